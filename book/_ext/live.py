@@ -1,0 +1,171 @@
+"""Live cells: the part of them that is made when the book is built.
+
+Three things happen here, and nothing of them needs a network:
+
+1. Every code cell becomes a *live* cell: it gets a bar with Run, Edit and Reset in the page
+   itself, and an output container even where the built cell printed nothing.
+2. The web parts (thebe, MathJax) are copied from `node_modules` into the book's own `_static`.
+3. What other extensions would fetch from another host is taken out: a page of this book asks
+   only the host that served it.
+
+What happens when a reader presses Run is in `book/_static/live.js`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from docutils import nodes
+from myst_nb.sphinx_ import HideCodeCellNode
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.errors import ExtensionError
+
+HERE = Path(__file__).parent
+STATIC = HERE.parent / "_static"
+
+# package in node_modules -> (folder in it, patterns to copy, folder in the book's _static)
+WEB_PARTS = {
+    "thebe": ("lib", ["*.js", "*.LICENSE.txt"], "thebe"),
+    "mathjax": (
+        "es5",
+        ["tex-chtml.js", "input/tex/extensions/*.js", "output/chtml/fonts/woff-v2/*.woff"],
+        "mathjax",
+    ),
+}
+
+# "cell 3" is for screen readers: there, ten buttons that all say "Run" are of little use.
+BAR = """\
+<div class="live-bar">
+  <button type="button" class="live-run" title="Run this cell. Cells above that have not run yet, \
+were edited or come after an edit, run first.">
+    <svg viewBox="0 0 16 16" aria-hidden="true"><path class="live-icon-run" d="M4 2.5v11l9-5.5z"/>\
+<path class="live-icon-stop" d="M3.5 3.5h9v9h-9z"/></svg>
+    <span class="live-run-label">Run</span><span class="live-unseen"> cell {number}</span>
+  </button>
+  <button type="button" class="live-edit" title="Edit the code. Shift+Enter runs it, Esc leaves \
+the editor.">Edit<span class="live-unseen"> cell {number}</span></button>
+  <button type="button" class="live-reset" title="Bring back the book's code and output" hidden>\
+Reset<span class="live-unseen"> cell {number}</span></button>
+  <span class="live-state" title="This output was made when the book was built">built</span>
+  <p class="live-message" role="alert" hidden></p>
+</div>
+"""
+EMPTY_OUTPUT = '<div class="cell_output docutils container live-empty"></div>\n'
+
+
+class LiveCell(nodes.General, nodes.Element):
+    """A code cell that can be run; it takes the place of the plain container of myst-nb."""
+
+
+def visit_live_cell(writer, node: LiveCell) -> None:
+    attributes = {"data-live": node["number"], "data-state": "built"}
+    writer.body.append(writer.starttag(node, "div", CLASS="docutils container", **attributes))
+
+
+def depart_live_cell(writer, node: LiveCell) -> None:
+    writer.body.append("</div>\n")
+
+
+def part_of(cell: nodes.Element, name: str) -> nodes.Element | None:
+    """The container of a cell's source or output, wherever "hide" tags have wrapped it."""
+    return next((n for n in cell.findall(nodes.container) if n.get("nb_element") == name), None)
+
+
+def cells_to_make_live(doctree: nodes.document) -> Iterator[nodes.container]:
+    for cell in list(doctree.findall(nodes.container)):
+        is_code = cell.get("nb_element") == "cell_code" and part_of(cell, "cell_code_source")
+        if is_code and "tag_no-live" not in cell["classes"]:
+            yield cell
+
+
+def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    if app.builder.format != "html":
+        return
+    for number, cell in enumerate(cells_to_make_live(doctree), start=1):
+        live = LiveCell("", *cell.children, classes=cell["classes"], ids=cell["ids"], number=number)
+        cell.replace_self(live)
+
+        # The bar stands right below the code, outside the fold when only the code is folded.
+        above = part_of(live, "cell_code_source")
+        output = part_of(live, "cell_code_output")
+        if isinstance(above.parent, HideCodeCellNode) and (
+            output is None or output.parent is not above.parent
+        ):
+            above = above.parent
+        bar = nodes.raw("", BAR.format(number=number), format="html")
+        above.parent.insert(above.parent.index(above) + 1, bar)
+        if output is None:
+            live.append(nodes.raw("", EMPTY_OUTPUT, format="html"))
+
+
+def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, context, doctree):
+    """Pages without live cells load none of this (an `add_…_file` here counts for one page)."""
+    context["live_cells"] = 0 if doctree is None else len(list(doctree.findall(LiveCell)))
+    if context["live_cells"]:
+        kernelspec = app.env.metadata[pagename].get("kernelspec")
+        context["live_kernel"] = (kernelspec if isinstance(kernelspec, dict) else {}).get(
+            "name", "python3"
+        )
+        app.add_css_file("live.css")
+        app.add_js_file("live.js", loading_method="defer")
+
+
+def copy_web_parts(app: Sphinx) -> None:
+    if app.builder.format != "html":
+        return
+    for package, (folder, patterns, target) in WEB_PARTS.items():
+        source = Path(app.srcdir) / "node_modules" / package / folder
+        if not source.is_dir():
+            raise ExtensionError(
+                f"live cells need the package '{package}', and {source} is not there: "
+                f"run `npm ci` in {app.srcdir} first"
+            )
+        for pattern in patterns:
+            for file in source.glob(pattern):
+                copy_if_newer(file, Path(app.outdir, "_static", target, file.relative_to(source)))
+
+
+def copy_if_newer(source: Path, target: Path) -> None:
+    if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(source, target)
+
+
+def serve_everything_from_the_book(app: Sphinx, config: Config) -> None:
+    """Runs when all extensions are set up, and before any of them acts on the configuration."""
+    config.html_static_path.append(str(STATIC))
+    config.templates_path.append(str(HERE / "templates"))
+    config.html_extra_path.append(str(STATIC / "favicon.ico"))  # browsers ask for it at the root
+    config.html_favicon = str(STATIC / "favicon.ico")
+    config.mathjax_path = "mathjax/tex-chtml.js"
+    config.html_theme_options["article_header_start"] = [
+        "toggle-primary-sidebar.html",
+        "live-status.html",
+    ]
+    remove_sphinx_thebe(app)
+
+
+def remove_sphinx_thebe(app: Sphinx) -> None:
+    """Jupyter Book always loads sphinx-thebe, whose script names a host for an older thebe."""
+    for listeners in app.events.listeners.values():
+        for listener in list(listeners):
+            if listener.handler.__module__ == "sphinx_thebe":
+                app.disconnect(listener.id)
+    app.registry.css_files[:] = [
+        (name, attributes)
+        for name, attributes in app.registry.css_files
+        if name != "sphinx-thebe.css"
+    ]
+
+
+def setup(app: Sphinx) -> dict:
+    app.add_node(LiveCell, html=(visit_live_cell, depart_live_cell))
+    # Early among the listeners: the theme reads its options at the same event.
+    app.connect("config-inited", serve_everything_from_the_book, priority=100)
+    app.connect("builder-inited", copy_web_parts)
+    app.connect("doctree-resolved", make_cells_live)
+    app.connect("html-page-context", attach_files_where_cells_are_live)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

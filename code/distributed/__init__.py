@@ -1,0 +1,1 @@
+"""What is taught: one chapter of the book, one module."""

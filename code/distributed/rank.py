@@ -1,0 +1,151 @@
+"""The life of a rank: what happens inside each process of a world.
+
+It joins the group, waits for calls, answers each with a result or an error, and never outlives
+the process that started it.
+"""
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from distributed.group import Group
+from distributed.report import describe
+
+# The caller keeps the time. These only have to be longer than any call of his.
+NEVER = timedelta(days=365)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands: its number, the world around it, and the folder where they meet."""
+
+    rank: int
+    size: int
+    backend: str
+    shares_gpu: bool
+    threads: int
+    folder: Path
+
+    @property
+    def device(self) -> torch.device:
+        """A GPU of its own under NCCL, one shared with others, or the CPU."""
+        if self.backend == "nccl" or self.shares_gpu:
+            return torch.device("cuda", self.rank % torch.cuda.device_count())
+        return torch.device("cpu")
+
+    @property
+    def stack_file(self) -> Path:
+        """Where the rank writes, on SIGUSR1, the line on which it stands."""
+        return self.folder / f"stack-{self.rank}"
+
+
+def choose_backend(ranks: int, device: str) -> tuple[str, bool, str]:
+    """The backend, whether ranks share a GPU, and the words that say so.
+
+    Never silently another one than was asked for. Raises ValueError for what cannot be.
+    """
+    if not isinstance(ranks, int) or ranks < 1:
+        raise ValueError(f"ranks={ranks!r}: a world has 1 rank or more")
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device={device!r}: choose 'auto', 'cpu' or 'cuda'")
+    gpus = 0 if device == "cpu" else torch.cuda.device_count()
+    if device == "cuda" and gpus == 0:
+        raise ValueError("device='cuda': this machine has no CUDA GPU; choose 'auto' or 'cpu'")
+    gpus_here = f"{gpus} GPU{'s' * (gpus > 1)}"
+    if gpus >= ranks:
+        return "nccl", False, "nccl · a GPU each"
+    if device == "cuda":
+        return "gloo", True, f"gloo · sharing {gpus_here}"
+    return "gloo", False, "gloo · CPU" + f" ({gpus_here} for {ranks} ranks)" * (gpus > 0)
+
+
+def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict[str, str]) -> None:
+    """Join the group and answer calls until None comes. The main function of every rank."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who ends us
+    print_into(output)
+    os.environ.clear()
+    os.environ.update(environ)  # the fork server's own may be older
+    with place.stack_file.open("w") as stack:
+        if hasattr(signal, "SIGUSR1"):
+            faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
+        group = None
+        while (call := calls.recv()) is not None:
+            try:
+                group = group or join(place)
+                fn, args = cloudpickle.loads(Path(call).read_bytes())
+                reply = pack_result(fn(group, *args))
+            except BaseException as error:
+                reply = cloudpickle.dumps(("error", describe(error)))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            calls.send_bytes(reply)
+        if group:
+            dist.destroy_process_group()
+
+
+def join(place: Place) -> Group:
+    """Meet the other ranks at a fresh file: no port to choose, so none that is taken."""
+    torch.set_num_threads(place.threads)
+    if place.device.type == "cuda":
+        torch.cuda.set_device(place.device)
+    # Talk over the loopback interface: the ranks of `launch` are all on this machine.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    store = dist.FileStore(str(place.folder / "rendezvous"), place.size)
+    dist.init_process_group(
+        place.backend, store=store, rank=place.rank, world_size=place.size, timeout=NEVER
+    )
+    return Group(place.device)
+
+
+def pack_result(value: Any) -> bytes:
+    """The reply that carries a result, or TypeError when it cannot leave the process."""
+    try:
+        return cloudpickle.dumps(("result", value))
+    except Exception as error:
+        raise TypeError(
+            f"the result, of type {type(value).__name__}, cannot be sent back: {error}"
+        ) from None
+
+
+def print_into(output: Connection) -> None:
+    """Send all that this process prints, from Python or from C++, to the caller, line by line."""
+    for fd in (1, 2):
+        os.dup2(output.fileno(), fd)
+    output.close()
+    sys.stdout, sys.stderr = (
+        open(fd, "w", buffering=1, encoding="utf-8", errors="replace", closefd=False)  # noqa: SIM115
+        for fd in (1, 2)
+    )
+
+
+def die_with_parent() -> None:
+    """End this process when its caller ends, however that happens."""
+    if sys.platform == "linux":  # the kernel does it, also while Python is stuck
+        kill_me_when_my_parent_ends = 1  # PR_SET_PDEATHSIG
+        ctypes.CDLL(None).prctl(kill_me_when_my_parent_ends, signal.SIGKILL)
+    caller = parent_process()
+    if caller is not None:  # that parent is the fork server: watch the caller itself as well
+        _on_end_of(caller.sentinel, lambda: os._exit(1))
+
+
+def _on_end_of(sentinel: int, act: Callable[[], None]) -> None:
+    def watch() -> None:
+        wait([sentinel])
+        act()
+
+    threading.Thread(target=watch, daemon=True, name="watch the caller").start()

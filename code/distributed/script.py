@@ -1,0 +1,78 @@
+"""One file, three ways to run it: as a script, as one rank under torchrun, as a cell of a page.
+
+`run_script(main)` turns the parameters of `main` into options of a command line and its wrong
+arguments into one line of error. Under torchrun every rank runs the whole file; `in_torchrun`
+is the world they are in, and only rank 0 speaks outside it.
+"""
+
+import argparse
+import atexit
+import contextlib
+import inspect
+import io
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch.distributed as dist
+
+
+def run_script(main: Callable[..., Any]) -> None:
+    """Call `main` with the options given on the command line; in a cell, with its defaults."""
+    if "__file__" not in main.__globals__:  # a cell: the command line is the kernel's, not ours
+        main()
+        return
+    parser = argparse.ArgumentParser(description=inspect.getdoc(main))
+    for name, parameter in inspect.signature(main).parameters.items():
+        default = parameter.default
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"({default})")
+    options = vars(parser.parse_args())
+    try:
+        with _only_rank_0_speaks():
+            main(**options)
+    except ValueError as error:  # a wrong argument, found before any rank started
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+
+
+def under_torchrun() -> bool:
+    """Whether torchrun, or an engine like it, started this process as one rank."""
+    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ)
+
+
+def join_torchrun(backend: str) -> None:
+    """Join the group that the environment describes, once; leave it when the script ends."""
+    if not dist.is_initialized():
+        dist.init_process_group(backend)
+        atexit.register(dist.destroy_process_group)
+
+
+@contextlib.contextmanager
+def speaking_as(rank: int) -> Iterator[None]:
+    """Label each line that this rank prints, as `launch` does for the ranks that it starts."""
+    with contextlib.redirect_stdout(_Labelled(f"[rank {rank}] ")):
+        yield
+
+
+@contextlib.contextmanager
+def _only_rank_0_speaks() -> Iterator[None]:
+    quiet = under_torchrun() and os.environ["RANK"] != "0"
+    with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
+        yield
+
+
+class _Labelled(io.TextIOBase):
+    """Writes whole lines only, so that ranks on one terminal do not mix theirs."""
+
+    def __init__(self, label: str):
+        self.label, self.rest = label, ""
+
+    def write(self, text: str) -> int:
+        *lines, self.rest = (self.rest + text).split("\n")
+        if lines:
+            os.write(1, "".join(f"{self.label}{line}\n" for line in lines).encode())
+        return len(text)
+
+    def close(self) -> None:
+        if self.rest:
+            self.write("\n")
+        super().close()

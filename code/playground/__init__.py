@@ -1,0 +1,1 @@
+"""What runs the book: the local server, the live kernels, figures."""

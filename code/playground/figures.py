@@ -1,0 +1,80 @@
+"""One style for every figure, and the figures that more than one page draws.
+
+The same colours mean the same things on every page. Figures are SVG on a light card, so that they
+read well in the light and in the dark theme.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import matplotlib.pyplot as plt
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, which people with any colour vision can tell apart.
+RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
+GREY = "#5f6670"
+
+
+def use_style() -> None:
+    """Make figures of the book's style, from here on, in this notebook."""
+    from matplotlib_inline.backend_inline import set_matplotlib_formats
+
+    set_matplotlib_formats("svg")
+    plt.rcParams.update(
+        {
+            "figure.figsize": (7.2, 3.2),
+            "figure.constrained_layout.use": True,
+            "axes.prop_cycle": cycler(color=RANKS),
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.edgecolor": GREY,
+            "axes.labelcolor": "#2b3038",
+            "axes.titlesize": 11,
+            "axes.titlelocation": "left",
+            "xtick.color": GREY,
+            "ytick.color": GREY,
+            "font.size": 10,
+            "legend.frameon": False,
+            "svg.fonttype": "none",
+        }
+    )
+
+
+def split_batch(x: np.ndarray, weights: Sequence[np.ndarray], shards: Sequence[int]) -> Figure:
+    """Draw how data parallelism divides work: rows of x go to ranks, weights go to all of them.
+
+    x[b, d] is the batch, `weights` the arrays that every rank copies, `shards` the rows per rank.
+    """
+    figure, axes = plt.subplots(
+        1, 3, figsize=(7.2, 3.4), width_ratios=[x.shape[1], 1.0 * x.shape[1], 1.2 * x.shape[1]]
+    )
+    ends = np.cumsum([0, *shards])
+    for axis, title in zip(
+        axes, ["the batch x[b, d]", "rows per rank", "weights on every rank"], strict=True
+    ):
+        axis.set_title(title)
+        axis.set(xticks=[], yticks=[])
+        for spine in axis.spines.values():
+            spine.set_visible(False)
+    axes[0].imshow(x, aspect="auto", cmap="Greys", interpolation="nearest")
+    for rank, (start, end) in enumerate(pairwise(ends)):
+        colour = RANKS[rank % len(RANKS)]
+        axes[0].axhspan(start - 0.5, end - 0.5, color=colour, alpha=0.35)
+        axes[1].barh(rank, end - start, color=colour)
+        axes[1].text(0, rank, f"  rank {rank}: {end - start} rows", va="center", color="black")
+        _stack_of_weights(axes[2], rank, weights, colour)
+    axes[1].invert_yaxis()
+    axes[2].invert_yaxis()
+    return figure
+
+
+def _stack_of_weights(axis: Axes, rank: int, weights: Sequence[np.ndarray], colour: str) -> None:
+    left = 0.0
+    for layer, weight in enumerate(weights):
+        axis.barh(rank, weight.size, left=left, color="#e3e6ea", edgecolor=colour, linewidth=1.5)
+        label = f"W{layer} {list(weight.shape)}"
+        axis.text(left + weight.size / 2, rank, label, ha="center", va="center", fontsize=8)
+        left += weight.size

@@ -1,0 +1,306 @@
+"""`launch` and `world`: results, output, failures, and that nothing is left behind."""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from distributed.world import RankError, launch, world
+
+
+def process_ids(group):
+    return os.getpid()
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition, seconds=10.0):
+    give_up = time.monotonic() + seconds
+    while not condition() and time.monotonic() < give_up:
+        time.sleep(0.02)
+    return condition()
+
+
+def run_script(tmp_path: Path, text: str) -> subprocess.Popen:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(text))
+    return subprocess.Popen(
+        [sys.executable, "-u", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_results_come_in_rank_order(ranks):
+    assert launch(lambda group: (group.rank, group.size), ranks=ranks) == [
+        (rank, ranks) for rank in range(ranks)
+    ]
+
+
+def test_every_rank_is_a_process_of_its_own_and_none_is_left():
+    pids = launch(process_ids, ranks=4)
+    assert len({*pids, os.getpid()}) == 5
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_the_first_line_says_how_many_ranks_over_what_on_which_device(capsys):
+    launch(process_ids, ranks=3, device="cpu")
+    assert capsys.readouterr().out == "3 ranks · gloo · CPU\n"
+
+
+def test_output_is_labelled_and_comes_in_whole_lines(capfd):
+    def talk(group):
+        for i in range(50):
+            sys.stdout.write(f"line {i} ")
+            sys.stdout.flush()
+            print(f"of rank {group.rank}")
+        print("to stderr", file=sys.stderr)
+        os.write(1, "from below Python: é".encode())
+
+    launch(talk, ranks=3, device="cpu")
+    lines = capfd.readouterr().out.splitlines()[1:]
+    for rank in range(3):
+        mine = [line.removeprefix(f"[rank {rank}] ") for line in lines if f"[rank {rank}]" in line]
+        talked = [f"line {i} of rank {rank}" for i in range(50)]
+        assert mine == [*talked, "to stderr", "from below Python: é"]
+    assert len(lines) == 3 * 52
+
+
+def test_output_is_streamed_while_the_ranks_still_run(tmp_path):
+    process = run_script(
+        tmp_path,
+        """
+        import time
+        from distributed.world import launch
+
+        def talk(group):
+            print("now")
+            time.sleep(60)
+
+        launch(talk, ranks=1)
+        """,
+    )
+    try:
+        assert process.stdout.readline() == "1 rank · gloo · CPU\n"
+        assert process.stdout.readline() == "[rank 0] now\n"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_error_names_its_rank_and_its_line_and_ends_the_others_at_once():
+    def stumble(group):
+        if group.rank == 2:
+            raise KeyError("no such thing")
+        group.all_reduce(torch.ones(1))
+
+    started = time.monotonic()
+    with pytest.raises(RankError) as caught:
+        launch(stumble, ranks=4)
+    assert time.monotonic() - started < 10, "the others waited in a collective"
+    assert caught.value.rank == 2
+    assert "rank 2 raised KeyError: 'no such thing'" in str(caught.value)
+    assert 'in stumble: raise KeyError("no such thing")' in str(caught.value)
+    assert "test_world.py, line" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        (lambda: os._exit(3), r"rank 1 exited \(3\) before it returned"),
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "rank 1 was killed by SIGKILL"),
+        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "rank 1 was killed by SIGSEGV"),
+        (lambda: sys.exit(0), "rank 1 raised SystemExit: 0"),
+    ],
+)
+def test_a_rank_that_dies_is_named_not_its_peers_who_lost_it(way, said):
+    def die(group):
+        if group.rank == 1:
+            way()
+        group.all_reduce(torch.ones(1))
+
+    with pytest.raises(RankError, match=said):
+        launch(die, ranks=3)
+
+
+def test_a_hang_is_reported_with_the_line_of_each_rank_and_killed():
+    pids = []
+
+    def skip(group):
+        print(os.getpid())
+        if group.rank == 0:
+            return
+        group.all_reduce(torch.ones(1))
+
+    with pytest.raises(TimeoutError) as caught:
+        launch(skip, ranks=3, timeout=1)
+    report = str(caught.value)
+    assert "3 ranks, not done after 1 s" in report
+    assert "rank 0 is done" in report
+    for rank in (1, 2):
+        assert re.search(rf"rank {rank} waits in all_reduce at .*test_world.py, line \d+", report)
+    assert "group.all_reduce(torch.ones(1))" in report
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_rank_that_computes_for_ever_is_found_and_killed():
+    def spin(group):
+        while True:
+            pass
+
+    with pytest.raises(TimeoutError, match=r"rank 0 stands at .*in spin"):
+        launch(spin, ranks=1, timeout=1)
+
+
+def test_a_world_keeps_its_ranks_between_calls_and_ends_them_after():
+    with world(3) as run:
+        first, second = run(process_ids), run(process_ids)
+        assert first == second
+        assert all(alive(pid) for pid in first)
+    assert not any(alive(pid) for pid in first)
+
+
+def test_a_world_that_failed_has_ended_and_says_so():
+    with world(2) as run:
+        pids = run(process_ids)
+        with pytest.raises(RankError):
+            run(lambda group: 1 / 0)
+        assert not any(alive(pid) for pid in pids)
+        with pytest.raises(RuntimeError, match="these ranks have ended"):
+            run(process_ids)
+
+
+def never(group, *args):
+    raise AssertionError("no rank may start")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ranks": 0}, "ranks=0: a world has 1 rank or more"),
+        ({"ranks": -1}, "ranks=-1: a world has 1 rank or more"),
+        ({"ranks": 2.0}, "ranks=2.0"),
+        ({"device": "tpu"}, "device='tpu': choose 'auto', 'cpu' or 'cuda'"),
+        ({"threads": 0}, "threads=0"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"timeout": -3}, "timeout=-3"),
+    ],
+)
+def test_a_wrong_option_is_named_before_a_rank_starts(options, message, capsys):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        launch(never, **options)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_asking_for_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="no CUDA GPU; choose 'auto' or 'cpu'"):
+        launch(never, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "message"),
+    [
+        (lambda: None, (), r"is called as fn\(group, \*args\)"),
+        (lambda group, x: None, (), "missing a required argument: 'x'"),
+        (never, (1, threading.Lock()), "argument 1 cannot be sent to the ranks"),
+    ],
+)
+def test_a_call_that_cannot_be_made_is_refused_before_a_rank_starts(fn, args, message, capsys):
+    with pytest.raises(TypeError, match=message):
+        launch(fn, *args)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_result_that_cannot_be_sent_back_is_named():
+    with pytest.raises(RankError, match="result, of type lock, cannot be sent back"):
+        launch(lambda group: threading.Lock(), ranks=2)
+
+
+def test_a_rank_cannot_launch_ranks():
+    with pytest.raises(RankError, match="a rank cannot launch ranks of its own"):
+        launch(lambda group: launch(process_ids), ranks=2)
+
+
+def test_large_arguments_and_results_arrive_whole():
+    x = torch.arange(3_000_000)
+    for result in launch(lambda group, x: x + group.rank, x, ranks=2):
+        assert result.shape == x.shape
+    assert result[-1] == x[-1] + 1
+
+
+def test_a_script_without_a_main_guard_is_not_run_again_in_the_ranks(tmp_path):
+    process = run_script(
+        tmp_path,
+        """
+        from distributed.world import launch
+        print("once")
+        print(launch(lambda group: group.rank, ranks=2))
+        """,
+    )
+    out, errors = process.communicate(timeout=60)
+    assert out == "once\n2 ranks · gloo · CPU\n[0, 1]\n", errors
+
+
+LONG = """
+import time
+from distributed.world import launch
+
+def sleep(group):
+    import os
+    print("pid", os.getpid())
+    time.sleep(600)
+
+launch(sleep, ranks=3, timeout=None)
+"""
+
+
+def pids_of_ranks(process) -> list[int]:
+    pids: list[int] = []
+    while len(pids) < 3:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        pids += [int(pid) for pid in re.findall(r"pid (\d+)", line)]
+    return pids
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_rank_outlives_a_caller_that_is_interrupted_or_killed(tmp_path, how):
+    process = run_script(tmp_path, LONG)
+    try:
+        pids = pids_of_ranks(process)
+        process.send_signal(how)
+        process.wait(timeout=20)
+        assert wait_for(lambda: not any(alive(pid) for pid in pids))
+        if how == signal.SIGINT:
+            assert "KeyboardInterrupt" in process.stderr.read()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+
+
+def test_launches_leave_no_file_and_no_descriptor(tmp_path, monkeypatch):
+    launch(process_ids, ranks=2)  # the fork server and its pipes stay, once
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        launch(process_ids, ranks=2)
+        with pytest.raises(RankError):
+            launch(lambda group: 1 / 0, ranks=2)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,656 @@
+"""What the book's server must do for its reader, and must refuse to everybody else."""
+
+import http.client
+import json
+import re
+import shutil
+import signal
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import websocket
+from serving import Server, running_server
+
+from playground.server import main
+
+PAGE = "<!doctype html><html data-content_root='../'><title>Data parallelism</title>SECRET PAGE"
+EVIL = {"Origin": "http://evil.example"}
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A book of a few files, with things beside and inside it that are nobody's business."""
+    outside = tmp_path_factory.mktemp("site")
+    outside.joinpath("private.txt").write_text("OUTSIDE")
+    outside.joinpath("html-other").mkdir()
+    outside.joinpath("html-other", "index.html").write_text("OUTSIDE")
+    html = outside / "html"
+    for folder in ("book/first_steps", "_static/empty", ".hidden"):
+        html.joinpath(folder).mkdir(parents=True)
+    html.joinpath("index.html").write_text("SECRET ROOT")
+    html.joinpath("book/index.html").write_text("SECRET BOOK")
+    html.joinpath("book/first_steps/data_parallelism.html").write_text(PAGE)
+    html.joinpath("_static/app.js").write_text("let secret = 1")
+    html.joinpath("_static/style.css").write_text("body {}")
+    html.joinpath("_static/plot.svg").write_text("<svg/>")
+    html.joinpath(".buildinfo").write_text("OUTSIDE")
+    html.joinpath(".hidden/page.html").write_text("OUTSIDE")
+    html.joinpath("_static/link.txt").symlink_to(outside / "private.txt")
+    html.joinpath("_static/folder").symlink_to(outside)
+    return html
+
+
+@pytest.fixture(scope="module")
+def server(html: Path) -> Iterator[Server]:
+    with running_server(html) as server:
+        yield server
+
+
+Reply = tuple[int, dict[str, str], str]
+
+
+class Browser:
+    """What of a browser matters here: it keeps cookies, and a page can send the XSRF token back.
+
+    Paths go out exactly as given; `http.client` does not tidy them.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.cookies: dict[str, str] = {}
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Reply:
+        sent = {"Cookie": self.cookie_header} | (headers or {})
+        data = None if body is None else json.dumps(body)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        with closing(connection):
+            connection.request(method, path, data, sent)
+            reply = connection.getresponse()
+            for cookie in reply.headers.get_all("Set-Cookie") or []:
+                name, value = cookie.split(";")[0].split("=", 1)
+                self.cookies[name] = value
+            return reply.status, dict(reply.headers), reply.read().decode()
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> Reply:
+        return self.ask("GET", path, headers=headers)
+
+    def api(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """A request of the page's own script."""
+        headers = {"X-XSRFToken": self.cookies["_xsrf"], "Origin": self.server.url}
+        status, _, text = self.ask(method, path, body, headers)
+        return status, json.loads(text) if text else None
+
+    @property
+    def cookie_header(self) -> str:
+        return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
+
+
+def logged_in(server: Server) -> Browser:
+    browser = Browser(server)
+    assert browser.get(f"/?token={server.token}")[0] == 302
+    assert browser.get("/")[0] == 200
+    return browser
+
+
+@pytest.fixture(scope="module")
+def reader(server: Server) -> Browser:
+    return logged_in(server)
+
+
+@pytest.fixture
+def stranger(server: Server) -> Browser:
+    return Browser(server)
+
+
+class Kernel:
+    """A session as the page holds it: made through REST, spoken to through the WebSocket."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+        path = f"data_parallelism-{uuid.uuid4().hex}"
+        kernel = {"name": "python3"}
+        body = {"path": path, "name": path, "type": "notebook", "kernel": kernel}
+        status, self.session = browser.api("POST", "/api/sessions", body)
+        assert status == 201, self.session
+        self.id: str = self.session["kernel"]["id"]
+        self.socket = self.connect()
+
+    def connect(self) -> websocket.WebSocket:
+        return open_channels(self.browser, self.id, {"Origin": self.browser.server.url})
+
+    def send(self, code: str) -> str:
+        name = uuid.uuid4().hex
+        header = {"msg_id": name, "msg_type": "execute_request", "session": name, "version": "5.3"}
+        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        message = {"header": header, "content": content, "parent_header": {}, "metadata": {}}
+        self.socket.send(json.dumps(message | {"channel": "shell", "buffers": []}))
+        return name
+
+    def wait(self, name: str) -> dict[str, str]:
+        """What the cell printed, and its reply's status."""
+        said = {"stdout": "", "stderr": "", "status": ""}
+        idle = False
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and not (idle and said["status"]):
+            message = json.loads(self.socket.recv())
+            if message["parent_header"].get("msg_id") != name:
+                continue
+            content, kind = message["content"], message["header"]["msg_type"]
+            if kind == "stream":
+                said[content["name"]] += content["text"]
+            elif kind == "execute_reply":
+                said["status"] = content.get("ename") or content["status"]
+            elif kind == "status":
+                idle = content["execution_state"] == "idle"
+        return said
+
+    def wait_for_output(self, pattern: str) -> str:
+        text = ""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            message = json.loads(self.socket.recv())
+            if message["header"]["msg_type"] == "stream":
+                text += message["content"]["text"]
+            if found := re.search(pattern, text):
+                return found[1]
+        raise TimeoutError(text)
+
+    def run(self, code: str) -> str:
+        said = self.wait(self.send(code))
+        assert said["status"] == "ok", said
+        return said["stdout"].strip()
+
+
+def open_channels(browser: Browser, kernel: str, headers: dict[str, str]) -> websocket.WebSocket:
+    return websocket.create_connection(
+        f"ws://127.0.0.1:{browser.server.port}/api/kernels/{kernel}/channels?session_id={uuid.uuid4()}",
+        header=[f"{name}: {value}" for name, value in headers.items()],
+        cookie=browser.cookie_header,
+        suppress_origin=True,
+        timeout=20,
+    )
+
+
+@pytest.fixture(scope="module")
+def kernel(reader: Browser) -> Iterator[Kernel]:
+    kernel = Kernel(reader)
+    yield kernel
+    kernel.socket.close()
+
+
+def within(seconds: float, done: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return done()
+
+
+def gone(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return True
+    return state == "Z"  # dead, and its new parent has not asked yet
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def test_a_reader_gets_the_pages_of_the_book(reader: Browser) -> None:
+    assert reader.get("/")[2] == "SECRET ROOT"
+    assert reader.get("/book/")[2] == "SECRET BOOK"
+    assert reader.get("/book/first_steps/data_parallelism.html?x=1")[2] == PAGE
+    status, headers, _ = reader.get("/book")
+    assert (status, headers["Location"]) == (301, "/book/")
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/index.html", "text/html; charset=utf-8"),
+        ("/_static/app.js", "application/javascript"),
+        ("/_static/style.css", "text/css; charset=utf-8"),
+        ("/_static/plot.svg", "image/svg+xml"),
+    ],
+)
+def test_files_have_their_type_and_the_headers_that_confine_them(
+    reader: Browser, path: str, kind: str
+) -> None:
+    status, headers, _ = reader.get(path)
+    assert status == 200
+    assert headers["Content-Type"] == kind
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "same-origin"
+    assert "frame-ancestors 'self'" in headers["Content-Security-Policy"]
+    assert headers["Cache-Control"] == "no-cache"
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def test_head_has_no_body_and_other_methods_are_refused(reader: Browser) -> None:
+    status, headers, body = reader.ask("HEAD", "/book/index.html")
+    assert (status, headers["Content-Length"], body) == (200, str(len("SECRET BOOK")), "")
+    xsrf = {"X-XSRFToken": reader.cookies["_xsrf"]}
+    for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+        assert reader.ask(method, "/book/index.html", headers=xsrf)[0] == 405
+
+
+def test_a_rebuilt_page_shows_at_once_and_an_unchanged_one_is_not_sent_again(
+    reader: Browser, html: Path
+) -> None:
+    page = html / "rebuilt.html"
+    page.write_text("first")
+    _, headers, _ = reader.get("/rebuilt.html")
+    seen = {"If-None-Match": headers["Etag"]}
+    assert reader.get("/rebuilt.html", seen)[0] == 304
+    page.write_text("again")
+    status, _, body = reader.get("/rebuilt.html", seen)
+    assert (status, body) == (200, "again")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../private.txt",
+        "/book/../../private.txt",
+        "/%2e%2e/private.txt",
+        "/%2E%2E/private.txt",
+        "/book/%2e%2e/%2e%2e/private.txt",
+        "/..%2fprivate.txt",
+        "/book/..%2f..%2fprivate.txt",
+        "/%2e%2e%2fprivate.txt",
+        "/..%5cprivate.txt",
+        "/..\\private.txt",
+        "/%252e%252e/private.txt",
+        "/%252e%252e%252fprivate.txt",
+        "/..%252fprivate.txt",
+        "/../html-other/index.html",
+        "/%2e%2e/html-other/",
+        "//etc/passwd",
+        "/%2fetc/passwd",
+        "///etc/passwd",
+        "/etc/passwd",
+        "/book//etc/passwd",
+        "/file:///etc/passwd",
+        "/./.buildinfo",
+        "/.buildinfo",
+        "/%2ebuildinfo",
+        "/.hidden/page.html",
+        "/book/./index.html",
+        "/_static/link.txt",
+        "/_static/folder/private.txt",
+        "/_static/folder/",
+        "/_static/folder/html-other/index.html",
+        "/_static/",
+        "/_static/empty/",
+        "/index.html%00",
+        "/%00",
+        "/index.html%00.js",
+        "/..%c0%afprivate.txt",
+        "/%ff",
+        "/" + "a/" * 2000,
+        "/" + "a" * 5000,
+        "http://127.0.0.1/private.txt",
+        "http://evil.example/",
+    ],
+)
+def test_nothing_outside_the_book_is_served(reader: Browser, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", reader.server.port, timeout=20)
+    with closing(connection):
+        host = path.split("/")[2] if path.startswith("http:") else "127.0.0.1"
+        headers = {"Cookie": reader.cookie_header, "Host": f"{host}:{reader.server.port}"}
+        connection.request("GET", path, headers=headers)
+        reply = connection.getresponse()
+        body = reply.read().decode(errors="replace")
+    assert reply.status in (400, 403, 404)
+    assert not re.search("OUTSIDE|SECRET|root:|private", body)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/files/", "/files/x", "/view/x", "/nbconvert/html/x", "/static/favicon.ico", "/metrics"),
+        *("/custom/custom.js", "/tree", "/lab", "/logout", "/terminals/1", "/favicon.ico"),
+        *("/api/contents", "/api/contents/etc", "/api/config/x", "/api/terminals", "/api/shutdown"),
+    ],
+)
+def test_what_a_book_does_not_need_is_not_there(reader: Browser, path: str) -> None:
+    assert reader.get(path)[0] == 404
+
+
+# --- who may ask ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/index.html", "/book/", "/book", "/book/first_steps/data_parallelism.html"),
+        *("/nothing", "/_static/app.js", "/_static/", "/../private.txt"),
+        *("/?token=wrong", "/?token=", "/?ticket="),
+    ],
+)
+def test_a_stranger_sees_nothing_of_the_book(stranger: Browser, path: str) -> None:
+    for method in ("GET", "HEAD"):
+        status, headers, body = stranger.ask(method, path)
+        assert status == 302
+        assert headers["Location"].startswith("/login?next=")
+        assert "secret" not in body.lower()
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/status"),
+        ("GET", "/api/me"),
+        ("GET", "/api/resolvePath?path=/etc/passwd"),
+        ("GET", "/api/kernels"),
+        ("GET", "/api/sessions"),
+        ("GET", "/api/kernelspecs"),
+        ("POST", "/api/kernels"),
+        ("POST", "/api/sessions"),
+        ("DELETE", "/api/sessions/x"),
+        ("POST", "/api/events"),
+        ("POST", "/index.html"),
+        ("PUT", "/index.html"),
+    ],
+)
+def test_a_stranger_reads_and_starts_nothing(stranger: Browser, method: str, path: str) -> None:
+    stranger.get("/login")
+    xsrf = {"X-XSRFToken": stranger.cookies["_xsrf"]}
+    for headers in ({}, xsrf, xsrf | {"Authorization": "token wrong"}):
+        assert stranger.ask(method, path, {}, headers)[0] == 403
+
+
+def test_the_token_becomes_a_cookie_and_leaves_the_address(server: Server) -> None:
+    browser = Browser(server)
+    status, headers, body = browser.get(f"/book/index.html?a=1&token={server.token}&b=")
+    assert (status, headers["Location"]) == (302, "/book/index.html?a=1&b=")
+    assert server.token not in body + str(headers)
+    cookie = headers["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Lax" in cookie
+    assert browser.get("/book/index.html")[2] == "SECRET BOOK"
+    # the clean address is one of this server, however the path was written
+    for path in ("//evil.example/", "/%2fevil.example/", "/%5cevil.example", "/\\evil.example"):
+        assert browser.get(f"{path}?token={server.token}")[0] == 404
+
+
+def test_the_login_page_takes_the_token_and_only_with_its_own_form(server: Server) -> None:
+    browser = Browser(server)
+    status, headers, page = browser.get("/login?next=%2Fbook%2F%22%3E%3Cscript%3E")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/html")
+    assert "<script>" not in page
+    assert "://" not in page
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    xsrf = {"X-XSRFToken": browser.cookies["_xsrf"]}
+
+    def log_in(token: str, extra: dict[str, str], target: str) -> Reply:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        with closing(connection):
+            headers = form | extra | {"Cookie": browser.cookie_header}
+            connection.request("POST", f"/login?next={target}", f"password={token}", headers)
+            reply = connection.getresponse()
+            return reply.status, dict(reply.headers), reply.read().decode()
+
+    assert log_in(server.token, {}, "/")[0] == 403
+    assert log_in(server.token, xsrf | EVIL, "/")[0] == 404
+    status, _, page = log_in("wrong", xsrf, "/")
+    assert status == 401
+    assert "Invalid credentials" in page
+    assert log_in(server.token, xsrf, "http://evil.example/")[1]["Location"] == "/"
+    status, headers, _ = log_in(server.token, xsrf, "/book/")
+    assert (status, headers["Location"]) == (302, "/book/")
+
+
+def test_no_page_and_no_log_line_holds_the_token(reader: Browser, server: Server) -> None:
+    for path in ("/", "/nothing", "/login", "/api/kernels/x", "/api/x", "/logout"):
+        _, headers, body = reader.get(path)
+        assert server.token not in body + str(headers)
+    reader.get(f"/nothing?token={server.token}")
+    assert "404 GET /nothing" in server.stderr
+    assert server.token not in server.stderr
+
+
+def test_a_page_of_another_origin_reads_nothing(reader: Browser, server: Server) -> None:
+    bearer = {"Authorization": f"token {server.token}"}
+    for headers in (EVIL, EVIL | bearer):
+        for path in ("/api/kernels", "/api/sessions", "/api/kernelspecs"):
+            assert reader.get(path, headers)[0] == 404
+        for path in ("/", f"/?token={server.token}", "/api", "/login"):
+            assert "Access-Control-Allow-Origin" not in reader.get(path, headers)[1]
+    preflight = EVIL | {"Access-Control-Request-Method": "POST"}
+    for path in ("/api/kernels", "/book/index.html"):
+        assert (
+            "Access-Control-Allow-Origin" not in reader.ask("OPTIONS", path, headers=preflight)[1]
+        )
+
+
+def test_a_page_of_another_origin_starts_nothing(reader: Browser, server: Server) -> None:
+    xsrf = {"X-XSRFToken": reader.cookies["_xsrf"]}
+    bearer = {"Authorization": f"token {server.token}"}
+    before = reader.api("GET", "/api/kernels")
+    for path in ("/api/kernels", "/api/sessions"):
+        for headers in ({}, EVIL, EVIL | xsrf, EVIL | xsrf | bearer, {"Origin": "null"} | xsrf):
+            assert reader.ask("POST", path, {"name": "python3"}, headers)[0] in (403, 404)
+    assert reader.api("GET", "/api/kernels") == before
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "192.0.2.1", "127.0.0.1.nip.io"]
+)
+def test_a_name_that_was_pointed_at_this_machine_opens_nothing(reader: Browser, host: str) -> None:
+    for path in ("/", "/index.html", "/api/kernels", "/login", f"/?token={reader.server.token}"):
+        status, _, body = reader.get(path, {"Host": host})
+        assert status == 403
+        assert "SECRET" not in body
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1.evil.example"]
+)
+def test_the_channels_refuse_other_origins(kernel: Kernel, reader: Browser, origin: str) -> None:
+    for extra in ({}, {"Authorization": f"token {reader.server.token}"}):
+        with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+            open_channels(reader, kernel.id, {"Origin": origin} | extra)
+        assert refused.value.status_code == 403
+
+
+def test_the_channels_refuse_a_stranger(kernel: Kernel, stranger: Browser) -> None:
+    with pytest.raises(websocket.WebSocketBadStatusException) as refused:
+        open_channels(stranger, kernel.id, {"Origin": stranger.server.url})
+    assert refused.value.status_code == 403
+
+
+def test_it_listens_on_this_machine_only(server: Server) -> None:
+    listening = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:] if Path(table).exists() else []:
+            local, state = line.split()[1], line.split()[3]
+            if state == "0A" and int(local.rpartition(":")[2], 16) == server.port:
+                listening.append(local.rpartition(":")[0])
+    assert listening == ["0100007F"]
+
+
+# --- kernels -------------------------------------------------------------------------------------
+
+
+def test_a_cell_runs(kernel: Kernel) -> None:
+    assert kernel.run("print(6*7)") == "42"
+
+
+def test_only_this_interpreter_is_offered(reader: Browser, kernel: Kernel) -> None:
+    _, specs = reader.api("GET", "/api/kernelspecs")
+    assert list(specs["kernelspecs"]) == [specs["default"]] == ["python3"]
+    assert kernel.run("import sys; print(sys.executable)") == sys.executable
+
+
+def test_a_kernel_has_an_empty_folder_of_its_own_and_not_the_token(
+    kernel: Kernel, server: Server
+) -> None:
+    code = "import os, json; print(json.dumps([os.getcwd(), os.listdir(), os.getenv('BOOK_LIVE')]))"
+    folder, content, live = json.loads(kernel.run(code))
+    assert Path(folder).is_dir()
+    assert not Path(folder).is_relative_to(Path.cwd())
+    assert content == []
+    assert live == "1"
+    environment = kernel.run("print(open('/proc/self/environ').read(), dict(os.environ))")
+    assert server.token not in environment
+    assert server.token not in Path(f"/proc/{server.process.pid}/cmdline").read_text()
+    for file in Path(folder).parent.rglob("*"):
+        assert not file.is_file() or server.token not in file.read_text(errors="replace")
+
+
+def test_a_running_cell_is_interrupted_and_the_kernel_restarted(
+    kernel: Kernel, reader: Browser
+) -> None:
+    first = kernel.run("import os; x = 1; print(os.getpid())")
+    name = kernel.send("import time; print('on', flush=True)\nfor _ in range(200): time.sleep(.1)")
+    kernel.wait_for_output("(on)")
+    assert reader.api("POST", f"/api/kernels/{kernel.id}/interrupt")[0] == 204
+    assert kernel.wait(name)["status"] == "KeyboardInterrupt"
+    assert kernel.run("print(x)") == "1"
+    assert reader.api("POST", f"/api/kernels/{kernel.id}/restart")[0] == 200
+    kernel.socket.close()
+    kernel.socket = kernel.connect()
+    assert kernel.run("import os; print('x' in globals())") == "False"
+    assert kernel.run("print(os.getpid())") != first
+    assert gone(int(first))
+
+
+def test_a_deleted_session_ends_its_kernel(reader: Browser) -> None:
+    kernel = Kernel(reader)
+    pid = int(kernel.run("import os; print(os.getpid())"))
+    assert reader.api("DELETE", f"/api/sessions/{kernel.session['id']}")[0] == 204
+    kernel.socket.close()
+    assert within(5, lambda: gone(pid))
+    assert kernel.id not in [k["id"] for k in reader.api("GET", "/api/kernels")[1]]
+
+
+# --- start and end -------------------------------------------------------------------------------
+
+
+# A process that takes no notice of signals, and a cell that takes none of an interrupt.
+CHILD = """
+import os, subprocess
+child = subprocess.Popen(["sh", "-c", "trap '' INT TERM; echo loud; exec sleep 60"])
+print(f"pids {os.getpid()} {child.pid}.", flush=True)
+"""
+STUBBORN = """
+while True:
+    try:
+        while True:
+            pass
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+def test_ctrl_c_ends_the_server_and_all_that_it_started(html: Path) -> None:
+    with running_server(html) as server:
+        reader = logged_in(server)
+        idle, busy = Kernel(reader), Kernel(reader)
+        home = Path(idle.run("import os; print(os.getcwd())")).parent
+        pids: list[int] = []
+        for kernel, code in ((idle, CHILD), (busy, CHILD + STUBBORN)):
+            kernel.send(code)
+            pids += map(int, kernel.wait_for_output(r"pids (\d+ \d+)\.").split())
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(timeout=8) == 0
+        assert within(1, lambda: all(gone(pid) for pid in pids))
+        assert not home.exists()
+        assert server.stderr in (
+            "",
+            "loud\nloud\n",
+        )  # the kernel shows it here as well as on the page
+        assert server.process.stdout is not None
+        assert server.process.stdout.read() == ""
+        idle.socket.close()
+        busy.socket.close()
+
+
+def test_kernels_do_not_outlive_a_server_that_was_killed(html: Path) -> None:
+    with running_server(html) as server:
+        kernel = Kernel(logged_in(server))
+        pid = int(kernel.run("import os; print(os.getpid())"))
+        home = Path(kernel.run("print(os.getcwd())")).parent
+        server.process.kill()
+        assert within(5, lambda: gone(pid))
+        kernel.socket.close()
+    assert home.name.startswith("book-")
+    shutil.rmtree(home)
+
+
+def refused(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int | str | None, str]:
+    """Exit status and message of a server that cannot start."""
+    with pytest.raises(SystemExit) as end:
+        main(["--no-browser", *options])
+    out, err = capsys.readouterr()
+    assert out == ""
+    return end.value.code, err
+
+
+def test_a_taken_port_is_said_in_one_line(html: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        said = refused(capsys, "--html", str(html), "--port", str(port))
+    assert said == (1, f"port {port} is taken: choose another with make serve PORT=…\n")
+
+
+def test_a_missing_book_is_said_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "--html", str(tmp_path), "--port", "0")
+    assert said == (1, f"no built book at {tmp_path}: run make book\n")
+
+
+@pytest.mark.parametrize("port", ["eighty", "-1", "65536", "8123.0", "", "1" * 5000])
+def test_a_bad_port_is_said_in_one_line(
+    html: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "--html", str(html), f"--port={port}")
+    assert said == (2, f"port {port!r} is not a number from 0 to 65535\n")
+
+
+def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path: Path) -> None:
+    seen = tmp_path / "address"
+    script = tmp_path / "browser"
+    script.write_text(f'#!/bin/sh\necho "$1" > {seen}.new; mv {seen}.new {seen}; echo loud\n')
+    script.chmod(0o755)
+    env = {"BROWSER": f"{script} %s", "JUPYTER_TOKEN": "guessed"}
+    env |= {"JUPYTER_CONFIG_DIR": str(tmp_path), "JUPYTER_PATH": str(tmp_path)}
+    # a configuration that would open the doors, and a kernel that is not this interpreter
+    config = "c.ServerApp.allow_origin = '*'; c.ServerApp.port = 1; c.IdentityProvider.token = ''"
+    tmp_path.joinpath("jupyter_server_config.py").write_text(config)
+    spec = tmp_path / "kernels/python3"
+    spec.mkdir(parents=True)
+    spec.joinpath("kernel.json").write_text('{"argv": ["false"], "display_name": "Other"}')
+    with running_server(html, options=(), env=env) as server:
+        assert server.token != "guessed"
+        assert within(10, seen.exists)
+        address = seen.read_text().strip()
+        assert address.startswith(f"{server.url}/?ticket=")
+        assert server.token not in address
+        ticket = address.removeprefix(server.url)
+        browser = Browser(server)
+        status, headers, _ = browser.get(ticket, EVIL)
+        assert (status, headers["Location"]) == (302, "/")
+        assert "Access-Control-Allow-Origin" not in headers
+        assert browser.get("/")[2] == "SECRET ROOT"
+        _, specs = browser.api("GET", "/api/kernelspecs")
+        assert specs["kernelspecs"]["python3"]["spec"]["argv"][0] == sys.executable
+        late = Browser(server).get(ticket)
+        assert late[0] == 302
+        assert late[1]["Location"].startswith("/login")
+        server.process.terminate()
+        assert server.process.wait(timeout=8) == 0
+        assert server.process.stdout is not None
+        assert server.process.stdout.read() == ""

@@ -1,0 +1,77 @@
+"""A running book server for tests: `with running_server(html) as server:` … `server.open_url`."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+from urllib.parse import parse_qs, urlsplit
+
+
+@dataclass
+class Server:
+    """The server as a reader meets it; its first line has been read, so it answers."""
+
+    open_url: str  # with the token
+    process: subprocess.Popen[str]
+    log: IO[str]
+
+    @property
+    def url(self) -> str:
+        parts = urlsplit(self.open_url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def port(self) -> int:
+        port = urlsplit(self.open_url).port
+        assert port is not None
+        return port
+
+    @property
+    def token(self) -> str:
+        return parse_qs(urlsplit(self.open_url).query)["token"][0]
+
+    @property
+    def stderr(self) -> str:
+        self.log.seek(0)
+        return self.log.read()
+
+
+@contextmanager
+def running_server(
+    html: Path, options: Sequence[str] = ("--no-browser",), env: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Serve `html` on a free port; at the end the server is stopped, by force if it must be.
+
+    `env` is added to the environment.
+    """
+    # ipykernel looks for pytest's mark and then no longer shows what child processes print
+    inherited = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
+    command = [sys.executable, "-m", "playground.server", "--html", str(html), "--port", "0"]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [*command, *options],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=inherited | dict(env or {}),
+        )
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            server = Server(line.removeprefix("Open ").strip(), process, log)
+            assert line.startswith("Open http://127.0.0.1:"), f"said {line!r}: {server.stderr}"
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
