@@ -16,6 +16,7 @@ let session = null; // the connection to the kernel; null when there is none
 let queue = []; // cells in the order in which they will run; the first one may be running
 let running = null; // the cell whose code the kernel executes now
 let isWorking = false; // true while the loop in workThroughQueue goes on
+let isRestarting = false; // true while the reader's own restart is under way
 
 // ---------------------------------------------------------------------------------- the cells
 
@@ -226,12 +227,14 @@ async function restart() {
   emptyQueue("stopped by Restart");
   forgetWhatRan("ran before the restart");
   showStatus("starting", "restarting");
+  isRestarting = true;
   try {
     await session.restart();
     showStatus("ready", "ready, nothing has run in it");
   } catch {
     if (session) lose(session, "it could not be restarted");
   }
+  isRestarting = false;
 }
 
 // Nobody can come back to the kernel of a page that was left, so it should not live on.
@@ -329,7 +332,7 @@ async function execute(cell, code) {
     cell.area.future = future; // from here on, outputs appear as they arrive
     return (await future.done).content;
   } catch {
-    return { status: session ? "restarted" : "lost" }; // the kernel went away under the run
+    return { status: isRestarting ? "restarted" : "lost" }; // the kernel went away under the run
   }
 }
 

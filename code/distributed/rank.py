@@ -1,19 +1,21 @@
-"""The life of a rank: what happens inside each process of a world.
+"""The life of a rank: how each process of a world starts, and what happens inside it.
 
 It joins the group, waits for calls, answers each with a result or an error, and never outlives
 the process that started it.
 """
 
+import contextlib
 import ctypes
 import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ import torch.distributed as dist
 from distributed.group import Group
 from distributed.report import describe
 
-# The caller keeps the time. These only have to be longer than any call of his.
+# The caller keeps the time: this only has to be longer than any call.
 NEVER = timedelta(days=365)
 
 
@@ -71,6 +73,41 @@ def choose_backend(ranks: int, device: str) -> tuple[str, bool, str]:
     if device == "cuda":
         return "gloo", True, f"gloo · sharing {gpus_here}"
     return "gloo", False, "gloo · CPU" + f" ({gpus_here} for {ranks} ranks)" * (gpus > 0)
+
+
+def fork_server() -> Any:
+    """The way ranks start: forked, in milliseconds, from a process that has torch and no threads.
+
+    Forking the caller itself would copy locks that its threads hold; a fresh Python for each rank
+    would import torch each time. Where there is no fork server (Windows), each rank is fresh.
+    """
+    methods = multiprocessing.get_all_start_methods()
+    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    context.set_forkserver_preload(["torch", "torch.distributed", "numpy", "cloudpickle"])
+    return context
+
+
+@contextlib.contextmanager
+def main_hidden() -> Iterator[None]:
+    """Hide the caller's script from multiprocessing, which would run it again in every rank."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def start_rank(context: Any, place: Place) -> tuple[Any, Connection, Connection]:
+    """Start one rank; its process, the pipe for calls and results, the pipe of what it prints."""
+    pipe, its_pipe = context.Pipe()
+    printed, its_output = context.Pipe(duplex=False)
+    arguments = (place, its_pipe, its_output, dict(os.environ))
+    process = context.Process(target=be_a_rank, args=arguments, name=f"rank {place.rank}")
+    process.start()
+    its_pipe.close()  # ours would keep the pipe open when the rank has ended
+    its_output.close()
+    return process, pipe, printed
 
 
 def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict[str, str]) -> None:
@@ -138,7 +175,7 @@ def die_with_parent() -> None:
     if sys.platform == "linux":  # the kernel does it, also while Python is stuck
         kill_me_when_my_parent_ends = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(kill_me_when_my_parent_ends, signal.SIGKILL)
-    caller = parent_process()
+    caller = multiprocessing.parent_process()
     if caller is not None:  # that parent is the fork server: watch the caller itself as well
         _on_end_of(caller.sentinel, lambda: os._exit(1))
 

@@ -78,7 +78,7 @@ def show_line(path: str, line: int, name: str) -> str:
 def where_ranks_stand(stacks: list[str], done: Collection[int]) -> str:
     """One line a rank, from Python's own dumps of their stacks (innermost frame first).
 
-    The line is the reader's; what he called there, and where the rank waits, is named beside it.
+    The line is the reader's own; the call in it that the rank waits in is named beside it.
     """
     lines = []
     for rank, stack in enumerate(stacks):

@@ -1,8 +1,8 @@
 """One file, three ways to run it: as a script, as one rank under torchrun, as a cell of a page.
 
-`run_script(main)` turns the parameters of `main` into options of a command line and its wrong
-arguments into one line of error. Under torchrun every rank runs the whole file; `in_torchrun`
-is the world they are in, and only rank 0 speaks outside it.
+`run_script(main)` turns the parameters of `main` into options of a command line, and its wrong
+arguments into one line of error. Under torchrun every rank runs the whole file: there rank 0 alone
+speaks outside of `launch`, and inside it every line carries its rank's number.
 """
 
 import argparse
@@ -12,9 +12,13 @@ import inspect
 import io
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+
+from distributed.group import Group
+from distributed.rank import Place, choose_backend
 
 
 def run_script(main: Callable[..., Any]) -> None:
@@ -39,18 +43,21 @@ def under_torchrun() -> bool:
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ)
 
 
-def join_torchrun(backend: str) -> None:
-    """Join the group that the environment describes, once; leave it when the script ends."""
+def run_as_torchrun_rank(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> list[Any]:
+    """Call `fn(group, *args)` as the rank that the environment says; every rank's result."""
+    backend, shares_gpu, how = choose_backend(int(os.environ["LOCAL_WORLD_SIZE"]), device)
     if not dist.is_initialized():
         dist.init_process_group(backend)
         atexit.register(dist.destroy_process_group)
-
-
-@contextlib.contextmanager
-def speaking_as(rank: int) -> Iterator[None]:
-    """Label each line that this rank prints, as `launch` does for the ranks that it starts."""
-    with contextlib.redirect_stdout(_Labelled(f"[rank {rank}] ")):
-        yield
+    size = dist.get_world_size()
+    here = Place(int(os.environ["LOCAL_RANK"]), size, backend, shares_gpu, 1, Path())
+    group = Group(here.device)
+    print(f"{size} ranks · {how} · torchrun", flush=True)
+    with contextlib.redirect_stdout(_Labelled(f"[rank {group.rank}] ")):
+        result = fn(group, *args)
+    results: list[Any] = [None] * size
+    dist.all_gather_object(results, result)
+    return results
 
 
 @contextlib.contextmanager

@@ -8,28 +8,26 @@ its call.
 import contextlib
 import inspect
 import itertools
-import multiprocessing
 import os
 import pickle
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
-import types
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import torch
 import torch.distributed as dist
 
 from distributed.group import Group
-from distributed.rank import Place, be_a_rank, choose_backend
+from distributed.rank import Place, choose_backend, fork_server, main_hidden, start_rank
 from distributed.report import Output, RankError, show_line, where_ranks_stand
-from distributed.script import join_torchrun, speaking_as, under_torchrun
+from distributed.script import run_as_torchrun_rank, run_script, under_torchrun
 
 STARTING = threading.Lock()  # two launches at once take turns at the few lines that start ranks
 
@@ -52,7 +50,7 @@ def launch(
     """
     __tracebackhide__ = True  # a reader's traceback leads from the cell to the error
     if under_torchrun():
-        return _run_as_torchrun_rank(fn, args, device)
+        return run_as_torchrun_rank(fn, args, device)
     check_timeout(timeout)
     call = pack_call(fn, args)
     with world(ranks, device, threads) as run:
@@ -88,28 +86,16 @@ class World:
         self.outputs: list[Output] = []
         context = fork_server()
         try:
-            with STARTING, _main_hidden():
+            with STARTING, main_hidden():
                 for rank in range(ranks):
                     place = Place(rank, ranks, backend, shares_gpu, threads, self.folder)
-                    self._start(context, place)
+                    process, pipe, printed = start_rank(context, place)
+                    self.processes.append(process)
+                    self.pipes.append(pipe)
+                    self.outputs.append(Output(rank, printed))
         except BaseException:
             self.kill()
             raise
-
-    def _start(self, context: Any, place: Place) -> None:
-        pipe, its_pipe = context.Pipe()
-        printed, its_output = context.Pipe(duplex=False)
-        process = context.Process(
-            target=be_a_rank,
-            args=(place, its_pipe, its_output, dict(os.environ)),
-            name=f"rank {place.rank}",
-        )
-        self.pipes.append(pipe)
-        self.outputs.append(Output(place.rank, printed))
-        process.start()
-        self.processes.append(process)
-        its_pipe.close()
-        its_output.close()
 
     def __call__(self, fn: Callable[..., Any], *args: Any, timeout: float | None = 60.0) -> list:
         """Call `fn(group, *args)` on every rank; return the results in rank order."""
@@ -216,29 +202,6 @@ class World:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def fork_server() -> Any:
-    """The way ranks start: forked, in milliseconds, from a process that has torch and no threads.
-
-    Forking the caller itself would copy locks that its threads hold; a fresh Python for each rank
-    would import torch each time. Where there is no fork server (Windows), each rank is fresh.
-    """
-    methods = multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    context.set_forkserver_preload(["torch", "torch.distributed", "numpy", "cloudpickle"])
-    return context
-
-
-@contextlib.contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Hide the caller's script from multiprocessing, which would run it again in every rank."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
 def check_timeout(timeout: float | None) -> None:
     """Raise ValueError for a time that nobody can keep."""
     if timeout is not None and timeout <= 0:
@@ -259,15 +222,17 @@ def pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     return cloudpickle.dumps((fn, args))
 
 
-def _run_as_torchrun_rank(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> list:
-    backend, shares_gpu, how = choose_backend(int(os.environ["LOCAL_WORLD_SIZE"]), device)
-    join_torchrun(backend)
-    size = dist.get_world_size()
-    place = Place(int(os.environ["LOCAL_RANK"]), size, backend, shares_gpu, 1, Path())
-    group = Group(place.device)
-    print(f"{size} ranks · {how} · torchrun", flush=True)
-    with speaking_as(group.rank):
-        result = fn(group, *args)
-    results: list[Any] = [None] * size
-    dist.all_gather_object(results, result)
-    return results
+def main(ranks: int = 4) -> None:
+    """Start ranks, let each say who it is, and add up their numbers."""
+
+    def introduce(group: Group) -> float:
+        print(f"I am rank {group.rank} of {group.size}, process {os.getpid()}")
+        return group.all_reduce(torch.tensor(float(group.rank))).item()
+
+    sums = launch(introduce, ranks=ranks)
+    print("the sum of all ranks' numbers, as each rank has it:", sums)
+    assert sums == [sum(range(len(sums)))] * len(sums)
+
+
+if __name__ == "__main__":
+    run_script(main)

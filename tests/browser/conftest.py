@@ -1,0 +1,99 @@
+"""A browser for the tests, and a small book with the real extension and the real static files."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from live_page import LivePage
+from playwright.sync_api import Browser, sync_playwright
+from serving import Server, running_server
+
+ROOT = Path(__file__).parents[2]
+PAGES = Path(__file__).parent / "book"
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+# A browser in a container, which is to ask nothing of the network by itself.
+OPTIONS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        message = f"no browser on this machine: none of {', '.join(BROWSERS)} is on the path"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
+        yield browser
+        browser.close()
+
+
+def build_book(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).with_name("jupyter-book"), "build", folder]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def small_book_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources: our pages, and what the real book brings beside its own."""
+    folder = tmp_path_factory.mktemp("book") / "source"
+    shutil.copytree(PAGES, folder)
+    shutil.copytree(ROOT / "book" / "_ext", folder / "book" / "_ext")
+    shutil.copytree(ROOT / "book" / "_static", folder / "book" / "_static")
+    shutil.copy(ROOT / "_config.yml", folder)
+    (folder / "node_modules").symlink_to(ROOT / "node_modules")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_book(small_book_source: Path) -> Path:
+    """The built pages."""
+    build = build_book(small_book_source)
+    assert build.returncode == 0, build.stdout + build.stderr
+    return small_book_source / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def server(small_book: Path) -> Iterator[Server]:
+    with running_server(small_book) as server:
+        yield server
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., LivePage]]:
+    """`visit(server)` is a new reader: own cookies, own tab. Ends with: nothing went wrong."""
+    contexts, visits = [], []
+
+    def visit(server: Server, *, log_in: bool = True, **options) -> LivePage:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        live_page = LivePage(context.new_page(), server.url)
+        visits.append(live_page)
+        if log_in:
+            context.request.get(server.open_url)  # sets the cookie, as the printed address does
+        return live_page
+
+    yield visit
+    problems = [problem for live_page in visits for problem in live_page.problems]
+    for context in contexts:
+        context.close()
+    assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def live(visit: Callable[..., LivePage], server: Server) -> LivePage:
+    """The page of small cells, open in a new tab; no kernel runs for it yet."""
+    return visit(server).open("cells.html")

@@ -1,0 +1,315 @@
+"""Live cells, as a reader meets them. What each cell of the page does is in `book/cells.md`."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import build_book
+from live_page import LivePage
+from serving import Server, running_server
+
+BASE, DERIVED, PRODUCT, TICKS, DISPLAYS, ERROR, AFTER = range(7)
+
+
+# ---------------------------------------------------------------------- before anything runs
+
+
+def test_a_page_is_complete_before_a_kernel_starts(live: LivePage) -> None:
+    assert live.states() == ["built"] * 7
+    assert live.status() == "none"
+    assert live.output(PRODUCT) == "product 42"
+    assert [live.words(index) for index in range(7)] == ["built"] * 7
+    assert live.cell(BASE).locator(".live-run").is_visible()
+    assert live.page.get_by_text("this cell stays static").count() == 2  # code and output, no bar
+    assert not any("thebe" in url or "/api/" in url for url in live.requests)
+
+
+def test_pages_without_cells_load_nothing_of_this(
+    visit: Callable[..., LivePage], server: Server
+) -> None:
+    plain = visit(server).open("plain.html")
+    assert plain.page.locator("#live-status").count() == 0
+    assert not any("live." in url or "thebe" in url for url in plain.requests)
+
+
+def test_math_is_set_with_the_books_own_fonts(
+    visit: Callable[..., LivePage], server: Server
+) -> None:
+    plain = visit(server).open("plain.html")
+    plain.page.locator("mjx-container mjx-frac").wait_for()
+    plain.page.wait_for_function("document.fonts.ready.then(() => true)")
+    assert any("/_static/mathjax/output/chtml/fonts/" in url for url in plain.requests)
+
+
+def test_no_file_names_another_host_for_the_page_to_ask(small_book: Path) -> None:
+    for page in small_book.rglob("*.html"):
+        html = page.read_text()
+        asks = re.findall(r"""<(?:script|link|img)[^>]*(?:src|href)=["'](?:https?:)?//[^"']*""", html)
+        assert not asks, page
+        assert "THEBE_JS_URL" not in html, page
+
+
+def test_a_build_without_the_web_parts_says_what_to_do(small_book_source: Path) -> None:
+    parts = small_book_source / "node_modules"
+    target = parts.readlink()
+    parts.unlink()
+    try:
+        build = build_book(small_book_source)
+    finally:
+        parts.symlink_to(target)
+    assert build.returncode != 0
+    assert "run `npm ci`" in build.stdout + build.stderr
+
+
+# ---------------------------------------------------------------------- running
+
+
+def test_the_first_press_connects_and_runs_the_cells_above_first(live: LivePage) -> None:
+    live.run(PRODUCT)
+    live.wait_state(PRODUCT, "ran")
+    assert live.states()[: PRODUCT + 1] == ["ran", "ran", "ran"]
+    assert live.output(PRODUCT) == "product 42"
+    assert re.fullmatch(r"ran here, \d+\.\d s", live.words(PRODUCT))
+    live.wait_status("ready")
+
+
+def test_presses_before_the_kernel_is_there_are_kept_in_order(live: LivePage) -> None:
+    for index in (BASE, TICKS, DERIVED):  # the last one is queued already, as a cell above
+        if live.state(index) == "built":
+            live.run(index)
+    live.wait_state(TICKS, "ran")
+    assert live.states()[: TICKS + 1] == ["ran"] * 4
+
+
+def test_a_cell_that_ran_does_not_run_again_for_those_below(live: LivePage) -> None:
+    live.edit(BASE, 'print("factor", Base.factor)', "import time; print(time.time_ns())")
+    first = live.run_and_wait(BASE)
+    live.run_and_wait(PRODUCT)
+    assert live.output(BASE) == first
+
+
+def test_output_arrives_while_the_cell_runs(live: LivePage) -> None:
+    live.edit(TICKS, "0.01", "60 if tick == 1 else 0")
+    live.run(TICKS)
+    live.wait_output(TICKS, "tick 1")
+    assert live.state(TICKS) == "running"
+    assert re.fullmatch(r"running, \d+\.\d s", live.words(TICKS))
+
+
+def test_stop_interrupts_and_empties_the_queue(live: LivePage) -> None:
+    live.edit(TICKS, "0.01", "60")
+    live.run(TICKS)
+    live.wait_output(TICKS, "tick 0")
+    live.run(DISPLAYS)
+    assert live.state(DISPLAYS) == "queued"
+    live.stop(TICKS)
+    live.wait_state(TICKS, "stopped")
+    assert live.state(DISPLAYS) == "stopped"
+    assert "KeyboardInterrupt" in live.output(TICKS)
+    assert live.run_and_wait(BASE) == "factor 2"  # the kernel is the same and can go on
+
+
+def test_an_error_stops_what_was_to_follow_and_is_shown(live: LivePage) -> None:
+    live.run(AFTER)
+    live.wait_state(AFTER, "stopped")
+    assert live.words(AFTER) == "stopped: the cell above failed"
+    assert live.state(ERROR) == "failed"
+    assert "ZeroDivisionError" in live.words(ERROR)
+    assert "division by zero" in live.output(ERROR)
+    assert live.output(AFTER) == "after the error"  # as it was built
+
+
+def test_run_all_runs_in_order_and_ends_at_the_first_error(live: LivePage) -> None:
+    live.run_all()
+    live.wait_state(ERROR, "failed")
+    live.wait_state(AFTER, "stopped")
+    assert live.states()[:ERROR] == ["ran"] * 5
+
+
+# ---------------------------------------------------------------------- outputs
+
+
+def test_built_outputs_are_left_alone_until_their_own_cell_runs(live: LivePage) -> None:
+    built = live.cell(DISPLAYS).locator(".cell_output").inner_html()
+    live.run_and_wait(TICKS)
+    now = live.cell(DISPLAYS).locator(".cell_output > :not(.live-output)")
+    assert "".join(now.evaluate_all("nodes => nodes.map((node) => node.outerHTML)")) in (
+        re.sub(r"\n(?=<)|\n$", "", built)
+    )
+    assert live.page.evaluate("window.scriptRuns") == 1  # no built script ran a second time
+
+
+def test_a_run_replaces_the_output_and_renders_every_kind(live: LivePage) -> None:
+    live.run_and_wait(DISPLAYS)
+    output = live.cell(DISPLAYS).locator(".cell_output")
+    assert output.get_by_text("calm words").locator("visible=true").count() == 1
+    assert output.get_by_text("bold").locator("visible=true").count() == 1
+    assert output.locator(".live-output :is(svg, img)").first.is_visible()
+    live.run_and_wait(BASE)
+    live.run_and_wait(BASE)
+    assert live.output(BASE) == "factor 2"
+
+
+def test_the_old_output_stays_until_the_new_one_arrives(live: LivePage) -> None:
+    live.edit(BASE, "class Base:", "import time; time.sleep(0 if 'Base' in dir() else 60)\nclass Base:")
+    live.run(BASE)
+    live.wait_state(BASE, "running")
+    assert live.output(BASE) == "factor 2"  # the built one
+    live.stop(BASE)
+    live.wait_state(BASE, "stopped")
+    assert "factor 2" not in live.output(BASE)
+
+
+# ---------------------------------------------------------------------- editing
+
+
+def test_an_edit_changes_what_runs_below(live: LivePage) -> None:
+    assert live.run_and_wait(PRODUCT) == "product 42"
+    live.edit(BASE, "factor = 2", "factor = 100")
+    assert live.state(BASE) == "edited"
+    # The class between them is built again on the edited one.
+    assert live.run_and_wait(PRODUCT) == "product 2100"
+    assert live.output(BASE) == "factor 100"
+
+
+def test_an_edit_needs_no_kernel(live: LivePage) -> None:
+    live.edit(BASE, "factor = 2", "factor = 3")
+    assert live.state(BASE) == "edited"
+    assert live.status() == "none"
+    assert not any("/api/" in url for url in live.requests)
+
+
+def test_a_click_into_the_code_opens_the_editor_at_that_place(live: LivePage) -> None:
+    live.cell(BASE).get_by_text("factor").first.click()
+    live.cell(BASE).locator(".CodeMirror-focused").wait_for()
+    editor = live.cell(BASE).locator(".CodeMirror")
+    assert editor.evaluate("node => node.CodeMirror.getCursor().line") == 1
+
+
+def test_reset_brings_back_the_books_code_and_output(live: LivePage) -> None:
+    reset = live.cell(BASE).locator(".live-reset")
+    assert not reset.is_visible()
+    book_code = live.code(BASE)
+    live.edit(BASE, "factor = 2", "factor = 100")
+    live.run_and_wait(BASE)
+    live.reset(BASE)
+    assert live.state(BASE) == "built"
+    assert live.code(BASE) == book_code
+    assert live.output(BASE) == "factor 2"
+    assert not reset.is_visible()
+    # The kernel still has the edited class: the book's runs again before what is below.
+    assert live.run_and_wait(PRODUCT) == "product 42"
+
+
+def test_everything_works_with_the_keyboard_alone(live: LivePage) -> None:
+    press, focused = live.page.keyboard.press, live.page.locator(":focus")
+    live.cell(BASE).locator(".live-run").focus()
+    press("Tab")
+    assert "live-edit" in (focused.get_attribute("class") or "")
+    press("Enter")
+    live.cell(BASE).locator(".CodeMirror-focused").wait_for()
+    assert "Code of cell 1" in (focused.get_attribute("aria-label") or "")
+    press("Control+End")
+    press("Enter")
+    live.page.keyboard.type("if True:")
+    press("Enter")
+    live.page.keyboard.type("print('typed')")
+    press("Shift+Enter")
+    live.wait_state(BASE, "ran")
+    assert live.output(BASE) == "factor 2\ntyped"
+    press("Tab")  # indents, as in any editor …
+    assert focused.get_attribute("aria-label") is not None
+    press("Escape")  # … and Escape leads out
+    assert "live-run" in (focused.get_attribute("class") or "")
+    press("Tab")
+    assert "live-edit" in (focused.get_attribute("class") or "")
+
+
+# ---------------------------------------------------------------------- the life of the kernel
+
+
+def test_restart_forgets_what_ran(live: LivePage) -> None:
+    live.edit(BASE, 'print("factor"', "runs = 1 + globals().get('runs', 0)\nprint(runs")
+    live.run_and_wait(BASE)
+    assert live.run_and_wait(BASE) == "2 2"
+    live.restart()
+    live.wait_state(BASE, "lost")
+    live.wait_status("ready")
+    assert live.words(BASE) == "lost: ran before the restart"
+    assert live.output(BASE) == "2 2"  # to be read still
+    live.run_and_wait(PRODUCT)
+    assert live.output(BASE) == "1 2"
+
+
+def test_restart_during_a_run_stops_it(live: LivePage) -> None:
+    live.edit(TICKS, "0.01", "60")
+    live.run(TICKS)
+    live.wait_output(TICKS, "tick 0")
+    live.restart()
+    live.wait_state(TICKS, "stopped")
+    live.wait_status("ready")
+    assert live.run_and_wait(BASE) == "factor 2"
+
+
+def test_after_a_lost_session_run_starts_a_new_one_and_keeps_edits(live: LivePage) -> None:
+    live.edit(BASE, "factor = 2", "factor = 5")
+    assert live.run_and_wait(PRODUCT) == "product 105"
+    for session in live.ask_server("GET", "sessions"):
+        live.ask_server("DELETE", f"sessions/{session['id']}")
+    assert live.run_and_wait(PRODUCT) == "product 105"
+    assert live.state(BASE) == "ran"
+    live.expect_problems("404|WebSocket")
+
+
+def test_a_kernel_that_dies_during_a_run_is_noticed(live: LivePage) -> None:
+    live.edit(TICKS, "time.sleep(0.01)", "import os; os._exit(1)")
+    live.run(TICKS)
+    live.wait_state(TICKS, "lost")
+    assert live.state(BASE) == "lost"
+    assert live.run_and_wait(PRODUCT) == "product 42"
+
+
+def test_leaving_the_page_ends_its_kernel(live: LivePage) -> None:
+    live.run_and_wait(BASE)
+    sessions = live.ask_server("GET", "sessions")
+    live.open("plain.html")
+    live.page.wait_for_function(
+        """async (id) => {
+             const sessions = await (await fetch("/api/sessions")).json();
+             return !sessions.some((session) => session.id === id);
+           }""",
+        arg=next(s["id"] for s in sessions if s["path"].startswith("cells-")),
+    )
+
+
+def test_two_tabs_have_two_kernels(visit: Callable[..., LivePage], server: Server) -> None:
+    here, there = (visit(server).open("cells.html") for _ in range(2))
+    here.edit(BASE, "factor = 2", "factor = 7")
+    here.run_and_wait(BASE)
+    assert there.run_and_wait(PRODUCT) == "product 42"
+    assert here.run_and_wait(PRODUCT) == "product 147"
+
+
+def test_without_a_server_one_message_says_how_to_get_one(
+    visit: Callable[..., LivePage], small_book: Path
+) -> None:
+    with running_server(small_book) as server:
+        live = visit(server).open("cells.html")
+    live.run(PRODUCT)
+    live.page.locator(".live-message:visible").wait_for()
+    assert "make serve" in live.message(PRODUCT)
+    assert live.states() == ["built"] * 7
+    assert live.output(PRODUCT) == "product 42"
+    assert live.status() == "none"
+    live.expect_problems("ERR_CONNECTION_REFUSED")
+
+
+@pytest.mark.parametrize("width", [1280, 375])
+def test_nothing_sticks_out_of_the_window(
+    visit: Callable[..., LivePage], server: Server, width: int
+) -> None:
+    size = {"width": width, "height": 800}
+    live = visit(server, viewport=size).open("cells.html")
+    live.run_and_wait(BASE)
+    assert live.page.evaluate("document.documentElement.scrollWidth") <= width

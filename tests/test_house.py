@@ -1,0 +1,80 @@
+"""The laws of the house: what may import what, and what no file may hold."""
+
+import ast
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted(path.stem for path in (ROOT / "code/distributed").glob("[!_]*.py"))
+TRACKED = subprocess.run(
+    ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+    cwd=ROOT, capture_output=True, text=True, check=True,
+).stdout.splitlines()  # fmt: skip
+
+
+def pages_in_order() -> list[str]:
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
+    chapters = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    return [(ROOT / f"{file}.md").read_text() for file in chapters]
+
+
+def imports(path: Path) -> set[str]:
+    """`package.module` for every module of ours that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name.split(".")[0] in ("distributed", "playground")}
+
+
+def floor_of(module: str) -> int:
+    """The chapter that teaches a module: the first that shows it, or imports from it."""
+    shown = re.compile(rf"code/distributed/{module}\.py|distributed\.{module}\b")
+    floors = [number for number, page in enumerate(pages_in_order()) if shown.search(page)]
+    assert floors, f"no chapter shows distributed/{module}.py"
+    return floors[0]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_what_its_chapter_or_an_earlier_one_teaches(module):
+    used = imports(ROOT / f"code/distributed/{module}.py")
+    assert not [name for name in used if name.startswith("playground")]
+    for other in {name.split(".")[1] for name in used if "." in name}:
+        assert floor_of(other) <= floor_of(module), f"{module} uses the later {other}"
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_is_a_page(module):
+    text = (ROOT / f"code/distributed/{module}.py").read_text()
+    assert len(text.splitlines()) <= 250
+    assert ast.get_docstring(ast.parse(text)), "it opens with what it teaches"
+
+
+def test_code_is_no_package():
+    assert not (ROOT / "code/__init__.py").exists(), "it would hide Python's own module `code`"
+
+
+def test_torch_is_pinned_exactly():
+    assert re.search(r"^torch==2\.13\.0\b", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
+
+
+def test_the_lock_file_says_what_not_where_from():
+    packages = json.loads((ROOT / "package-lock.json").read_text())["packages"]
+    for name, package in packages.items():
+        assert "resolved" not in package
+        assert name == "" or package["integrity"].startswith("sha512-")
+    assert packages["node_modules/thebe"]["version"] == "0.9.3"
+
+
+def test_nothing_generated_is_committed():
+    for name in TRACKED:
+        assert not name.startswith(("_build/", "node_modules/", ".venv/"))
+        assert not name.endswith((".ipynb", ".min.js", ".pyc"))
