@@ -13,10 +13,10 @@ const cells = [...document.querySelectorAll("div.cell[data-live]")].map(describe
 
 let thebeParts = null; // promise of thebe's notebook, server and options; null until first needed
 let session = null; // the connection to the kernel; null when there is none
-let queue = []; // cells in the order in which they will run; the first one may be running
-let running = null; // the cell whose code the kernel executes now
+let queue = []; // the cells that the reader asked for and that are not done
+let running = null; // the cell whose code the kernel executes now: one of those, or one above it
 let isWorking = false; // true while the loop in workThroughQueue goes on
-let isRestarting = false; // true while the reader's own restart is under way
+let restarting = null; // promise of the end of a restart that the reader asked for
 
 // ---------------------------------------------------------------------------------- the cells
 
@@ -165,6 +165,7 @@ async function startSession() {
 }
 
 async function connect() {
+  await restarting;
   if (session && await isAlive(session)) return;
   if (session) lose(session, "the kernel ended");
   showStatus("starting");
@@ -189,13 +190,16 @@ function keepWidgetsHere({ manager }) {
 
 function watch(watched) {
   const { kernel } = watched;
-  const isCurrent = () => session === watched;
+  const isCurrent = () => session === watched && !restarting;
   kernel.statusChanged.connect((_, state) => {
     if (!isCurrent()) return;
     if (state === "idle") showStatus("ready");
     if (state === "busy") showStatus("busy");
     if (state === "dead") lose(watched, "the kernel ended");
-    if (state === "autorestarting") forgetWhatRan("the kernel died and was started again");
+    if (state === "autorestarting") {
+      endSession(); // the server starts it again, but a press in that moment would be lost
+      lose(watched, "the kernel died");
+    }
   });
   kernel.connectionStatusChanged.connect((_, state) => {
     if (!isCurrent()) return;
@@ -215,84 +219,96 @@ function lose(lost, why) {
 
 // The kernel is empty again. Outputs stay to be read, but no cell counts as having run.
 function forgetWhatRan(why) {
-  for (const cell of cells) {
-    const hadRun = cell.codeInKernel !== null;
+  for (const cell of cells.filter((cell) => cell.codeInKernel !== null)) {
     cell.codeInKernel = null;
-    if (hadRun && cell !== running) settle(cell, "lost", `lost: ${why}`);
+    cell.settled = ["lost", `lost: ${why}`];
+    if (!isUnderWay(cell)) showSettled(cell);
   }
+  showWhatWaits();
 }
 
 async function restart() {
-  if (!session) return;
+  if (!session || restarting) return;
   emptyQueue("stopped by Restart");
   forgetWhatRan("ran before the restart");
   showStatus("starting", "restarting");
-  isRestarting = true;
-  try {
-    await session.restart();
-    showStatus("ready", "ready, nothing has run in it");
-  } catch {
-    if (session) lose(session, "it could not be restarted");
-  }
-  isRestarting = false;
+  const restarted = session;
+  restarting = restarted.restart().then(
+    () => showStatus("ready", "ready, nothing has run in it"),
+    () => session === restarted && lose(restarted, "it could not be restarted"),
+  );
+  await restarting;
+  restarting = null;
 }
 
 // Nobody can come back to the kernel of a page that was left, so it should not live on.
 function endSession() {
-  if (session) askServer("DELETE", `sessions/${session.id}`, null, { keepalive: true });
+  if (!session) return;
+  askServer("DELETE", `sessions/${session.id}`, null, { keepalive: true }).catch(() => {});
 }
 
 // ---------------------------------------------------------------------------------- running
 
 function press(cell) {
-  if (queue.includes(cell)) stop(cell);
-  else enqueue(cells.slice(firstToRun(cell), cell.index + 1), cell);
+  if (isUnderWay(cell)) stop(cell);
+  else enqueue([cell]);
 }
 
-// Code that is new to the kernel, or was edited, changes what all cells below it would do. So the
-// cells above are run from the first such one on.
-function firstToRun(pressed) {
-  const above = cells.slice(0, pressed.index);
-  const first = above.find((cell) => cell.codeInKernel !== cell.code && !queue.includes(cell));
-  return first ? first.index : pressed.index;
+function isUnderWay(cell) {
+  return ["queued", "running"].includes(cell.node.dataset.state);
 }
 
-function enqueue(newCells, pressed) {
-  for (const cell of newCells.filter((cell) => !queue.includes(cell))) {
-    queue.push(cell);
-    cell.isPressed = cell === pressed;
-    say(cell, "");
-    show(cell, "queued", "queued");
-  }
+function enqueue(pressed) {
+  queue.push(...pressed.filter((cell) => !queue.includes(cell)));
+  pressed.forEach((cell) => say(cell, ""));
+  showWhatWaits();
   workThroughQueue();
+}
+
+function isNewToKernel(cell) {
+  return cell.codeInKernel !== cell.code;
+}
+
+// A cell that was asked for waits, and so do those above it, from the first that is new on: what
+// is new to the kernel, or was edited, may change what all cells below it do.
+function showWhatWaits() {
+  const firstNew = cells.findIndex(isNewToKernel);
+  for (const asked of queue) {
+    const above = firstNew < 0 ? [] : cells.slice(firstNew, asked.index);
+    for (const cell of [...above, asked]) if (cell !== running) show(cell, "queued", "queued");
+  }
 }
 
 async function workThroughQueue() {
   if (isWorking) return;
   isWorking = true;
   try {
-    await connect();
     while (queue.length > 0) {
-      const cell = queue[0];
-      const succeeded = await runNow(cell);
-      queue = queue.filter((other) => other !== cell);
-      if (!succeeded) emptyQueue("stopped: the cell above failed");
+      await connect();
+      if (queue.length > 0) await runNext(queue[0]);
     }
   } catch (error) {
-    const pressed = queue.filter((cell) => cell.isPressed);
+    const [asked] = queue;
     emptyQueue(null);
-    showStatus(session ? "ready" : "none", session ? undefined : "no kernel");
-    pressed.forEach((cell) => say(cell, error.message));
+    showStatus("none", "no kernel");
+    if (asked) say(asked, error.message);
   }
   isWorking = false;
 }
 
-// Takes out all that waits. The cells that a reader pressed say why; the others are as before.
+async function runNext(asked) {
+  const cell = cells.slice(0, asked.index).find(isNewToKernel) ?? asked;
+  const succeeded = await runNow(cell);
+  if (cell === queue[0]) queue.shift();
+  if (!succeeded) emptyQueue("stopped: the cell above failed");
+}
+
+// Cells that the reader asked for say why they will not run; those above them are as before.
 function emptyQueue(why) {
-  const waiting = queue.filter((cell) => cell !== running);
-  queue = running ? [running] : [];
-  for (const cell of waiting) {
-    if (cell.isPressed && why) settle(cell, "stopped", why);
+  const asked = queue;
+  queue = [];
+  for (const cell of cells.filter((cell) => cell.node.dataset.state === "queued")) {
+    if (asked.includes(cell) && why) settle(cell, "stopped", why);
     else showSettled(cell);
   }
 }
@@ -302,17 +318,19 @@ async function runNow(cell) {
   const { code } = cell;
   const started = performance.now();
   const seconds = () => ((performance.now() - started) / 1000).toFixed(1);
-  const tick = () => show(cell, "running", `running, ${seconds()} s`);
+  const verb = () => (cell.isStopping ? "stopping" : "running");
+  const tick = () => show(cell, "running", `${verb()}, ${seconds()} s`);
   const clock = setInterval(tick, 100);
   tick();
   announce(`cell ${cell.index + 1} is running`);
-  if (cell.codeInKernel !== code) cells.slice(cell.index + 1).forEach(needsToRunAgain);
+  if (isNewToKernel(cell)) cells.slice(cell.index + 1).forEach(needsToRunAgain);
 
   keepOldOutputUntilNew(cell);
   const reply = await execute(cell, code);
 
   clearInterval(clock);
   running = null;
+  cell.isStopping = false;
   showOutput(cell, "live");
   cell.codeOfOutput = code;
   cell.codeInKernel = reply.status === "ok" ? code : null;
@@ -326,13 +344,16 @@ function needsToRunAgain(cell) {
 }
 
 async function execute(cell, code) {
-  if (!session) return { status: "lost" };
   try {
     const future = session.kernel.requestExecute({ code, stop_on_error: true });
     cell.area.future = future; // from here on, outputs appear as they arrive
+    cell.begun = new Promise((resolve) => future.registerMessageHook((message) => {
+      if (message.header.msg_type === "execute_input") resolve();
+      return true; // the message goes on to the output area
+    }));
     return (await future.done).content;
   } catch {
-    return { status: isRestarting ? "restarted" : "lost" }; // the kernel went away under the run
+    return { status: restarting ? "restarted" : "lost" }; // the kernel went away under the run
   }
 }
 
@@ -344,12 +365,12 @@ function outcome(reply, seconds) {
   return ["stopped", "stopped: the kernel was started again"];
 }
 
-function stop(cell) {
-  if (cell === running) {
-    show(cell, "running", "stopping");
-    session?.kernel.interrupt().catch(() => {});
-  }
+async function stop(cell) {
   emptyQueue("stopped before it ran");
+  if (cell !== running || cell.isStopping) return;
+  cell.isStopping = true;
+  await cell.begun; // an interrupt that comes before the code does is lost
+  await session?.kernel.interrupt().catch(() => {});
 }
 
 // ---------------------------------------------------------------------------------- outputs
@@ -374,6 +395,7 @@ async function edit(cell, point) {
   const thebe = await loadThebe().catch((error) => say(cell, error.message));
   if (!thebe) return;
   if (!cell.editor) makeEditor(cell);
+  cell.editor.refresh(); // so that it knows where its lines stand
   cell.editor.focus();
   if (point) cell.editor.setCursor(cell.editor.coordsChar(point, "window"));
 }
@@ -394,7 +416,7 @@ function makeEditor(cell) {
   cell.editor.setOption("extraKeys", keysOf(cell));
   cell.editor.on("change", () => {
     cell.code = cell.editor.getValue();
-    if (!queue.includes(cell)) showSettled(cell);
+    if (!isUnderWay(cell)) showSettled(cell);
   });
 }
 
@@ -417,7 +439,7 @@ function reset(cell) {
   cell.code = cell.codeOfOutput = cell.bookCode;
   showOutput(cell, "built");
   say(cell, "");
-  if (!queue.includes(cell)) settle(cell, "built", "built");
+  if (!isUnderWay(cell)) settle(cell, "built", "built");
   cell.run.focus();
 }
 
@@ -436,7 +458,7 @@ for (const cell of cells) {
   cell.reset.addEventListener("click", () => reset(cell));
   cell.node.querySelector(".cell_input").addEventListener("click", (event) => editAtClick(cell, event));
 }
-status.querySelector(".live-run-all").addEventListener("click", () => enqueue(cells, cells.at(-1)));
+status.querySelector(".live-run-all").addEventListener("click", () => enqueue(cells));
 status.querySelector(".live-restart").addEventListener("click", restart);
 window.addEventListener("pagehide", endSession);
 

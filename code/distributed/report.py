@@ -19,12 +19,24 @@ from typing import Any
 import torch
 
 
-class RankError(RuntimeError):
+class WorldError(Exception):
+    """Something went wrong in a world of ranks. The message is all that there is to tell."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the message alone, for the lines of `launch` are no news."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RankError(WorldError, RuntimeError):
     """A rank raised or died, and the others were ended. `rank` is its number."""
 
     def __init__(self, rank: int, what: str):
         super().__init__(f"rank {rank} {what}")
         self.rank = rank
+
+
+class RanksHang(WorldError, TimeoutError):
+    """The ranks did not finish in time; the message says on which line each of them stands."""
 
 
 class Output:

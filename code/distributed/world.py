@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from distributed.group import Group
 from distributed.rank import Place, choose_backend, fork_server, main_hidden, start_rank
-from distributed.report import Output, RankError, show_line, where_ranks_stand
+from distributed.report import Output, RankError, RanksHang, show_line, where_ranks_stand
 from distributed.script import run_as_torchrun_rank, run_script, under_torchrun
 
 STARTING = threading.Lock()  # two launches at once take turns at the few lines that start ranks
@@ -45,10 +45,9 @@ def launch(
     `device` is "auto", "cpu" or "cuda"; `threads` is how many compute threads each rank has;
     `timeout` is in seconds. Under torchrun this process is a rank already: `fn` runs here, in the
     world that is there. Raises ValueError or TypeError before any process starts when an argument
-    is wrong, RankError when a rank raises or dies, and TimeoutError, with the line on which each
-    rank stands, when they do not finish.
+    is wrong, RankError when a rank raises or dies, and RanksHang (a TimeoutError), with the line on
+    which each rank stands, when they do not finish.
     """
-    __tracebackhide__ = True  # a reader's traceback leads from the cell to the error
     if under_torchrun():
         return run_as_torchrun_rank(fn, args, device)
     check_timeout(timeout)
@@ -99,12 +98,10 @@ class World:
 
     def __call__(self, fn: Callable[..., Any], *args: Any, timeout: float | None = 60.0) -> list:
         """Call `fn(group, *args)` on every rank; return the results in rank order."""
-        __tracebackhide__ = True
         return self.packed(pack_call(fn, args), timeout)
 
     def packed(self, call: bytes, timeout: float | None) -> list[Any]:
         """Make a call that `pack_call` packed. After any failure the ranks are gone."""
-        __tracebackhide__ = True
         check_timeout(timeout)
         if not self.processes:
             raise RuntimeError("these ranks have ended; open another world")
@@ -123,7 +120,6 @@ class World:
             raise
 
     def _collect(self, timeout: float | None) -> list[Any]:
-        __tracebackhide__ = True
         started = time.monotonic()
         results: dict[int, Any] = {}
         lives = {process.sentinel: rank for rank, process in enumerate(self.processes)}
@@ -133,7 +129,7 @@ class World:
             left = None if timeout is None else started + timeout - time.monotonic()
             if left is not None and left <= 0:
                 stacks = where_ranks_stand(self._stacks(), results)
-                raise TimeoutError(f"{self.size} ranks, not done after {timeout:g} s:\n{stacks}")
+                raise RanksHang(f"{self.size} ranks, not done after {timeout:g} s:\n{stacks}")
             ready = wait([*pipes, *prints, *lives], left)
             for source in ready:
                 if source in prints:
@@ -154,7 +150,6 @@ class World:
 
     def _raise_first_cause(self, rank: int, error: Any) -> None:
         """Raise the error of `rank`, unless a rank died: then its peers' errors are echoes."""
-        __tracebackhide__ = True
         lives = {process.sentinel: r for r, process in enumerate(self.processes)}
         dead = [lives[sentinel] for sentinel in wait([*lives], 0.1)]
         for output in self.outputs:

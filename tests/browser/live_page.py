@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import ConsoleMessage, Locator, Page, Request
 
-PATIENCE = 60_000  # ms; long, because a slow machine is not a failure
+PATIENCE = 20_000  # ms; long, because a slow machine is not a failure
 
 
 class LivePage:

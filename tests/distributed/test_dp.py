@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed.dp import DataParallel, shard, train_data_parallel
+from distributed.dp import DataParallel, main, shard, train_data_parallel
+from distributed.script import run_script
 from distributed.single_device import (
     SingleDevice,
     Sizes,
@@ -114,15 +115,24 @@ def test_several_ranks_learn_the_curve_of_one_device(ranks, batch, dtype):
         ("--steps 0", "steps=0"),
     ],
 )
-def test_a_wrong_option_ends_in_one_line_before_a_rank_starts(wrong, message):
+def test_a_wrong_option_ends_in_one_line_before_a_rank_starts(wrong, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["dp.py", *wrong.split()])
+    with pytest.raises(SystemExit) as ended:
+        run_script(main)
+    assert ended.value.code == 2
+    out, errors = capsys.readouterr()
+    assert out == ""
+    assert errors.startswith(f"dp.py: error: {message}")
+    assert errors.count("\n") == 1
+
+
+def test_the_script_itself_ends_so():
     done = subprocess.run(
-        [sys.executable, "code/distributed/dp.py", *wrong.split()],
+        [sys.executable, "code/distributed/dp.py", "--ranks", "0"],
         cwd=ROOT, capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"dp.py: error: {message}")
-    assert done.stderr.count("\n") == 1
+    assert (done.stdout, done.stderr) == ("", "dp.py: error: ranks=0: a world has 1 rank or more\n")
 
 
 def losses_in(text: str) -> list[str]:
