@@ -11,7 +11,7 @@ import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,26 +39,75 @@ class RanksHang(WorldError, TimeoutError):
     """The ranks did not finish in time; the message says on which line each of them stands."""
 
 
-class Output:
-    """What one rank prints, shown in whole lines with its number in front."""
+class Screen:
+    """Where the lines of all ranks appear, and below them the progress bar of rank 0."""
 
-    def __init__(self, rank: int, source: Connection):
-        self.label, self.source = f"[rank {rank}] ", source
-        self.rest, self.ended = b"", False
+    def __init__(self) -> None:
+        self.bar = ""
+
+    def show(self, lines: Iterable[str], bar: str) -> None:
+        """Print whole lines above the bar, and draw the bar anew where it has changed."""
+        text = "".join(f"{line}\n" for line in lines)
+        if text or bar != self.bar:
+            wipe = f"\r{' ' * len(self.bar)}\r" * bool(self.bar)
+            print(f"{wipe}{text}{bar}", end="", flush=True)
+            self.bar = bar
+
+
+class Output:
+    """What one rank prints, shown in whole lines with its number in front.
+
+    A line is what ends in a newline. Of what was written over with carriage returns, as progress
+    bars are, only the last counts. After LIMIT bytes in one call, lines are counted, not shown.
+    """
+
+    LIMIT = 100_000  # bytes
+    LONGEST = 10_000  # bytes; a longer line is cut
+
+    def __init__(self, rank: int, source: Connection, screen: Screen):
+        self.label, self.source, self.screen = f"[rank {rank}] ", source, screen
+        self.has_bar = rank == 0
+        self.rest, self.ended, self.size, self.hidden = b"", False, 0, 0
         os.set_blocking(source.fileno(), False)
 
-    def show(self) -> None:
-        """Print the lines that have come whole; at the end of the stream, also the last piece."""
-        text = self.rest
+    def show(self) -> bool:
+        """Print the lines that have come whole; whether there may be more to read at once."""
+        piece = b""
         with contextlib.suppress(BlockingIOError):
-            while piece := os.read(self.source.fileno(), 1 << 16):
-                text += piece
-            self.ended = True
-            text += b"\n" * (bool(text) and not text.endswith(b"\n"))
-        *lines, self.rest = text.split(b"\n")
-        labelled = (f"{self.label}{line.decode('utf-8', 'replace')}\n" for line in lines)
-        if lines:
-            print("".join(labelled), end="", flush=True)
+            piece = os.read(self.source.fileno(), 1 << 16)
+            self.ended = not piece
+        *lines, self.rest = (self.rest + piece).split(b"\n")
+        if self.rest and (self.ended or len(self.rest) >= self.LONGEST):
+            lines.append(self.rest)
+            self.rest = b""
+        self._print(lines)
+        return bool(piece)
+
+    def _print(self, lines: list[bytes]) -> None:
+        shown = []
+        for line in lines:
+            self.size += len(line) + 1
+            if self.size <= self.LIMIT:
+                shown.append(self.last_state(line))
+            else:
+                self.hidden += 1
+        bar = self.last_state(self.rest) if self.has_bar and b"\r" in self.rest else ""
+        self.screen.show(shown, bar if self.has_bar else self.screen.bar)
+
+    def last_state(self, line: bytes) -> str:
+        """A line as it looks in the end, labelled."""
+        states = [state for state in line.split(b"\r") if state]
+        return self.label + (states[-1].decode("utf-8", "replace") if states else "")
+
+    def end_call(self) -> None:
+        """Show what is left of a call's output, and say how much was not shown."""
+        while self.show():
+            pass
+        lines, self.rest = [self.rest] * bool(self.rest), b""
+        self._print(lines)
+        if self.hidden:
+            self.screen.show([f"{self.label}… and {self.hidden:,} more lines"], "")
+        self.size = self.hidden = 0
 
 
 def describe(error: BaseException) -> dict[str, Any]:

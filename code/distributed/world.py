@@ -26,7 +26,14 @@ import torch.distributed as dist
 
 from distributed.group import Group
 from distributed.rank import Place, choose_backend, fork_server, main_hidden, start_rank
-from distributed.report import Output, RankError, RanksHang, show_line, where_ranks_stand
+from distributed.report import (
+    Output,
+    RankError,
+    RanksHang,
+    Screen,
+    show_line,
+    where_ranks_stand,
+)
 from distributed.script import run_as_torchrun_rank, run_script, under_torchrun
 
 STARTING = threading.Lock()  # two launches at once take turns at the few lines that start ranks
@@ -83,6 +90,7 @@ class World:
         self.processes: list[Any] = []
         self.pipes: list[Connection] = []
         self.outputs: list[Output] = []
+        screen = Screen()
         context = fork_server()
         try:
             with STARTING, main_hidden():
@@ -91,7 +99,7 @@ class World:
                     process, pipe, printed = start_rank(context, place)
                     self.processes.append(process)
                     self.pipes.append(pipe)
-                    self.outputs.append(Output(rank, printed))
+                    self.outputs.append(Output(rank, printed, screen))
         except BaseException:
             self.kill()
             raise
@@ -113,6 +121,8 @@ class World:
                 with contextlib.suppress(BrokenPipeError):  # it is dead; _collect says how
                     pipe.send(str(file))
             results = self._collect(timeout)
+            for output in self.outputs:
+                output.end_call()
             file.unlink()
             return results
         except BaseException:
@@ -144,16 +154,12 @@ class World:
             for source in ready:
                 if source in lives:
                     self._raise_first_cause(lives[source], None)
-        for output in self.outputs:  # what was printed just before the result
-            output.show()
         return [results[rank] for rank in range(self.size)]
 
     def _raise_first_cause(self, rank: int, error: Any) -> None:
         """Raise the error of `rank`, unless a rank died: then its peers' errors are echoes."""
         lives = {process.sentinel: r for r, process in enumerate(self.processes)}
         dead = [lives[sentinel] for sentinel in wait([*lives], 0.1)]
-        for output in self.outputs:
-            output.show()
         if dead:
             self.processes[dead[0]].join()
             code = self.processes[dead[0]].exitcode
@@ -181,8 +187,6 @@ class World:
         give_up = time.monotonic() + 5
         for process in self.processes:
             process.join(max(0.0, give_up - time.monotonic()))
-        for output in self.outputs:
-            output.show()
 
     def kill(self) -> None:
         """End every rank now and keep nothing of it: no process, no pipe, no file."""
@@ -191,6 +195,8 @@ class World:
         for process in self.processes:
             process.join()
             process.close()
+        for output in self.outputs:
+            output.end_call()
         for end in (*self.pipes, *(output.source for output in self.outputs)):
             end.close()
         self.processes, self.pipes, self.outputs = [], [], []

@@ -304,3 +304,60 @@ def test_launches_leave_no_file_and_no_descriptor(tmp_path, monkeypatch):
             launch(lambda group: 1 / 0, ranks=2)
     assert len(os.listdir("/proc/self/fd")) == before
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_flood_of_output_is_capped_and_counted(capfd):
+    def flood(group):
+        if group.rank == 1:
+            for i in range(100_000):
+                print(i)
+        print("still heard")
+
+    launch(flood, ranks=2, device="cpu")
+    lines = capfd.readouterr().out.splitlines()
+    assert "[rank 0] still heard" in lines
+    shown = [line for line in lines if line.startswith("[rank 1]")]
+    hidden = int(
+        re.fullmatch(r"\[rank 1\] … and ([\d,]+) more lines", shown[-1])[1].replace(",", "")
+    )
+    assert len(shown) - 1 + hidden == 100_001
+    assert len(shown) < 30_000
+
+
+def test_a_line_without_end_is_cut_and_capped(capfd):
+    def never_end_the_line(group):
+        while True:
+            print("x" * 100, end="")
+
+    with pytest.raises(TimeoutError):
+        launch(never_end_the_line, ranks=1, timeout=1)
+    assert len(capfd.readouterr().out) < 200_000
+
+
+def test_a_progress_bar_of_rank_0_is_drawn_in_place_and_lines_stand_above_it(capfd):
+    def work(group):
+        from tqdm import tqdm
+
+        for i in tqdm(range(4), disable=group.rank != 0, mininterval=0):
+            if i == 2 and group.rank == 0:
+                sys.stderr.flush()
+                group.barrier()
+            elif i == 2:
+                group.barrier()
+                print("a line")
+            time.sleep(0.05)
+
+    launch(work, ranks=2, device="cpu")
+    out = capfd.readouterr().out
+    states = re.split(r"[\r\n]", out)
+    assert any("2/4" in state for state in states), "it was seen on the way"
+    looks = [line.rsplit("\r", 1)[-1] for line in out.split("\n")]  # as a terminal shows it
+    assert "[rank 1] a line" in looks
+    assert sum("4/4" in line for line in looks) == 1
+    assert not any("2/4" in line for line in looks)
+
+
+def test_what_a_call_leaves_without_newline_is_shown_when_the_call_ends(capfd):
+    with world(1, device="cpu") as run:
+        run(lambda group: print("no newline", end=""))
+        assert capfd.readouterr().out.endswith("[rank 0] no newline\n")
