@@ -24,11 +24,12 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from distributed.group import Group
+from distributed.group import Board, Group
 from distributed.report import describe
 
 # The caller keeps the time: this only has to be longer than any call.
 NEVER = timedelta(days=365)
+LARGEST_RESULT = 1 << 30  # bytes; the caller holds all ranks' results at once
 
 
 @dataclass(frozen=True)
@@ -146,17 +147,22 @@ def join(place: Place) -> Group:
     dist.init_process_group(
         place.backend, store=store, rank=place.rank, world_size=place.size, timeout=NEVER
     )
-    return Group(place.device)
+    return Group(place.device, Board(place.folder / "board", place.rank, place.size))
 
 
 def pack_result(value: Any) -> bytes:
-    """The reply that carries a result, or TypeError when it cannot leave the process."""
+    """The reply that carries a result; TypeError or ValueError when it cannot leave the process."""
+    what = f"the result, of type {type(value).__name__},"
     try:
-        return cloudpickle.dumps(("result", value))
+        reply = cloudpickle.dumps(("result", value))
     except Exception as error:
-        raise TypeError(
-            f"the result, of type {type(value).__name__}, cannot be sent back: {error}"
-        ) from None
+        raise TypeError(f"{what} cannot be sent back: {error}") from None
+    if len(reply) > LARGEST_RESULT:
+        raise ValueError(
+            f"{what} has {len(reply)} bytes, more than {LARGEST_RESULT}: "
+            "return less, or write it to a file and return the path"
+        )
+    return reply
 
 
 def print_into(output: Connection) -> None:

@@ -18,6 +18,8 @@ from typing import Any
 
 import torch
 
+MACHINERY = ("group", "rank", "report", "script", "trace", "world")  # modules of this chapter
+
 
 class WorldError(Exception):
     """Something went wrong in a world of ranks. The message is all that there is to tell."""
@@ -122,7 +124,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 def is_machinery(path: str) -> bool:
     """Whether a line of this file is no news to a reader: torch, Python itself, these modules."""
     here = Path(__file__).parent
-    ours = [str(here / f"{module}.py") for module in ("group", "rank", "report", "script", "world")]
+    ours = [str(here / f"{module}.py") for module in MACHINERY]
     theirs = [str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"], "<frozen"]
     return path.startswith((*ours, *theirs))
 

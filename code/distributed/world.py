@@ -24,7 +24,7 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from distributed.group import Group
+from distributed.group import Board, Group
 from distributed.rank import Place, choose_backend, fork_server, main_hidden, start_rank
 from distributed.report import (
     Output,
@@ -90,6 +90,7 @@ class World:
         self.processes: list[Any] = []
         self.pipes: list[Connection] = []
         self.outputs: list[Output] = []
+        Board.create(self.folder / "board", ranks)
         screen = Screen()
         context = fork_server()
         try:

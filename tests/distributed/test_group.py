@@ -86,3 +86,58 @@ def test_a_barrier_is_left_only_when_all_have_come(pools, tmp_path):
 def test_a_wrong_argument_is_named(wrong, message):
     with pytest.raises(RankError, match=message):
         launch(wrong, ranks=2, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("differ", "named"),
+    [
+        (
+            lambda group: group.all_reduce(torch.ones(3 + (group.rank == 1))),
+            ["all_reduce sum of float32[3]", "all_reduce sum of float32[4]"],
+        ),
+        (
+            lambda group: group.all_reduce(np.ones(2, "float32" if group.rank else "float64")),
+            ["all_reduce sum of float32[2]", "all_reduce sum of float64[2]"],
+        ),
+        (
+            lambda group: group.all_reduce(torch.ones(1), op="avg" if group.rank else "sum"),
+            ["all_reduce sum of float32[1]", "all_reduce avg of float32[1]"],
+        ),
+        (
+            lambda group: group.broadcast(torch.ones(1), source=group.rank),
+            ["broadcast from 0 of float32[1]", "broadcast from 1 of float32[1]"],
+        ),
+        (
+            lambda group: group.barrier() if group.rank else group.all_reduce(torch.ones(1)),
+            ["barrier", "all_reduce sum of float32[1]"],
+        ),
+    ],
+)
+def test_ranks_that_call_different_things_are_told_so_instead_of_hanging(differ, named):
+    with pytest.raises(RankError, match="the ranks call different collectives") as caught:
+        launch(differ, ranks=2, device="cpu", timeout=20)
+    for call in named:
+        assert call in str(caught.value)
+
+
+def test_ranks_that_agree_are_never_told_that_they_differ(pools):
+    def many(group):
+        for i in range(300):
+            group.broadcast(np.ones(i % 7), source=0)  # whose source runs ahead
+            if i % 50 == 0:
+                group.barrier()
+
+    pools[4](many)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda group: group.send(torch.ones(1), to=2), "to=2: the ranks are 0 to 1"),
+        (lambda group: group.send(torch.ones(1), to=group.rank), "that is this rank itself"),
+        (lambda group: group.receive(torch.ones(1), source=-1), "source=-1: the ranks are 0 to 1"),
+    ],
+)
+def test_a_wrong_peer_is_named(wrong, message):
+    with pytest.raises(RankError, match=message):
+        launch(wrong, ranks=2, device="cpu")

@@ -227,7 +227,7 @@ def test_a_call_that_cannot_be_made_is_refused_before_a_rank_starts(fn, args, me
 
 
 def test_a_result_that_cannot_be_sent_back_is_named():
-    with pytest.raises(RankError, match="result, of type lock, cannot be sent back"):
+    with pytest.raises(RankError, match="the result, of type lock, cannot be sent back"):
         launch(lambda group: threading.Lock(), ranks=2)
 
 
@@ -294,18 +294,6 @@ def test_no_rank_outlives_a_caller_that_is_interrupted_or_killed(tmp_path, how):
         process.communicate()
 
 
-def test_launches_leave_no_file_and_no_descriptor(tmp_path, monkeypatch):
-    launch(process_ids, ranks=2)  # the fork server and its pipes stay, once
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = len(os.listdir("/proc/self/fd"))
-    for _ in range(5):
-        launch(process_ids, ranks=2)
-        with pytest.raises(RankError):
-            launch(lambda group: 1 / 0, ranks=2)
-    assert len(os.listdir("/proc/self/fd")) == before
-    assert not [*tmp_path.iterdir()]
-
-
 def test_a_flood_of_output_is_capped_and_counted(capfd):
     def flood(group):
         if group.rank == 1:
@@ -361,3 +349,101 @@ def test_what_a_call_leaves_without_newline_is_shown_when_the_call_ends(capfd):
     with world(1, device="cpu") as run:
         run(lambda group: print("no newline", end=""))
         assert capfd.readouterr().out.endswith("[rank 0] no newline\n")
+
+
+def out_of_memory(group, limits):
+    """Fill a memory control group that only this rank is in, until the kernel kills it."""
+    if group.rank == 1:
+        (limits / "cgroup.procs").write_text(str(os.getpid()))
+        hoard = []
+        while True:
+            hoard.append(bytearray(os.urandom(1 << 20)) * 8)
+    group.all_reduce(torch.ones(1))
+
+
+def test_a_rank_that_the_kernel_kills_for_its_memory_is_named():
+    root = Path("/sys/fs/cgroup")
+    root = root / "memory" if (root / "memory").is_dir() else root
+    limits = root / f"world-test-{os.getpid()}"
+    limit = "memory.limit_in_bytes" if root.name == "memory" else "memory.max"
+    try:
+        limits.mkdir()
+        (limits / limit).write_text(str(64 << 20))
+    except OSError as error:
+        pytest.skip(f"memory cannot be limited here: {error}")
+    try:
+        with pytest.raises(RankError, match=r"rank 1 was killed by SIGKILL .*out of memory"):
+            launch(out_of_memory, limits, ranks=2, device="cpu")
+    finally:
+        wait_for(lambda: not (limits / "cgroup.procs").read_text())
+        limits.rmdir()
+
+
+def test_a_result_that_is_too_large_is_refused_with_its_size(monkeypatch):
+    def return_much(group):
+        import distributed.rank
+
+        distributed.rank.LARGEST_RESULT = 1000
+        return torch.zeros(1000)
+
+    with pytest.raises(RankError, match=r"the result, of type Tensor, has \d+ bytes, more than"):
+        launch(return_much, ranks=1, device="cpu")
+
+
+def test_two_launches_at_once_do_not_meet():
+    answers = {}
+
+    def one(name, ranks):
+        answers[name] = launch(
+            lambda group: group.all_reduce(torch.ones(1)).item(), ranks=ranks, device="cpu"
+        )
+
+    threads = [threading.Thread(target=one, args=(n, n)) for n in (2, 3, 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == {n: [float(n)] * n for n in (2, 3, 4)}
+
+
+@pytest.mark.parametrize("ranks", [16, 32])
+def test_many_more_ranks_than_cores(ranks):
+    sums = launch(lambda g: g.all_reduce(torch.ones(1)).item(), ranks=ranks, device="cpu")
+    assert sums == [float(ranks)] * ranks
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
+
+
+def children() -> set[int]:
+    """All living descendants of this process."""
+    found: set[int] = set()
+    parents = {os.getpid()}
+    stats = [Path(f"/proc/{pid}/stat") for pid in os.listdir("/proc") if pid.isdigit()]
+    tree = []
+    for stat in stats:
+        with contextlib.suppress(OSError):
+            pid, rest = stat.read_text().split(" (", 1)
+            state, parent = rest.rsplit(") ", 1)[1].split()[:2]
+            if state != "Z":
+                tree.append((int(pid), int(parent)))
+    while parents:
+        parents = {pid for pid, parent in tree if parent in parents}
+        found |= parents
+    return found
+
+
+def test_200_launches_leak_no_process_no_descriptor_no_file_no_shared_memory(tmp_path, monkeypatch):
+    launch(process_ids, ranks=2, device="cpu")  # the fork server and its pipes stay, once
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = len(os.listdir("/proc/self/fd")), children(), shared_memory(), threading.active_count()
+    for i in range(200):
+        if i % 20:
+            launch(process_ids, ranks=2, device="cpu")
+        else:
+            with pytest.raises(RankError):
+                launch(lambda group: 1 / 0, ranks=2, device="cpu")
+    after = len(os.listdir("/proc/self/fd")), children(), shared_memory(), threading.active_count()
+    assert after == before
+    assert not [*tmp_path.iterdir()]

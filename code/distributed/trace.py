@@ -1,0 +1,135 @@
+"""Count what a rank sends, and time what it does.
+
+A `Trace` belongs to one rank. Spans of computation and of communication are recorded on the clock
+that all processes of a machine share, and bytes are counted where they are handed over, never
+computed from a formula: the formulas of later chapters are compared with this counter.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass
+class Span:
+    """One thing that a rank did, from `start` to `end` (s, on the machine's monotonic clock)."""
+
+    name: str
+    kind: str  # "compute", "communication" or "waiting"
+    start: float
+    end: float = 0.0
+    sent: int = 0  # bytes
+    received: int = 0  # bytes
+    messages: int = 0  # how many were sent
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
+@dataclass
+class Trace:
+    """What one rank did, sent and received.
+
+    `sent`, `received` (bytes) and `messages` count point-to-point messages as they are handed to
+    the transport. A collective of the backend moves its bytes where Python does not see them: its
+    span counts none, and `handed_over` (bytes) is what this rank gave it to work on.
+    """
+
+    rank: int
+    spans: list[Span] = field(default_factory=list)
+    sent: int = 0
+    received: int = 0
+    messages: int = 0
+    handed_over: int = 0
+
+    @contextmanager
+    def span(self, name: str, kind: str = "compute") -> Iterator[Span]:
+        """Record the time of the block, and the bytes that are sent and received in it."""
+        span = Span(name, kind, time.perf_counter())
+        before = self.sent, self.received, self.messages
+        try:
+            yield span
+        finally:
+            span.end = time.perf_counter()
+            span.sent = self.sent - before[0]
+            span.received = self.received - before[1]
+            span.messages = self.messages - before[2]
+            self.spans.append(span)
+
+    def count_sent(self, size: int) -> None:
+        """One message of `size` bytes has left."""
+        self.sent += size
+        self.messages += 1
+
+    def count_received(self, size: int) -> None:
+        """`size` bytes have come."""
+        self.received += size
+
+    def seconds(self, kind: str) -> float:
+        """Time in which at least one span of this kind was open (s): what overlaps counts once."""
+        total, until = 0.0, -np.inf
+        for span in sorted((s for s in self.spans if s.kind == kind), key=lambda s: s.start):
+            total += max(0.0, span.end - max(span.start, until))
+            until = max(until, span.end)
+        return total
+
+
+def overlap(trace: Trace) -> float:
+    """Time in which the rank computed *and* communicated (s)."""
+    both = Trace(trace.rank, [Span(s.name, "any", s.start, s.end) for s in trace.spans])
+    return trace.seconds("compute") + trace.seconds("communication") - both.seconds("any")
+
+
+def chrome_trace(traces: Iterable[Trace]) -> dict[str, Any]:
+    """All ranks' spans in Chrome's trace format, times in µs: for Perfetto or chrome://tracing."""
+    traces = list(traces)
+    first = min((span.start for trace in traces for span in trace.spans), default=0.0)
+    events: list[dict[str, Any]] = []
+    for trace in traces:
+        named = {"name": f"rank {trace.rank}"}
+        events.append({"ph": "M", "name": "process_name", "pid": trace.rank, "args": named})
+        for span in trace.spans:
+            events.append(
+                {
+                    "ph": "X",
+                    "name": span.name,
+                    "cat": span.kind,
+                    "pid": trace.rank,
+                    "tid": {"compute": 0, "communication": 1, "waiting": 2}[span.kind],
+                    "ts": (span.start - first) * 1e6,
+                    "dur": span.seconds * 1e6,
+                    "args": {"sent": span.sent, "received": span.received},
+                }
+            )
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def save_chrome_trace(traces: Iterable[Trace], path: str | Path) -> None:
+    """Write `chrome_trace(traces)` to a file that Perfetto opens."""
+    Path(path).write_text(json.dumps(chrome_trace(traces)))
+
+
+def main() -> None:
+    """Trace two pieces of work that overlap, and add them up."""
+    trace = Trace(rank=0)
+    with trace.span("backward"):
+        time.sleep(0.02)
+        with trace.span("all_reduce", "communication"):
+            trace.count_sent(4_000)
+            time.sleep(0.01)
+    for span in trace.spans:
+        print(f"{span.kind:13} {span.name:10} {span.seconds * 1e3:5.1f} ms  {span.sent} bytes sent")
+    inner, outer = trace.spans
+    assert outer.start < inner.start < inner.end < outer.end
+    assert abs(overlap(trace) - inner.seconds) < 1e-6
+
+
+if __name__ == "__main__":
+    main()
