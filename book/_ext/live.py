@@ -8,7 +8,7 @@ Three things happen here, and nothing of them needs a network:
 3. What other extensions would fetch from another host is taken out: a page of this book asks
    only the host that served it.
 
-What happens when a reader presses Run is in `book/_static/live.js`.
+What happens when a reader presses Run is in `book/_static/live.js` and `live-thebe.js`.
 """
 
 from __future__ import annotations
@@ -91,6 +91,8 @@ def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         # The bar stands right below the code, outside the fold when only the code is folded.
         above = part_of(live, "cell_code_source")
         output = part_of(live, "cell_code_output")
+        assert above is not None  # else it is no cell to make live
+        assert above.parent is not None
         if isinstance(above.parent, HideCodeCellNode) and (
             output is None or output.parent is not above.parent
         ):

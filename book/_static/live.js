@@ -2,16 +2,21 @@
 //
 // The page is complete without this file: code and outputs were made when the book was built.
 // This script connects the cells of one page to one kernel of the server that served the page.
-// From thebe it takes three things: the code editor, the kernel connection and the rendering of
-// outputs. Which cell runs when, and what a cell says about itself, is decided here.
+// Which cell runs when, and what a cell says about itself, is decided here; the editor, the kernel
+// connection and the rendering of outputs come from thebe, through live-thebe.js.
 "use strict";
 (() => {
+
+const NO_SERVER = "No kernel answers here. Run `make serve` in the book's folder and open the address "
+  + "that it prints. Until then, all outputs stay as they were built.";
+const UNKNOWN_READER = "The server does not know this browser. Open the address that `make serve` "
+  + "printed, with its token, once.";
 
 const bookRoot = new URL(document.documentElement.dataset.content_root, location.href);
 const status = document.getElementById("live-status");
 const cells = [...document.querySelectorAll("div.cell[data-live]")].map(describeCell);
 
-let thebeParts = null; // promise of thebe's notebook, server and options; null until first needed
+let thebe = null; // promise of live-thebe.js, ready to use; null until first needed
 let session = null; // the connection to the kernel; null when there is none
 let queue = []; // the cells that the reader asked for and that are not done
 let running = null; // the cell whose code the kernel executes now: one of those, or one above it
@@ -26,7 +31,8 @@ function describeCell(node, index) {
   const code = textOfListing(listing);
   return {
     node, index, listing,
-    run: find(".live-run"), runLabel: find(".live-run-label"), edit: find(".live-edit"),
+    run: find(".live-run"), runLabel: find(".live-run-label"), runTitle: find(".live-run").title,
+    edit: find(".live-edit"),
     reset: find(".live-reset"), stateText: find(".live-state"), message: find(".live-message"),
     output: find(".cell_output"),
     bookCode: code, // what the book says
@@ -36,7 +42,7 @@ function describeCell(node, index) {
     settled: ["built", "built"], // state and words to come back to after "queued" and "edited"
     area: null, // thebe's output area, made at the first run
     editor: null, // the CodeMirror instance, made at the first edit
-    thebeCell: null,
+    mayFail: node.classList.contains("tag_raises-exception"), // its error is what it shows
   };
 }
 
@@ -50,7 +56,8 @@ function show(cell, state, words) {
   cell.node.dataset.state = state;
   cell.stateText.textContent = words;
   cell.stateText.title = state === "built" ? "This output was made when the book was built" : "";
-  cell.runLabel.textContent = state === "running" || state === "queued" ? "Stop" : "Run";
+  cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : "Run";
+  cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
   cell.reset.hidden = cell.code === cell.bookCode && cell.codeOfOutput === cell.bookCode;
 }
 
@@ -74,6 +81,7 @@ function announce(words) {
 }
 
 function showStatus(name, words = name) {
+  if (name !== "ready" && name !== "busy") announce(`kernel: ${words}`);
   status.dataset.status = name;
   status.title = status.querySelector(".live-status-text").textContent = words;
   status.querySelector(".live-restart").disabled = session === null;
@@ -82,59 +90,23 @@ function showStatus(name, words = name) {
 // ------------------------------------------------------------------------------ thebe, on demand
 
 function loadThebe() {
-  thebeParts ??= fetchThebe().then(setUpThebe).catch((error) => {
-    thebeParts = null; // the next press tries again
-    throw error;
+  thebe ??= import(new URL("_static/live-thebe.js", bookRoot)).then(async (parts) => {
+    await parts.load(bookRoot, cells.map((cell) => cell.code));
+    cells.forEach((cell) => prepareOutput(cell, parts));
+    return parts;
+  }).catch(() => {
+    thebe = null; // the next press tries again
+    throw new Error(NO_SERVER);
   });
-  return thebeParts;
-}
-
-function fetchThebe() {
-  const script = document.createElement("script"); // brings the styles that it needs with it
-  script.src = new URL("_static/thebe/index.js", bookRoot);
-  document.head.append(script);
-  return new Promise((resolve, reject) => {
-    script.onload = resolve;
-    script.onerror = () => reject(new Error("the book's copy of thebe could not be loaded"));
-  });
-}
-
-function setUpThebe() {
-  const { api } = window.thebeCore;
-  // Not thebe.bootstrap(): it turns all cells into editors, pairs outputs by their position in the
-  // page, rewrites built outputs and must talk to a server before a reader may edit.
-  const config = api.makeConfiguration({
-    mathjaxUrl: "", // no second MathJax, least of all from another host
-    savedSessionOptions: { enabled: false },
-    serverSettings: { baseUrl: bookRoot.href, token: "", appendToken: false },
-  });
-  const rendermime = api.makeRenderMimeRegistry(config.mathjax);
-  rendermime.removeMimeType("application/json"); // its renderer fails; the text beside it is shown
-  keepColoursOut(rendermime);
-  const blocks = cells.map((cell) => ({ id: `live-${cell.index}`, source: cell.code }));
-  const notebook = api.setupNotebookFromBlocks(blocks, config, rendermime);
-  cells.forEach((cell, index) => prepareOutput(cell, notebook.cells[index]));
-  return { notebook, rendermime, config, server: null };
-}
-
-// Tracebacks name colours for one kind of terminal; the page has two themes and its own colours.
-function keepColoursOut(rendermime) {
-  const { sanitizer } = rendermime;
-  const withoutStyle = (html) => html.replace(/(<span[^>]*) style="[^"]*"/g, "$1");
-  rendermime.sanitizer = { sanitize: (html, rules) => sanitizer.sanitize(withoutStyle(html), rules) };
+  return thebe;
 }
 
 // The live output has a place of its own beside the built one, which is hidden, never rewritten.
-function prepareOutput(cell, thebeCell) {
-  cell.thebeCell = thebeCell;
-  cell.area = thebeCell.area;
+function prepareOutput(cell, parts) {
   cell.liveOutput = document.createElement("div");
   cell.liveOutput.className = "live-output";
-  thebeCell.attachToDOM(cell.liveOutput);
+  cell.area = parts.makeOutputArea(cell.index, cell.liveOutput, () => showOutput(cell, "live"));
   cell.output.append(cell.liveOutput);
-  cell.area.model.changed.connect(() => {
-    if (cell.area.model.length > 0) showOutput(cell, "live");
-  });
 }
 
 // ---------------------------------------------------------------------------------- the kernel
@@ -157,11 +129,7 @@ async function startSession() {
   const answer = await askServer("POST", "sessions", { path, name: path, type: "notebook", kernel })
     .catch(() => null);
   if (answer?.ok) return answer.json();
-  throw new Error(answer?.status === 403
-    ? "The server does not know this browser. Open the address that `make serve` printed, "
-      + "with its token, once."
-    : "No kernel answers here. Run `make serve` in the book's folder and open the address that "
-      + "it prints. Until then, all outputs stay as they were built.");
+  throw new Error(answer?.status === 403 ? UNKNOWN_READER : NO_SERVER);
 }
 
 async function connect() {
@@ -169,11 +137,8 @@ async function connect() {
   if (session && await isAlive(session)) return;
   if (session) lose(session, "the kernel ended");
   showStatus("starting");
-  const [model, thebe] = await Promise.all([startSession(), loadThebe()]);
-  thebe.server ??= window.thebeCore.api.connectToJupyter(thebe.config);
-  session = await thebe.server.connectToExistingSession(model, thebe.rendermime);
-  thebe.notebook.attachSession(session);
-  keepWidgetsHere(session);
+  const [model, parts] = await Promise.all([startSession(), loadThebe()]);
+  session = await parts.connectTo(model);
   watch(session);
 }
 
@@ -182,37 +147,38 @@ function isAlive({ kernel }) {
   return askServer("GET", `kernels/${kernel.id}`).then((answer) => answer.ok, () => false);
 }
 
-// Widgets that thebe brings along work; for others it would ask another host, so they stay text.
-function keepWidgetsHere({ manager }) {
-  manager._loader.requested = true;
-  manager._loader.resolveFn({});
-}
-
 function watch(watched) {
   const { kernel } = watched;
-  const isCurrent = () => session === watched && !restarting;
+  const isCurrent = () => session === watched;
   kernel.statusChanged.connect((_, state) => {
     if (!isCurrent()) return;
-    if (state === "idle") showStatus("ready");
-    if (state === "busy") showStatus("busy");
     if (state === "dead") lose(watched, "the kernel ended");
-    if (state === "autorestarting") {
-      endSession(); // the server starts it again, but a press in that moment would be lost
-      lose(watched, "the kernel died");
-    }
+    else if (state === "autorestarting") waitForRestartedKernel(kernel);
+    else if (state === "idle" && !restarting) showStatus("ready");
+    else if (state === "busy" && !restarting) showStatus("busy");
   });
   kernel.connectionStatusChanged.connect((_, state) => {
-    if (!isCurrent()) return;
-    if (state === "connecting") showStatus("starting", "connecting");
-    if (state === "connected") showStatus(running ? "busy" : "ready");
-    if (state === "disconnected") lose(watched, "the connection was lost");
+    if (isCurrent() && state === "disconnected") lose(watched, "the connection was lost");
   });
   kernel.disposed.connect(() => isCurrent() && lose(watched, "the kernel ended"));
 }
 
+// The server starts a kernel that died again. What is sent before that one is ready gets lost.
+async function waitForRestartedKernel(kernel) {
+  forgetWhatRan("the kernel died");
+  showStatus("lost", "died, starting again");
+  restarting = new Promise((resolve) => {
+    kernel.statusChanged.connect((_, state) => state === "idle" && resolve());
+    kernel.disposed.connect(resolve);
+  });
+  await restarting;
+  restarting = null;
+  if (session) showStatus("ready", "ready, nothing has run in it");
+}
+
 function lose(lost, why) {
   session = null; // first: what follows makes the lost session report its own end
-  lost.dispose();
+  thebe.then((parts) => parts.disconnect(lost));
   forgetWhatRan(why);
   showStatus("lost", `lost: ${why}`);
 }
@@ -230,6 +196,7 @@ function forgetWhatRan(why) {
 async function restart() {
   if (!session || restarting) return;
   emptyQueue("stopped by Restart");
+  if (running) running.isStopping = true;
   forgetWhatRan("ran before the restart");
   showStatus("starting", "restarting");
   const restarted = session;
@@ -333,10 +300,11 @@ async function runNow(cell) {
   cell.isStopping = false;
   showOutput(cell, "live");
   cell.codeOfOutput = code;
-  cell.codeInKernel = reply.status === "ok" ? code : null;
   settle(cell, ...outcome(reply, seconds()));
   announce(`cell ${cell.index + 1}: ${cell.settled[1]}`);
-  return reply.status === "ok";
+  const hasRun = reply.status === "ok" || (cell.mayFail && cell.settled[0] === "failed");
+  cell.codeInKernel = hasRun ? code : null;
+  return hasRun;
 }
 
 function needsToRunAgain(cell) {
@@ -353,16 +321,16 @@ async function execute(cell, code) {
     }));
     return (await future.done).content;
   } catch {
-    return { status: restarting ? "restarted" : "lost" }; // the kernel went away under the run
+    return { status: cell.isStopping ? "stopped" : "lost" }; // the kernel went away under the run
   }
 }
 
-function outcome(reply, seconds) {
-  if (reply.status === "ok") return ["ran", `ran here, ${seconds} s`];
-  if (reply.ename === "KeyboardInterrupt") return ["stopped", `stopped after ${seconds} s`];
-  if (reply.status === "error") return ["failed", `failed after ${seconds} s: ${reply.ename}`];
-  if (reply.status === "lost") return ["lost", "lost: the kernel ended during the run"];
-  return ["stopped", "stopped: the kernel was started again"];
+function outcome({ status, ename }, seconds) {
+  if (status === "ok") return ["ran", `ran here, ${seconds} s`];
+  if (status === "lost") return ["lost", "lost: the kernel ended during the run"];
+  if (status === "error" && ename !== "KeyboardInterrupt")
+    return ["failed", `failed, ${seconds} s: ${ename}`];
+  return ["stopped", `stopped, ${seconds} s`];
 }
 
 async function stop(cell) {
@@ -392,27 +360,18 @@ function showOutput(cell, which) {
 // ---------------------------------------------------------------------------------- editing
 
 async function edit(cell, point) {
-  const thebe = await loadThebe().catch((error) => say(cell, error.message));
-  if (!thebe) return;
-  if (!cell.editor) makeEditor(cell);
-  cell.editor.refresh(); // so that it knows where its lines stand
+  const parts = await loadThebe().catch((error) => say(cell, error.message));
+  if (!parts) return;
+  if (!cell.editor) openEditor(cell, parts);
   cell.editor.focus();
   if (point) cell.editor.setCursor(cell.editor.coordsChar(point, "window"));
 }
 
-function makeEditor(cell) {
-  const place = { source: cell.listing, output: cell.liveOutput };
-  const codeMirrorConfig = {
-    lineNumbers: false,
-    indentUnit: 4,
-    viewportMargin: Infinity, // all lines are in the page, so that it can be searched
-    screenReaderLabel: `Code of cell ${cell.index + 1}. Shift+Enter runs it, Escape leaves it.`,
-  };
-  cell.thebeCell.source = cell.code;
-  const notebook = { getCellById: () => cell.thebeCell };
-  window.thebe.renderAllCells({ codeMirrorConfig }, notebook, [{ id: "live", placeholders: place }]);
-  cell.output.append(cell.liveOutput);
-  cell.editor = cell.node.querySelector(".CodeMirror").CodeMirror;
+function openEditor(cell, parts) {
+  const label = `Code of cell ${cell.index + 1}. Shift+Enter runs it, Escape leaves it.`;
+  const made = parts.makeEditor(cell.index, cell.listing, cell.liveOutput, cell.code, label);
+  cell.editor = made.editor;
+  cell.removeEditor = made.remove;
   cell.editor.setOption("extraKeys", keysOf(cell));
   cell.editor.on("change", () => {
     cell.code = cell.editor.getValue();
@@ -434,7 +393,7 @@ function keysOf(cell) {
 }
 
 function reset(cell) {
-  cell.editor?.getWrapperElement().closest(".thebe-cell").replaceWith(cell.listing);
+  cell.removeEditor?.();
   cell.editor = null;
   cell.code = cell.codeOfOutput = cell.bookCode;
   showOutput(cell, "built");

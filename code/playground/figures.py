@@ -12,10 +12,14 @@ import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from distributed.trace import Trace
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
 RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
 GREY = "#5f6670"
+KINDS = {"compute": "#56B4E9", "communication": "#D55E00", "waiting": "#c9cdd3"}
 
 
 def use_style() -> None:
@@ -78,3 +82,34 @@ def _stack_of_weights(axis: Axes, rank: int, weights: Sequence[np.ndarray], colo
         label = f"W{layer} {list(weight.shape)}"
         axis.text(left + weight.size / 2, rank, label, ha="center", va="center", fontsize=8)
         left += weight.size
+
+
+def timeline(traces: Sequence[Trace], title: str = "") -> Figure:
+    """Draw what every rank did when: a lane for computation, below it one for communication."""
+    spans = [span for trace in traces for span in trace.spans]
+    start = min(span.start for span in spans)
+    lanes = {"compute": 0.0, "communication": 0.42, "waiting": 0.42}
+    figure, axis = plt.subplots(figsize=(7.2, 0.7 + 0.55 * len(traces)))
+    for trace in traces:
+        for span in trace.spans:
+            axis.barh(
+                trace.rank + lanes[span.kind],
+                span.seconds * 1e3,
+                left=(span.start - start) * 1e3,
+                height=0.4,
+                color=KINDS[span.kind],
+                edgecolor="white",
+                linewidth=0.5,
+            )
+    kinds = [kind for kind in KINDS if any(span.kind == kind for span in spans)]
+    axis.legend(
+        [Patch(color=KINDS[kind]) for kind in kinds],
+        kinds,
+        ncols=len(kinds),
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+    )
+    axis.set(xlabel="time (ms)", title=title)
+    axis.set_yticks([t.rank + 0.2 for t in traces], [f"rank {t.rank}" for t in traces])
+    axis.invert_yaxis()
+    return figure

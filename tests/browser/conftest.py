@@ -41,29 +41,19 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-def build_book(folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", folder]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture(scope="session")
-def small_book_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources: our pages, and what the real book brings beside its own."""
+def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our pages, built with what the real book brings beside its own."""
     folder = tmp_path_factory.mktemp("book") / "source"
     shutil.copytree(PAGES, folder)
     shutil.copytree(ROOT / "book" / "_ext", folder / "book" / "_ext")
     shutil.copytree(ROOT / "book" / "_static", folder / "book" / "_static")
     shutil.copy(ROOT / "_config.yml", folder)
     (folder / "node_modules").symlink_to(ROOT / "node_modules")
-    return folder
-
-
-@pytest.fixture(scope="session")
-def small_book(small_book_source: Path) -> Path:
-    """The built pages."""
-    build = build_book(small_book_source)
+    command = [Path(sys.executable).with_name("jupyter-book"), "build", folder]
+    build = subprocess.run(command, capture_output=True, text=True, check=False)
     assert build.returncode == 0, build.stdout + build.stderr
-    return small_book_source / "_build" / "html"
+    return folder / "_build" / "html"
 
 
 @pytest.fixture(scope="session")

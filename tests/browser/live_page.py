@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import ConsoleMessage, Locator, Page, Request
 
-PATIENCE = 20_000  # ms; long, because a slow machine is not a failure
+PATIENCE = 60_000  # ms; long, because a slow machine is not a failure
 
 
 class LivePage:
@@ -37,7 +37,7 @@ class LivePage:
 
     def open(self, path: str) -> "LivePage":
         """Open a page by its path in the built book, such as `book/index.html`."""
-        self.page.goto(f"{self.url.rstrip('/')}/{path}")
+        self.page.goto(f"{self.url.rstrip('/')}/{path}", wait_until="domcontentloaded")
         return self
 
     # ------------------------------------------------------------------ cells
@@ -85,7 +85,7 @@ class LivePage:
             arg=[index, ends if state not in ("queued", "running", "edited", "built") else [state]],
         )
         found = self.state(index)
-        assert found == state, f"cell {index} is {found} ({self.words(index)}): {self.output(index)}"
+        assert found == state, f"cell {index}: {found}, {self.words(index)}\n{self.output(index)}"
 
     def output(self, index: int) -> str:
         """The text of the output that is to be seen."""

@@ -1,0 +1,36 @@
+"""Tables for pages: HTML where there is a page, aligned text where there is a terminal."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+
+class Table:
+    """Rows under a header. Numbers stand to the right; line breaks in a value are kept."""
+
+    def __init__(self, header: Sequence[str], rows: Iterable[Sequence[Any]]):
+        self.header = list(header)
+        self.rows = [list(row) for row in rows]
+        for row in self.rows:
+            if len(row) != len(self.header):
+                raise ValueError(f"{len(row)} values under {len(self.header)} headings: {row}")
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
+        body = "".join(f"<tr>{''.join(map(self._cell, row))}</tr>" for row in self.rows)
+        return f'<table class="table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+    def _cell(self, value: Any) -> str:
+        text = escape(str(value)).replace("\n", "<br>")
+        right = isinstance(value, int | float) or str(value)[:1].isdigit()
+        return f'<td class="text-right">{text}</td>' if right else f"<td>{text}</td>"
+
+    def __repr__(self) -> str:
+        lines = [[str(value).replace("\n", " ") for value in row] for row in self.rows]
+        widths = [max(map(len, column)) for column in zip(self.header, *lines, strict=True)]
+        return "\n".join(
+            "  ".join(
+                value.ljust(width) for value, width in zip(line, widths, strict=True)
+            ).rstrip()
+            for line in [self.header, *lines]
+        )

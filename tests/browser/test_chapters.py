@@ -1,0 +1,101 @@
+"""The real chapters in a real browser: read, run, edit, break."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from live_page import LivePage
+from serving import Server, running_server
+
+BUILT = Path(__file__).parents[2] / "_build/html"
+PAGES = sorted(str(page.relative_to(BUILT)) for page in (BUILT / "book").rglob("*.html"))
+RAISES = {  # cells that are there to fail: page → what their code contains
+    "book/first_steps/one_device.html": ["np.zeros((640, 128)"],
+    "book/first_steps/a_world_of_ranks.html": ["def divide", "def skip"],
+}
+
+
+@pytest.fixture(scope="module")
+def book() -> Iterator[Server]:
+    assert PAGES, "no built book: run make book"
+    with running_server(BUILT) as server:
+        yield server
+
+
+def test_a_reader_runs_edits_and_breaks_data_parallelism(
+    visit: Callable[..., LivePage], book: Server
+) -> None:
+    page = visit(book).open("book/first_steps/data_parallelism.html")
+    module = page.find_cell("class DataParallel")
+
+    # Run, before any kernel exists: the cells above run first, then four ranks train.
+    output = page.run_and_wait(module)
+    assert "4 ranks · gloo · CPU" in output
+    assert "largest relative difference" in output
+    losses = [line.split() for line in output.splitlines() if line.strip()[:1].isdigit()][1:]
+    assert len(losses) == 5
+    assert all(abs(float(ours) - float(alone)) < 1e-4 for _, ours, alone in losses)
+
+    # Edit one line of the class that is shown: the ranks run what the page says now.
+    page.edit(module, 'all_reduce(local, op="avg")', 'all_reduce(local, op="sum")')
+    assert page.state(module) == "edited"
+    page.run_and_wait(module, "failed")
+    assert "AssertionError" in page.output(module), "a sum is no average, and main() notices"
+
+    # Reset, and kill a rank: the error names it.
+    page.reset(module)
+    page.edit(
+        module,
+        "    losses, replicas = train_data_parallel(ranks",
+        "    import os, signal\n"
+        "    launch(lambda g: g.rank == 2 and os.kill(os.getpid(), signal.SIGKILL), ranks=3)\n"
+        "    losses, replicas = train_data_parallel(ranks",
+    )
+    page.run_and_wait(module, "failed")
+    assert "rank 2 was killed by SIGKILL" in page.output(module)
+
+    # And the page goes on living.
+    page.reset(module)
+    assert "largest relative difference" in page.run_and_wait(module)
+
+
+def test_killing_a_rank_from_outside_is_told_in_the_page(
+    visit: Callable[..., LivePage], book: Server
+) -> None:
+    page = visit(book).open("book/first_steps/a_world_of_ranks.html")
+    cell = page.find_cell("def introduce")
+    page.edit(cell, "    return group.rank**2", "    import time; time.sleep(600)")
+    page.run(cell)
+    page.wait_output(cell, "[rank 3] I am rank 3 of 4")
+    lines = page.output(cell).splitlines()
+    victim = next(int(line.split()[-1]) for line in lines if line.startswith("[rank 3]"))
+    os.kill(victim, signal.SIGKILL)
+    page.wait_state(cell, "failed")
+    assert "rank 3 was killed by SIGKILL" in page.output(cell)
+
+
+def test_stop_ends_the_ranks(visit: Callable[..., LivePage], book: Server) -> None:
+    page = visit(book).open("book/first_steps/a_world_of_ranks.html")
+    cell = page.find_cell("def introduce")
+    page.edit(cell, "    return group.rank**2", "    import time; time.sleep(600)")
+    page.run(cell)
+    page.wait_output(cell, "[rank 3] I am rank 3 of 4")
+    pids = [int(line.split()[-1]) for line in page.output(cell).splitlines() if "I am" in line]
+    assert len(pids) == 4
+    page.stop(cell)
+    page.wait_state(cell, "stopped")
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_every_live_cell_of_every_page_runs_in_the_browser(
+    visit: Callable[..., LivePage], book: Server, path: str
+) -> None:
+    page = visit(book).open(path)
+    meant_to_fail = {page.find_cell(code) for code in RAISES.get(path, [])}
+    for cell in range(len(page.states())):
+        page.run_and_wait(cell, "failed" if cell in meant_to_fail else "ran")
