@@ -8,28 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from live_page import LivePage
+from live_page import BROWSERS, OPTIONS, LivePage, find_browser
 from playwright.sync_api import Browser, sync_playwright
 from serving import Server, running_server
 
 ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "book"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-# A browser in a container, which is to ask nothing of the network by itself.
-OPTIONS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    path = find_browser()
     if path is None:
         message = f"no browser on this machine: none of {', '.join(BROWSERS)} is on the path"
         if os.environ.get("CI"):

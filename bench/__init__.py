@@ -1,0 +1,1 @@
+"""Ours against the peers, paired in one run: `python -m bench`."""

@@ -1,0 +1,48 @@
+"""`python -m bench [--quick] [--only PATTERN] [--record NAME]`: time all pairs, print, keep.
+
+The rows go to `_build/bench.json`. `--record NAME` also keeps them in `bench/recorded/NAME.json`,
+from where pages and the README take their numbers.
+"""
+
+import argparse
+import contextlib
+import fnmatch
+import io
+import json
+
+from bench import launching, live
+from bench.pairs import ROOT
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few pairs: under a minute in all")
+    parser.add_argument("--only", default="*", help="ids to run, such as 'launch/*'")
+    parser.add_argument("--record", help="keep the rows under this name in bench/recorded")
+    options = parser.parse_args()
+
+    cases = [case for module in (launching, live) for case in module.cases()]
+    chosen = [(name, work) for name, work in cases if fnmatch.fnmatch(name, options.only)]
+    if not chosen:
+        parser.exit(2, f"--only {options.only}: choose from {', '.join(n for n, _ in cases)}\n")
+
+    rows = []
+    print(f"{'':16} {'ours':>10} {'peer':>10} {'ratio':>7}   (range)        peer")
+    for _name, work in chosen:
+        with contextlib.redirect_stdout(io.StringIO()):
+            row = work(options.quick)
+        rows.append(row)
+        print(
+            f"{row['id']:16} {row['ours_s'] * 1e3:7.1f} ms {row['peer_s'] * 1e3:7.1f} ms"
+            f" {row['ratio']:7.2f}   ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
+            f"   {row['peer']}"
+        )
+    text = json.dumps(rows, indent=1) + "\n"
+    (ROOT / "_build").mkdir(exist_ok=True)
+    (ROOT / "_build/bench.json").write_text(text)
+    if options.record:
+        (ROOT / f"bench/recorded/{options.record}.json").write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Time two ways to do one thing, in turn, so that a drift of the machine meets both."""
+
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parents[1]
+
+
+def seconds(work: Callable[[], Any]) -> float:
+    """How long one call takes (s)."""
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def compare(
+    name: str,
+    ours: Callable[[], float],
+    peer_name: str,
+    peer: Callable[[], float],
+    *,
+    pairs: int,
+    ranks: int = 1,
+    size: int = 0,
+) -> dict[str, Any]:
+    """One row: the medians, and the median over pairs of peer ÷ ours (above 1: ours is faster).
+
+    `ours` and `peer` do the work once and return how long it took (s). The first pair warms up.
+    `size` is in bytes.
+    """
+    times = [(ours(), peer()) for _ in range(pairs + 1)][1:]
+    ratios = [theirs / mine for mine, theirs in times]
+    return {
+        "id": name,
+        "ours_s": statistics.median(mine for mine, _ in times),
+        "peer": peer_name,
+        "peer_s": statistics.median(theirs for _, theirs in times),
+        "ratio": statistics.median(ratios),
+        "ratio_low": min(ratios),
+        "ratio_high": max(ratios),
+        "pairs": pairs,
+        "ranks": ranks,
+        "bytes": size,
+        "env": environment(),
+    }
+
+
+def environment() -> dict[str, Any]:
+    """The stamp of a measurement: where, with what and when it was made."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit,
+    }
+
+
+def cpu_name() -> str:
+    """What the processor calls itself, where it can be known."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((x.split(": ")[1] for x in lines if x.startswith("model name")), platform.machine())
