@@ -13,7 +13,7 @@ MACHINERY := _config.yml $(shell find book/_ext book/_static -type f -not -name 
 CODE := $(shell find code -name '*.py')
 BIN := .venv/bin
 
-.PHONY: help serve test test-gpu book lint clean
+.PHONY: help serve test test-gpu book bench lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -77,3 +77,6 @@ _build/html/.built: $(PAGES) _toc.yml _build/.code _build/.machinery
 	$(call step, Building the book, book, $(BIN)/jupyter-book build . -W --keep-going, \
 		the book did not build)
 	@touch $@
+
+bench: _build/html/.built .venv/.installed-dev  ## ours against the peers, in pairs
+	@$(BIN)/python -m bench

@@ -132,7 +132,7 @@ def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict
             sys.stdout.flush()
             sys.stderr.flush()
             calls.send_bytes(reply)
-        # The process group ends with the process: to take it apart first takes longer than all this.
+        # The process group ends with the process: taking it apart takes longer than a launch.
 
 
 def join(place: Place) -> Group:
