@@ -16,10 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from live_page import OPTIONS, LivePage, find_browser  # type: ignore[import-not-found]
 from playwright.sync_api import sync_playwright
 
-from bench.live import PAGE, run_cell
+from bench.live import OPTIONS, PAGE, LivePage, find_browser, run_cell
 from bench.pairs import ROOT, environment
 
 RECORD = ROOT / "bench/recorded/clone.json"
