@@ -90,8 +90,8 @@ def main() -> None:
     if record:
         RECORD.write_text(json.dumps(measured, indent=1) + "\n")
         readme = ROOT / "README.md"
-        marks = r"(<!-- bench.clone -->\n).*?(\n<!-- end -->)"
-        text = re.sub(marks, rf"\1{readme_sentence(measured)}\2", readme.read_text(), flags=re.S)
+        marks = r"(<!-- bench.clone -->\n).*?(<!-- end -->)"
+        text = re.sub(marks, rf"\1{readme_sentence(measured)}\n\2", readme.read_text(), flags=re.S)
         readme.write_text(text)
 
 

@@ -78,3 +78,9 @@ def test_nothing_generated_is_committed():
     for name in TRACKED:
         assert not name.startswith(("_build/", "node_modules/", ".venv/"))
         assert not name.endswith((".ipynb", ".min.js", ".pyc"))
+
+
+def test_the_readme_says_what_was_recorded():
+    from bench.clone import RECORD, readme_sentence
+
+    assert readme_sentence(json.loads(RECORD.read_text())) in (ROOT / "README.md").read_text()

@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import DictLoader, Environment
-from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_server.auth.identity import PasswordIdentityProvider, User
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.serverapp import ServerApp
@@ -111,10 +111,18 @@ class BookLogin(PasswordIdentityProvider):
 
 
 class OwnKernel(KernelSpecManager):
-    """Only `python3`, and only of this interpreter, whatever kernels the user has installed."""
+    """Only `python3`, and only of this interpreter, whatever kernels the user has installed.
+
+    It warms up as it starts, so that a reader's first run does not wait for torch twice.
+    """
 
     def _kernel_dirs_default(self) -> list[str]:
         return []
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        spec = super().get_kernel_spec(kernel_name)
+        spec.argv.append("--IPKernelApp.exec_lines=__import__('playground.warm')")
+        return spec
 
 
 class BookServer(ServerApp):
