@@ -30,6 +30,8 @@ def use_style() -> None:
     plt.rcParams.update(
         {
             "figure.figsize": (7.2, 3.2),
+            "figure.facecolor": "none",  # the page's card shows through
+            "axes.facecolor": "none",
             "figure.constrained_layout.use": True,
             "axes.prop_cycle": cycler(color=RANKS),
             "axes.spines.top": False,

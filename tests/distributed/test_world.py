@@ -448,3 +448,63 @@ def test_200_launches_leak_no_process_no_descriptor_no_file_no_shared_memory(tmp
     after = len(os.listdir("/proc/self/fd")), children(), shared_memory(), threading.active_count()
     assert after == before
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_rank_computes_with_one_thread_unless_told_otherwise():
+    assert launch(lambda group: torch.get_num_threads(), ranks=2) == [1, 1]
+    assert launch(lambda group: torch.get_num_threads(), ranks=2, threads=3) == [3, 3]
+
+
+def test_ranks_have_the_folder_and_the_environment_that_the_caller_has_now(tmp_path, monkeypatch):
+    launch(process_ids, ranks=1)  # the fork server is older than what follows
+    monkeypatch.setenv("SET_LATER", "yes")
+    monkeypatch.chdir(tmp_path)
+    seen = launch(lambda group: (os.environ.get("SET_LATER"), os.getcwd()), ranks=1)
+    assert seen == [("yes", str(tmp_path))]
+
+
+def listening_addresses(group) -> set[str]:
+    """The addresses on which this rank's sockets listen, from the kernel's own table."""
+    files = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
+    links = [os.readlink(file) for file in files if file.is_symlink()]
+    mine = {link.removeprefix("socket:[").rstrip("]") for link in links if "socket:[" in link}
+    found = set()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and inode in mine:
+                found.add(local.split(":")[0])
+    return found
+
+
+def test_ranks_listen_on_the_loopback_interface_only():
+    def look(group):
+        group.all_reduce(torch.ones(1))
+        return listening_addresses(group)
+
+    loopback = {"0100007F", "00000000000000000000000001000000"}
+    found = set().union(*launch(look, ranks=3, device="cpu"))
+    assert found
+    assert found <= loopback
+
+
+def test_a_rank_that_is_stopped_for_good_does_not_stop_the_caller():
+    def stop(group):
+        if group.rank == 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        group.all_reduce(torch.ones(1))
+
+    with pytest.raises(TimeoutError, match="rank 1 waits in all_reduce"):
+        launch(stop, ranks=2, device="cpu", timeout=1)
+
+
+def test_work_that_a_rank_left_in_a_thread_is_finished(tmp_path):
+    def write_later(group, file):
+        def write():
+            time.sleep(0.3)
+            file.write_text("written")
+
+        threading.Thread(target=write).start()
+
+    launch(write_later, tmp_path / "file", ranks=1, device="cpu")
+    assert (tmp_path / "file").read_text() == "written"
