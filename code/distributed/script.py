@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from distributed.group import Group
@@ -45,15 +46,18 @@ def under_torchrun() -> bool:
 
 def run_as_torchrun_rank(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> list[Any]:
     """Call `fn(group, *args)` as the rank that the environment says; every rank's result."""
-    backend, shares_gpu, how = choose_backend(int(os.environ["LOCAL_WORLD_SIZE"]), device)
+    size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    on_this_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    backend, shares_gpu, how = choose_backend(on_this_host, device)
+    here = Place(int(os.environ.get("LOCAL_RANK", rank)), size, backend, shares_gpu, 1, Path())
+    if here.device.type == "cuda":
+        torch.cuda.set_device(here.device)
     if not dist.is_initialized():
         dist.init_process_group(backend)
         atexit.register(dist.destroy_process_group)
-    size = dist.get_world_size()
-    here = Place(int(os.environ["LOCAL_RANK"]), size, backend, shares_gpu, 1, Path())
     group = Group(here.device)
     print(f"{size} ranks · {how} · torchrun", flush=True)
-    with contextlib.redirect_stdout(_Labelled(f"[rank {group.rank}] ")):
+    with contextlib.redirect_stdout(_Labelled(f"[rank {rank}] ")):
         result = fn(group, *args)
     results: list[Any] = [None] * size
     dist.all_gather_object(results, result)

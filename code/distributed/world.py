@@ -186,8 +186,10 @@ class World:
             with contextlib.suppress(OSError):
                 pipe.send(None)
         give_up = time.monotonic() + 5
-        for process in self.processes:
+        for rank, process in enumerate(self.processes):
             process.join(max(0.0, give_up - time.monotonic()))
+            if process.is_alive():
+                print(f"rank {rank} returned, but a thread of it did not end: killed", flush=True)
 
     def kill(self) -> None:
         """End every rank now and keep nothing of it: no process, no pipe, no file."""

@@ -6,10 +6,13 @@ from typing import Any
 
 
 class Table:
-    """Rows under a header. Numbers stand to the right; line breaks in a value are kept."""
+    """Rows under a header. Numbers stand to the right; line breaks in a value are kept.
 
-    def __init__(self, header: Sequence[str], rows: Iterable[Sequence[Any]]):
-        self.header = list(header)
+    `note` stands below: where the numbers come from, for instance.
+    """
+
+    def __init__(self, header: Sequence[str], rows: Iterable[Sequence[Any]], note: str = ""):
+        self.header, self.note = list(header), note
         self.rows = [list(row) for row in rows]
         for row in self.rows:
             if len(row) != len(self.header):
@@ -18,7 +21,9 @@ class Table:
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
         body = "".join(f"<tr>{''.join(map(self._cell, row))}</tr>" for row in self.rows)
-        return f'<table class="table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+        note = f'<p class="table-note">{escape(self.note)}</p>' if self.note else ""
+        table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+        return f'<table class="table">{table}</table>{note}'
 
     def _cell(self, value: Any) -> str:
         text = escape(str(value)).replace("\n", "<br>")
@@ -33,4 +38,4 @@ class Table:
                 value.ljust(width) for value, width in zip(line, widths, strict=True)
             ).rstrip()
             for line in [self.header, *lines]
-        )
+        ) + f"\n{self.note}" * bool(self.note)

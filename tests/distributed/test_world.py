@@ -508,3 +508,13 @@ def test_work_that_a_rank_left_in_a_thread_is_finished(tmp_path):
 
     launch(write_later, tmp_path / "file", ranks=1, device="cpu")
     assert (tmp_path / "file").read_text() == "written"
+
+
+def test_a_thread_that_never_ends_is_told_of_and_killed(capsys):
+    def leave_a_thread(group):
+        threading.Thread(target=time.sleep, args=[600]).start()
+        return os.getpid()
+
+    (pid,) = launch(leave_a_thread, ranks=1, device="cpu")
+    assert "rank 0 returned, but a thread of it did not end: killed" in capsys.readouterr().out
+    assert not alive(pid)

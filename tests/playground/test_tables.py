@@ -1,0 +1,22 @@
+"""Tables of pages, as HTML and as text."""
+
+import pytest
+
+from playground.tables import Table
+
+
+def test_html_escapes_values_keeps_line_breaks_and_sets_numbers_to_the_right():
+    html = Table(["a", "b"], [["x < y\nz", 3]], "from <here>")._repr_html_()
+    assert "<td>x &lt; y<br>z</td>" in html
+    assert '<td class="text-right">3</td>' in html
+    assert html.endswith('<p class="table-note">from &lt;here&gt;</p>')
+
+
+def test_text_is_aligned():
+    table = Table(["name", "n"], [["a", 10], ["longer", 2]], "a note")
+    assert repr(table) == "name    n\na       10\nlonger  2\na note"
+
+
+def test_a_row_of_the_wrong_length_is_named():
+    with pytest.raises(ValueError, match="1 values under 2 headings"):
+        Table(["a", "b"], [["alone"]])
