@@ -118,6 +118,24 @@ class Group:
                 trace.count_received(tensor.nbytes)
         return x
 
+    def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> Array:
+        """Send `outgoing` to one rank while filling `incoming` from another (or the same) one."""
+        self._check_peer("to", to)
+        self._check_peer("source", source)
+        with (
+            as_tensor(outgoing) as out,
+            as_tensor(incoming) as into,
+            self._traced("exchange") as trace,
+        ):
+            sending = dist.isend(out, to)
+            dist.recv(into, source)
+            assert sending, "every rank is in the group"
+            sending.wait()
+            if trace:
+                trace.count_sent(out.nbytes)
+                trace.count_received(into.nbytes)
+        return incoming
+
     def barrier(self) -> None:
         """Wait until every rank is here."""
         with self._collective("barrier", torch.empty(0, device=self.device)):

@@ -1,0 +1,133 @@
+"""All-reduce by five algorithms: the result, the bytes, and that all ranks agree to the bit."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributed.all_reduce import ALGORITHMS, SENT, all_reduce, bounds, children
+from distributed.trace import Trace
+from distributed.world import launch
+
+NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
+
+
+def traced(group, arrays, op, algorithm, library):
+    mine = arrays[group.rank, ...]
+    mine = torch.from_numpy(mine) if library == "torch" else mine
+    group.trace = trace = Trace(group.rank)
+    returned = all_reduce(group, mine, op, algorithm)
+    group.trace = None
+    assert returned is mine
+    return np.asarray(mine), trace
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    ranks=st.integers(1, 8),
+    n=st.one_of(st.integers(0, 20), st.integers(0, 3000)),
+    algorithm=st.sampled_from([*ALGORITHMS]),
+    op=st.sampled_from([*NUMPY]),
+    dtype=st.sampled_from(["float64", "float32", "float16", "int64", "int32"]),
+    library=st.sampled_from(["numpy", "torch"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_result_is_numpys_and_the_bytes_are_the_formulas(
+    pools, ranks, n, algorithm, op, dtype, library, seed
+):
+    if op == "avg" and dtype.startswith("int"):
+        op = "sum"
+    # Powers of two and small integers: every order of summing gives the same number exactly.
+    values = [1, 2, 0.5] if op == "product" and dtype.startswith("float") else [-2, -1, 0, 1, 2]
+    arrays = np.random.default_rng(seed).choice(values, (ranks, n)).astype(dtype)
+    results = pools[ranks](traced, arrays, op, algorithm, library)
+    expected = NUMPY[op](arrays.astype("float64"), axis=0)
+    for rank, (result, trace) in enumerate(results):
+        assert result.dtype == dtype
+        if op == "avg":
+            np.testing.assert_allclose(result, expected, rtol=1e-3)
+        else:
+            np.testing.assert_array_equal(result, expected)
+        assert trace.sent == SENT[algorithm](n, rank, ranks) * arrays.itemsize
+        assert trace.handed_over == 0, "only messages: no collective of the backend"
+    assert sum(trace.sent for _, trace in results) == sum(t.received for _, t in results)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_all_ranks_agree_to_the_bit_whatever_is_added(pools, ranks, algorithm):
+    arrays = np.random.default_rng(0).normal(size=(ranks, 1001)).astype("float32")
+    results = [result for result, _ in pools[ranks](traced, arrays, "sum", algorithm, "numpy")]
+    for result in results:
+        assert result.tobytes() == results[0].tobytes()
+    # n additions of float32: each rounds by at most half a unit in the last place of the sum
+    bound = 2.0**-24 * ranks * abs(arrays.astype("float64")).sum(0)
+    assert (abs(results[0] - arrays.astype("float64").sum(0)) <= bound).all()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_bf16_and_arrays_with_gaps(pools, algorithm):
+    def reduce_columns(group, algorithm):
+        whole = torch.full((4, 6), float(group.rank + 1), dtype=torch.bfloat16)
+        all_reduce(group, whole[:, ::2], "sum", algorithm)
+        return whole.float().numpy()
+
+    for rank, whole in enumerate(pools[3](reduce_columns, algorithm)):
+        assert (whole[:, ::2] == 6).all()
+        assert (whole[:, 1::2] == rank + 1).all()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [13, 16])
+def test_sixteen_ranks(algorithm, ranks):
+    arrays = np.random.default_rng(1).integers(-9, 9, (ranks, 37))
+    results = launch(traced, arrays, "sum", algorithm, "numpy", ranks=ranks, device="cpu")
+    for rank, (result, trace) in enumerate(results):
+        assert (result == arrays.sum(0)).all()
+        assert trace.sent == SENT[algorithm](37, rank, ranks) * 8
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8, 16])
+def test_ring_and_halving_doubling_send_the_least_there_is(ranks):
+    """2n(N − 1)/N for each rank, where N divides n: Patarasuk and Yuan's lower bound."""
+    n = 16 * 25
+    for algorithm in ("ring", "halving_doubling"):
+        sent = {SENT[algorithm](n, rank, ranks) for rank in range(ranks)}
+        assert sent == {2 * n * (ranks - 1) // ranks}
+
+
+@given(n=st.integers(0, 500), parts=st.integers(1, 40))
+def test_parts_cover_all_and_differ_by_one_at_most(n, parts):
+    cut = bounds(n, parts)
+    lengths = np.diff(cut)
+    assert (cut[0], cut[-1], len(lengths)) == (0, n, parts)
+    assert lengths.max() - lengths.min() <= 1
+
+
+@given(ranks=st.integers(1, 70))
+def test_every_rank_but_0_is_the_child_of_exactly_one(ranks):
+    below = [child for rank in range(ranks) for child in children(rank, ranks)]
+    assert sorted(below) == [*range(1, ranks)]
+    assert all(rank & (rank - 1) in range(rank) for rank in below), "its parent has a lower number"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "star"}, "algorithm='star': choose one of central, naive, tree, ring"),
+        ({"op": "mean"}, "op='mean': choose one of sum, avg"),
+        ({"op": "avg"}, "op='avg' needs floating-point numbers, x has torch.int64"),
+    ],
+)
+def test_a_wrong_argument_is_named_and_nothing_is_written(pools, options, message):
+    def try_it(group, options):
+        x = np.arange(3)
+        try:
+            all_reduce(group, x, **options)
+        except ValueError as error:
+            return str(error), x.tolist()
+
+    for said, x in pools[2](try_it, options):
+        assert message in said
+        assert x == [0, 1, 2]
