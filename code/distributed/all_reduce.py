@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from distributed.group import Array, Group, as_tensor
+from distributed.group import Array, Group, as_tensor, check_op
 from distributed.script import run_script
 from distributed.trace import Trace
 from distributed.world import launch
@@ -32,13 +32,10 @@ def all_reduce(group: Group, x: Array, op: str = "sum", algorithm: str = "ring")
 
     Raises ValueError for another op or algorithm, and for the average of integers.
     """
-    if op not in COMBINE:
-        raise ValueError(f"op={op!r}: choose one of {', '.join(COMBINE)}")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm={algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
     with as_tensor(x) as tensor:
-        if op == "avg" and not tensor.is_floating_point():
-            raise ValueError(f"op='avg' needs floating-point numbers, x has {tensor.dtype}")
+        check_op(op, COMBINE, tensor)
         flat = tensor.view(-1)
         ALGORITHMS[algorithm](group, flat, COMBINE[op])
         if op == "avg":

@@ -5,7 +5,7 @@ arrays to one of them, or add, average and copy arrays across all of them.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -84,11 +84,8 @@ class Group:
         `op` is "sum", "avg", "max" or "min". Raises ValueError for another one, and for "avg" of
         integers, which would have to round.
         """
-        if op not in REDUCTIONS:
-            raise ValueError(f"op={op!r}: choose one of {', '.join(REDUCTIONS)}")
         with self._collective(f"all_reduce {op}", x) as tensor:
-            if op == "avg" and not tensor.is_floating_point():
-                raise ValueError(f"op='avg' needs floating-point numbers, x has {tensor.dtype}")
+            check_op(op, REDUCTIONS, tensor)
             dist.all_reduce(tensor, REDUCTIONS[op])
             if op == "avg":
                 tensor /= self.size
@@ -163,6 +160,14 @@ class Group:
         self._check_rank(name, rank)
         if rank == self.rank:
             raise ValueError(f"{name}={rank}: that is this rank itself")
+
+
+def check_op(op: str, known: Collection[str], x: torch.Tensor) -> None:
+    """Raise ValueError for an op that is not known, or that numbers of x's dtype have not got."""
+    if op not in known:
+        raise ValueError(f"op={op!r}: choose one of {', '.join(known)}")
+    if op == "avg" and not x.is_floating_point():
+        raise ValueError(f"op='avg' needs floating-point numbers, x has {x.dtype}")
 
 
 @contextlib.contextmanager

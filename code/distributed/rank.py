@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -181,13 +181,11 @@ def die_with_parent() -> None:
         kill_me_when_my_parent_ends = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(kill_me_when_my_parent_ends, signal.SIGKILL)
     caller = multiprocessing.parent_process()
-    if caller is not None:  # that parent is the fork server: watch the caller itself as well
-        _on_end_of(caller.sentinel, lambda: os._exit(1))
+    if caller is None:
+        return
 
-
-def _on_end_of(sentinel: int, act: Callable[[], None]) -> None:
-    def watch() -> None:
-        wait([sentinel])
-        act()
+    def watch() -> None:  # that parent is the fork server: watch the caller itself as well
+        wait([caller.sentinel])
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="watch the caller").start()

@@ -261,7 +261,6 @@ def main(argv: list[str] | None = None) -> None:
         parser.exit(1, f"port {args.port} is {why}: choose another with make serve PORT=…\n")
 
     on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
-    os.environ["BOOK_LIVE"] = "1"  # inherited by the kernels
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
         make_server(html, sockets, args.browser, Path(home)).start()
 

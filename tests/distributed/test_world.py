@@ -137,9 +137,7 @@ def test_a_rank_that_dies_is_named_not_its_peers_who_lost_it(way, said):
         launch(die, ranks=3)
 
 
-def test_a_hang_is_reported_with_the_line_of_each_rank_and_killed():
-    pids = []
-
+def test_a_hang_is_reported_with_the_line_of_each_rank_and_killed(capsys):
     def skip(group):
         print(os.getpid())
         if group.rank == 0:
@@ -154,6 +152,8 @@ def test_a_hang_is_reported_with_the_line_of_each_rank_and_killed():
     for rank in (1, 2):
         assert re.search(rf"rank {rank} waits in all_reduce at .*test_world.py, line \d+", report)
     assert "group.all_reduce(torch.ones(1))" in report
+    pids = [int(pid) for pid in re.findall(r"\] (\d+)$", capsys.readouterr().out, re.MULTILINE)]
+    assert len(pids) == 3
     assert not any(alive(pid) for pid in pids)
 
 

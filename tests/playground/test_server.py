@@ -496,12 +496,11 @@ def test_only_this_interpreter_is_offered(reader: Browser, kernel: Kernel) -> No
 def test_a_kernel_has_an_empty_folder_of_its_own_and_not_the_token(
     kernel: Kernel, server: Server
 ) -> None:
-    code = "import os, json; print(json.dumps([os.getcwd(), os.listdir(), os.getenv('BOOK_LIVE')]))"
-    folder, content, live = json.loads(kernel.run(code))
+    code = "import os, json; print(json.dumps([os.getcwd(), os.listdir()]))"
+    folder, content = json.loads(kernel.run(code))
     assert Path(folder).is_dir()
     assert not Path(folder).is_relative_to(Path.cwd())
     assert content == []
-    assert live == "1"
     environment = kernel.run("print(open('/proc/self/environ').read(), dict(os.environ))")
     assert server.token not in environment
     assert server.token not in Path(f"/proc/{server.process.pid}/cmdline").read_text()
