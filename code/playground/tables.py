@@ -1,8 +1,11 @@
 """Tables for pages: HTML where there is a page, aligned text where there is a terminal."""
 
+import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
+
+QUANTITY = re.compile(r"[-+\d.,e]+(\s?\S{1,3})?")  # a number, with a unit or without
 
 
 class Table:
@@ -27,7 +30,7 @@ class Table:
 
     def _cell(self, value: Any) -> str:
         text = escape(str(value)).replace("\n", "<br>")
-        right = isinstance(value, int | float) or str(value)[:1].isdigit()
+        right = isinstance(value, int | float) or QUANTITY.fullmatch(str(value))
         return f'<td class="text-right">{text}</td>' if right else f"<td>{text}</td>"
 
     def __repr__(self) -> str:

@@ -12,6 +12,20 @@ def test_html_escapes_values_keeps_line_breaks_and_sets_numbers_to_the_right():
     assert html.endswith('<p class="table-note">from &lt;here&gt;</p>')
 
 
+@pytest.mark.parametrize(
+    ("value", "right"),
+    [
+        ("0.15 s", True),
+        ("1.2e-07", True),
+        ("40%", True),
+        ("2 ranks, not done", False),
+        ("x 2", False),
+    ],
+)
+def test_a_quantity_stands_to_the_right_and_a_sentence_to_the_left(value, right):
+    assert ("text-right" in Table(["a"], [[value]])._repr_html_()) == right
+
+
 def test_text_is_aligned():
     table = Table(["name", "n"], [["a", 10], ["longer", 2]], "a note")
     assert repr(table) == "name    n\na       10\nlonger  2\na note"
