@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from distributed.group import Array, Group, as_tensor, check_op
+from distributed.group import Group, check_op
 from distributed.script import run_script
 from distributed.trace import Trace
+from distributed.transport import Array, as_tensor
 from distributed.world import launch
 
 Combine = Callable[..., Any]  # combine(a, b, out=a): a[n] ← a[n] with b[n]

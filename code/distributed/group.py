@@ -1,21 +1,20 @@
-"""A group: what one rank can do together with the others.
+"""A group: what one rank can do together with all others.
 
-Every rank holds a `Group`. It knows its own number and how many ranks there are, and it can send
-arrays to one of them, or add, average and copy arrays across all of them.
+Every rank holds a `Group`. Beside messages to one rank it has collectives, which every rank must
+call: they add, average, cut up and copy arrays across all of them, and here the backend does it.
 """
 
 import contextlib
-from collections.abc import Collection, Iterator
-from pathlib import Path
-from typing import TypeVar
+import copy
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
-from distributed.trace import Trace
-
-Array = TypeVar("Array", torch.Tensor, np.ndarray)
+from distributed.board import Board
+from distributed.transport import Array, Transport, as_tensor
 
 REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
     "sum": dist.ReduceOp.SUM,
@@ -25,141 +24,159 @@ REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
 }
 
 
-class Board:
-    """Where each rank of one machine writes which collective it calls, for the others to compare.
+class Handle:
+    """A collective under way. `wait()` before you read or change its array; it returns the array.
 
-    Nobody waits here. Whoever comes last to a meeting sees what all others came for, and can say so
-    before blocking. A file in shared memory: notes[rank, number % KEPT] = (number, call).
+    `finish` is what is left to do when the numbers have come: divide, copy back.
     """
 
-    KEPT = 16  # a source of broadcasts runs ahead of its readers, but not by so many
-    NOTE = np.dtype([("number", np.int64), ("call", "S120")])
+    def __init__(self, array: Any, wait: Callable[[], Any], finish: Callable[[], Any]):
+        self.array, self._wait, self._finish = array, wait, finish
+        self.done = False
 
-    def __init__(self, file: Path, rank: int, size: int):
-        self.notes = np.memmap(file, self.NOTE, "r+", shape=(size, self.KEPT))
-        self.rank, self.number = rank, 0
-
-    @classmethod
-    def create(cls, file: Path, size: int) -> None:
-        """An empty board for `size` ranks."""
-        np.memmap(file, cls.NOTE, "w+", shape=(size, cls.KEPT)).flush()
-
-    def announce(self, call: str) -> None:
-        """Note this rank's next collective; ValueError if another rank's is a different one."""
-        self.number += 1
-        column = self.number % self.KEPT
-        mine = call.encode()[:120]
-        # The number comes last: whoever reads it finds the call that belongs to it.
-        self.notes["number"][self.rank, column] = 0
-        self.notes["call"][self.rank, column] = mine
-        self.notes["number"][self.rank, column] = self.number
-        for other in np.flatnonzero(self.notes["number"][:, column] == self.number):
-            theirs = self.notes["call"][other, column]
-            if theirs != mine:
-                raise ValueError(
-                    f"the ranks call different collectives: rank {self.rank} calls {call}, "
-                    f"rank {other} calls {theirs.decode()}"
-                )
+    def wait(self) -> Any:
+        if not self.done:
+            self._wait()
+            self._finish()
+            self.done = True
+        return self.array
 
 
-class Group:
+class Group(Transport):
     """The ranks that work together, as one of them sees them.
 
-    `rank` is the number of this process, `size` how many there are (the world size), `device` where
-    its tensors live. Methods work in place and return their array. A collective must be called by
-    every rank with the same shape and dtype; a `board` notices when it is not. Set `trace` to a
-    `Trace` and communication is recorded there.
+    Beside what a `Transport` has, `local_size` says how many ranks share a host. Methods work in
+    place and return their array; with `async_op=True` they return a `Handle` at once. A collective
+    must be called by every rank with the same shape and dtype; a `board` notices when it is not.
     """
 
-    def __init__(self, device: torch.device, board: Board | None = None):
-        self.rank = dist.get_rank()
-        self.size = dist.get_world_size()
-        self.device = device
+    def __init__(
+        self,
+        device: torch.device,
+        board: Board | None = None,
+        local_size: int | None = None,
+        backend: dist.ProcessGroup | None = None,
+    ):
+        super().__init__(device, backend)
         self.board = board
-        self.trace: Trace | None = None
+        self.local_size = local_size or self.size
+        self._background: ThreadPoolExecutor | None = None
 
-    def all_reduce(self, x: Array, op: str = "sum") -> Array:
+    def all_reduce(self, x: Array, op: str = "sum", async_op: bool = False) -> Any:
         """x[...]{partial over ranks} → x[...], equal on every rank.
 
-        `op` is "sum", "avg", "max" or "min". Raises ValueError for another one, and for "avg" of
-        integers, which would have to round.
+        `op` is one of REDUCTIONS. Raises ValueError for another one, and for "avg" of integers,
+        which would have to round.
         """
-        with self._collective(f"all_reduce {op}", x) as tensor:
-            check_op(op, REDUCTIONS, tensor)
-            dist.all_reduce(tensor, REDUCTIONS[op])
-            if op == "avg":
-                tensor /= self.size
-        return x
 
-    def broadcast(self, x: Array, source: int = 0) -> Array:
+        def start(tensor: torch.Tensor) -> Any:
+            check_op(op, REDUCTIONS, tensor)
+            return dist.all_reduce(tensor, REDUCTIONS[op], self.backend, async_op=True)
+
+        return self._collective(f"all_reduce {op}", x, start, async_op, average=op == "avg")
+
+    def reduce_scatter(
+        self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
+    ) -> Any:
+        """x[N·s]{partial over ranks} → out[s]: rank r gets the r-th of N equal parts."""
+
+        def start(tensor: torch.Tensor) -> Any:
+            check_op(op, REDUCTIONS, tensor)
+            self._check_parts(x, out)
+            return _reduce_scatter(out, tensor, REDUCTIONS[op], group=self.backend, async_op=True)
+
+        return self._collective(f"reduce_scatter {op}", x, start, async_op, op == "avg", out)
+
+    def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
+        """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
+
+        def start(tensor: torch.Tensor) -> Any:
+            self._check_parts(out, x)
+            return _all_gather(out, tensor, group=self.backend, async_op=True)
+
+        return self._collective("all_gather", x, start, async_op, result=out)
+
+    def broadcast(self, x: Array, source: int = 0, async_op: bool = False) -> Any:
         """x[...] of rank `source` → x[...] on every rank. Raises ValueError for no such rank."""
         self._check_rank("source", source)
-        with self._collective(f"broadcast from {source}", x) as tensor:
-            dist.broadcast(tensor, source)
-        return x
 
-    def send(self, x: Array, to: int) -> None:
-        """Give x[...] to rank `to`, which must receive it: the call can wait until it does."""
-        self._check_peer("to", to)
-        with as_tensor(x) as tensor, self._traced("send") as trace:
-            dist.send(tensor, to)
-            if trace:
-                trace.count_sent(tensor.nbytes)
+        def start(tensor: torch.Tensor) -> Any:
+            return dist.broadcast(tensor, group=self.backend, group_src=source, async_op=True)
 
-    def receive(self, x: Array, source: int) -> Array:
-        """Fill x[...] with what rank `source` sends."""
-        self._check_peer("source", source)
-        with as_tensor(x) as tensor, self._traced("receive") as trace:
-            dist.recv(tensor, source)
-            if trace:
-                trace.count_received(tensor.nbytes)
-        return x
-
-    def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> Array:
-        """Send `outgoing` to one rank while filling `incoming` from another (or the same) one."""
-        self._check_peer("to", to)
-        self._check_peer("source", source)
-        with (
-            as_tensor(outgoing) as out,
-            as_tensor(incoming) as into,
-            self._traced("exchange") as trace,
-        ):
-            sending = dist.isend(out, to)
-            dist.recv(into, source)
-            assert sending, "every rank is in the group"
-            sending.wait()
-            if trace:
-                trace.count_sent(out.nbytes)
-                trace.count_received(into.nbytes)
-        return incoming
+        return self._collective(f"broadcast from {source}", x, start, async_op)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
-        with self._collective("barrier", torch.empty(0, device=self.device)):
-            dist.barrier()
+        nothing = torch.empty(0, device=self.device)
+        self._collective("barrier", nothing, lambda _: dist.barrier(self.backend, async_op=True))
 
-    @contextlib.contextmanager
-    def _collective(self, call: str, x: torch.Tensor | np.ndarray) -> Iterator[torch.Tensor]:
-        with as_tensor(x) as tensor, self._traced(call) as trace:
-            if self.board:
-                self.board.announce(f"{call} of {str(tensor.dtype)[6:]}{list(tensor.shape)}")
-            if trace:
-                trace.handed_over += tensor.nbytes
-            yield tensor
+    def split(self, colour: int) -> "Group":
+        """The ranks that gave the same colour, as a group of their own; every rank must call it."""
+        colours = torch.zeros(self.size, dtype=torch.int64, device=self.device)
+        colours[self.rank] = colour
+        self.all_reduce(colours)
+        everyone = dist.get_process_group_ranks(self.backend or dist.group.WORLD)
+        parts = {}
+        for each in sorted(set(colours.tolist())):  # every rank makes all groups, in one order
+            members = [everyone[i] for i, one in enumerate(colours.tolist()) if one == each]
+            parts[each] = dist.new_group(members)
+        part = Group(self.device, backend=parts[colour])
+        part.trace = self.trace
+        return part
 
-    @contextlib.contextmanager
-    def _traced(self, name: str) -> Iterator[Trace | None]:
-        with self.trace.span(name, "communication") if self.trace else contextlib.nullcontext():
-            yield self.trace
+    def in_background(self, x: Any, work: Callable[["Group"], Any]) -> Handle:
+        """Do `work(group)` on x beside what this rank goes on to do, one work after the other."""
+        self._background = self._background or ThreadPoolExecutor(1, "collectives")
+        aside = copy.copy(self)
+        aside.tag = 1
+        return Handle(x, self._background.submit(work, aside).result, lambda: None)
 
-    def _check_rank(self, name: str, rank: int) -> None:
-        if not 0 <= rank < self.size:
-            raise ValueError(f"{name}={rank}: the ranks are 0 to {self.size - 1}")
+    def announce(self, call: str, x: torch.Tensor) -> None:
+        """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""
+        if self.board:
+            self.board.announce(f"{call} of {str(x.dtype)[6:]}{list(x.shape)}")
 
-    def _check_peer(self, name: str, rank: int) -> None:
-        self._check_rank(name, rank)
-        if rank == self.rank:
-            raise ValueError(f"{name}={rank}: that is this rank itself")
+    def _collective(
+        self,
+        call: str,
+        x: Any,
+        start: Callable[[torch.Tensor], Any],
+        async_op: bool = False,
+        average: bool = False,
+        result: Any = None,
+    ) -> Any:
+        finish = contextlib.ExitStack()
+        tensor = finish.enter_context(as_tensor(x))
+        result = x if result is None else result
+        if average:
+            finish.callback(lambda: (tensor if result is x else result).div_(self.size))
+        self.announce(call, tensor)
+        trace = self.trace
+        span = trace.begin(call, "communication") if trace else None
+        work = start(tensor)
+        wait = work.wait
+        if trace and span:
+            trace.handed_over += tensor.nbytes
+            wait = work.get_future().then(lambda _: trace.end(span)).wait
+        handle = Handle(result, wait, finish.close)
+        return handle if async_op else handle.wait()
+
+    def _check_parts(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        fits = whole.numel() == self.size * part.numel() and whole.dtype == part.dtype
+        if not (fits and part.is_contiguous()):
+            raise ValueError(
+                f"x and out: {self.size} parts of {part.dtype} {list(part.shape)} without gaps "
+                f"do not make {whole.dtype} {list(whole.shape)}"
+            )
+
+
+def _name_in_torch(new: str, old: str) -> Callable[..., Any]:
+    """A collective that torch 2.13 renamed."""
+    return getattr(dist, new, None) or getattr(dist, old)
+
+
+_reduce_scatter = _name_in_torch("reduce_scatter_single", "reduce_scatter_tensor")
+_all_gather = _name_in_torch("all_gather_single", "all_gather_into_tensor")
 
 
 def check_op(op: str, known: Collection[str], x: torch.Tensor) -> None:
@@ -168,15 +185,3 @@ def check_op(op: str, known: Collection[str], x: torch.Tensor) -> None:
         raise ValueError(f"op={op!r}: choose one of {', '.join(known)}")
     if op == "avg" and not x.is_floating_point():
         raise ValueError(f"op='avg' needs floating-point numbers, x has {x.dtype}")
-
-
-@contextlib.contextmanager
-def as_tensor(x: torch.Tensor | np.ndarray) -> Iterator[torch.Tensor]:
-    """x as a contiguous tensor on the same memory; what has gaps is copied in, and back out."""
-    if not isinstance(x, torch.Tensor | np.ndarray):
-        raise TypeError(f"x must be a torch tensor or a NumPy array, not {type(x).__name__}")
-    view = torch.from_numpy(x) if isinstance(x, np.ndarray) else x.detach()
-    tensor = view.contiguous()
-    yield tensor
-    if tensor is not view and tensor.data_ptr() != view.data_ptr():
-        view.copy_(tensor)

@@ -24,7 +24,8 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from distributed.group import Board, Group
+from distributed.board import Board
+from distributed.group import Group
 from distributed.report import describe
 
 # The caller keeps the time: this only has to be longer than any call.

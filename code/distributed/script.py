@@ -55,7 +55,7 @@ def run_as_torchrun_rank(fn: Callable[..., Any], args: tuple[Any, ...], device: 
     if not dist.is_initialized():
         dist.init_process_group(backend)
         atexit.register(dist.destroy_process_group)
-    group = Group(here.device)
+    group = Group(here.device, local_size=on_this_host)
     print(f"{size} ranks · {how} · torchrun", flush=True)
     with contextlib.redirect_stdout(_Labelled(f"[rank {rank}] ")):
         result = fn(group, *args)

@@ -52,16 +52,24 @@ class Trace:
     @contextmanager
     def span(self, name: str, kind: str = "compute") -> Iterator[Span]:
         """Record the time of the block, and the bytes that are sent and received in it."""
-        span = Span(name, kind, time.perf_counter())
-        before = self.sent, self.received, self.messages
+        span = self.begin(name, kind)
         try:
             yield span
         finally:
-            span.end = time.perf_counter()
-            span.sent = self.sent - before[0]
-            span.received = self.received - before[1]
-            span.messages = self.messages - before[2]
-            self.spans.append(span)
+            self.end(span)
+
+    def begin(self, name: str, kind: str) -> Span:
+        """A span that `end` will close: for work that another thread completes."""
+        counts = {"sent": -self.sent, "received": -self.received, "messages": -self.messages}
+        return Span(name, kind, start=time.perf_counter(), **counts)
+
+    def end(self, span: Span) -> None:
+        """Close a span and record it."""
+        span.end = time.perf_counter()
+        span.sent += self.sent
+        span.received += self.received
+        span.messages += self.messages
+        self.spans.append(span)
 
     def count_sent(self, size: int) -> None:
         """One message of `size` bytes has left."""

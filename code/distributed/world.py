@@ -24,7 +24,8 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from distributed.group import Board, Group
+from distributed.board import Board
+from distributed.group import Group
 from distributed.rank import Place, choose_backend, fork_server, main_hidden, start_rank
 from distributed.report import (
     Output,

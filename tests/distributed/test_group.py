@@ -141,3 +141,102 @@ def test_ranks_that_agree_are_never_told_that_they_differ(pools):
 def test_a_wrong_peer_is_named(wrong, message):
     with pytest.raises(RankError, match=message):
         launch(wrong, ranks=2, device="cpu")
+
+
+def parts_of(group, arrays, op, async_op):
+    x = torch.from_numpy(arrays[group.rank].copy())
+    mine = torch.empty(len(x) // group.size, dtype=x.dtype)
+    result = group.reduce_scatter(x, mine, op, async_op)
+    part = result.wait() if async_op else result
+    assert part is mine
+    whole = torch.empty_like(x)
+    result = group.all_gather(part, whole, async_op)
+    return mine.numpy(), np.asarray(result.wait() if async_op else result)
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("op", REDUCE)
+def test_reduce_scatter_gives_each_rank_its_part_and_all_gather_puts_them_together(
+    pools, op, async_op
+):
+    arrays = np.random.default_rng(0).integers(-9, 9, (3, 15)).astype("float32")
+    expected = REDUCE[op](arrays)
+    for rank, (part, whole) in enumerate(pools[3](parts_of, arrays, op, async_op)):
+        np.testing.assert_allclose(part, expected[5 * rank : 5 * rank + 5], rtol=1e-6)
+        np.testing.assert_allclose(whole, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_a_handle_is_there_at_once_and_the_array_when_it_was_waited_for(pools, library):
+    def overlap_two(group):
+        whole = np.full((3, 4), float(group.rank + 1))
+        gaps = (torch.from_numpy(whole) if library == "torch" else whole)[:, ::2]
+        mean, first = group.all_reduce(gaps, "avg", async_op=True), np.full(2, group.rank)
+        handle = group.broadcast(first, source=1, async_op=True)
+        assert handle.wait() is first
+        assert mean.wait() is gaps
+        assert mean.wait() is gaps
+        return whole, first
+
+    for rank, (whole, first) in enumerate(pools[2](overlap_two)):
+        assert (whole[:, ::2] == 1.5).all(), "divided once, however often it is waited for"
+        assert (whole[:, 1::2] == rank + 1).all()
+        assert (first == 1).all()
+
+
+def test_the_parts_must_make_the_whole(pools):
+    def misfit(group):
+        try:
+            group.reduce_scatter(torch.zeros(7), torch.zeros(3))
+        except ValueError as error:
+            return str(error)
+
+    assert (
+        "2 parts of torch.float32 [3] without gaps do not make torch.float32 [7]"
+        in (pools[2](misfit)[0])
+    )
+
+
+def test_split_makes_groups_of_those_with_one_colour(pools):
+    def rows_and_columns(group):
+        row, column = group.split(group.rank // 3), group.split(group.rank % 3)
+        x = torch.tensor([float(group.rank)])
+        right, left = (row.rank + 1) % row.size, (row.rank - 1) % row.size
+        neighbour = row.exchange(x, right, torch.empty(1), left).item()
+        return (row.size, column.size, row.rank, neighbour, column.all_reduce(x.clone()).item())
+
+    assert pools[6](rows_and_columns) == [
+        (3, 2, 0, 2, 3), (3, 2, 1, 0, 5), (3, 2, 2, 1, 7),
+        (3, 2, 0, 5, 3), (3, 2, 1, 3, 5), (3, 2, 2, 4, 7),
+    ]  # fmt: skip
+
+
+def test_work_in_the_background_does_not_meet_messages_in_the_foreground(pools):
+    def both(group):
+        other = 1 - group.rank
+        behind = torch.full((1000,), float(group.rank))
+
+        def swap(aside):
+            return [aside.exchange(behind, other, torch.empty(1000), other).mean().item()] * 3
+
+        handles = [group.in_background(i, swap) for i in range(20)]
+        ahead = [
+            group.exchange(torch.full((7,), 10.0 + group.rank), other, torch.empty(7), other)
+            for _ in range(20)
+        ]
+        return [h.wait() for h in handles], {a.mean().item() for a in ahead}
+
+    for rank, (numbers, came) in enumerate(pools[2](both)):
+        assert numbers == [*range(20)]
+        assert came == {11.0 - rank}
+
+
+def test_an_error_in_the_background_is_raised_by_wait(pools):
+    def fail(group):
+        handle = group.in_background(None, lambda aside: 1 // 0)
+        try:
+            handle.wait()
+        except ZeroDivisionError as error:
+            return str(error)
+
+    assert all("zero" in said for said in pools[2](fail))
