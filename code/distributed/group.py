@@ -62,6 +62,10 @@ class Group(Transport):
         self.local_size = local_size or self.size
         self._background: ThreadPoolExecutor | None = None
 
+    def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """Room for n numbers, where this group's collectives reach them best."""
+        return torch.empty(n, dtype=dtype, device=self.device)
+
     def all_reduce(self, x: Array, op: str = "sum", async_op: bool = False) -> Any:
         """x[...]{partial over ranks} → x[...], equal on every rank.
 
