@@ -1,14 +1,14 @@
-"""All-reduce, five ways: each rank has an array, and every rank wants the sum of all of them.
+"""All-reduce, four ways: each rank has an array, and every rank wants the sum of all of them.
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-Each algorithm is written on messages between two ranks. What it sends is known exactly, and its
-formula stands beside it: in numbers (not bytes) for an array of n, for each of N ranks.
+Each algorithm is written on messages between two ranks. What a rank sends is known exactly, and its
+formula stands beside it: numbers (not bytes) and messages, for an array of n on N ranks.
 """
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,7 @@ from distributed.transport import Array, as_tensor
 from distributed.world import launch
 
 Combine = Callable[..., Any]  # combine(a, b, out=a): a[n] ← a[n] with b[n]
+Algorithm = Callable[[Group, torch.Tensor, Combine], None]
 COMBINE: dict[str, Combine] = {
     "sum": torch.add,
     "avg": torch.add,
@@ -28,24 +29,62 @@ COMBINE: dict[str, Combine] = {
 }
 
 
-def all_reduce(group: Group, x: Array, op: str = "sum", algorithm: str = "ring") -> Array:
-    """x[...]{partial over ranks} → x[...], in place; `op` as in COMBINE, `algorithm` in ALGORITHMS.
+PIECE = 1 << 19  # numbers of one message around the ring: work on it while the next one comes
 
-    Raises ValueError for another op or algorithm, and for the average of integers.
+
+class Sent(NamedTuple):
+    """What one rank sends."""
+
+    numbers: int
+    messages: int
+
+
+def all_reduce(
+    group: Group,
+    x: Array,
+    op: str = "sum",
+    algorithm: str | Algorithm = "ring",
+    async_op: bool = False,
+) -> Any:
+    """x[...]{partial over ranks} → x[...], in place. Returns x, or with `async_op` a Handle.
+
+    `op` is a key of COMBINE, `algorithm` one of ALGORITHMS or a function like those. Raises
+    ValueError for any other, and for an op that x's dtype has not got, before anything is sent.
     """
-    if algorithm not in ALGORITHMS:
+    if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm={algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
+    reduce = ALGORITHMS[algorithm] if isinstance(algorithm, str) else algorithm
+
+    def work(group: Group) -> None:
+        with as_tensor(x) as tensor:
+            flat = tensor.view(-1)
+            reduce(group, flat, COMBINE[op])
+            if op == "avg":
+                flat /= group.size
+
+    return meet(group, f"all_reduce {op} by {reduce.__name__}", x, op, work, async_op)
+
+
+def meet(
+    group: Group, call: str, x: Any, op: str, work: Callable[[Group], Any], async_op: bool
+) -> Any:
+    """Check and announce a collective on x, then do its `work(group)`, now or in the background."""
     with as_tensor(x) as tensor:
         check_op(op, COMBINE, tensor)
-        flat = tensor.view(-1)
-        ALGORITHMS[algorithm](group, flat, COMBINE[op])
-        if op == "avg":
-            flat /= group.size
+        group.announce(call, tensor)
+    if async_op:
+        return group.in_background(x, work)
+    work(group)
     return x
 
 
+def cut_up(x: torch.Tensor, parts: int) -> list[torch.Tensor]:
+    """Views of x[n] that differ in length by one at most: part i is x[n·i/N : n·(i + 1)/N]."""
+    return [x[start:end] for start, end in pairwise(bounds(len(x), parts))]
+
+
 def bounds(n: int, parts: int) -> list[int]:
-    """Where to cut n numbers into parts that differ by one at most: part i is [i] to [i + 1]."""
+    """Where to cut n numbers into parts: part i is [i] to [i + 1]."""
     return [n * i // parts for i in range(parts + 1)]
 
 
@@ -65,8 +104,8 @@ def central(group: Group, x: torch.Tensor, combine: Combine) -> None:
         group.receive(x, 0)
 
 
-def central_sent(n: int, rank: int, ranks: int) -> int:
-    return n if rank else n * (ranks - 1)
+def central_sent(n: int, rank: int, ranks: int) -> Sent:
+    return Sent(n, 1) if rank else Sent(n * (ranks - 1), ranks - 1)
 
 
 def naive(group: Group, x: torch.Tensor, combine: Combine) -> None:
@@ -83,8 +122,8 @@ def naive(group: Group, x: torch.Tensor, combine: Combine) -> None:
         combine(x, arrays[rank], out=x)
 
 
-def naive_sent(n: int, rank: int, ranks: int) -> int:
-    return n * (ranks - 1)
+def naive_sent(n: int, rank: int, ranks: int) -> Sent:
+    return Sent(n * (ranks - 1), ranks - 1)
 
 
 def tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
@@ -92,26 +131,44 @@ def tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
 
     2⌈log₂ N⌉ steps. A rank sends n to its parent and n to each child (Thakur et al. 2005, §3).
     """
+    tree_reduce(group, x, combine)
+    tree_broadcast(group, x)
+
+
+def tree_reduce(group: Group, x: torch.Tensor, combine: Combine, root: int = 0) -> None:
+    """x[n]{partial over ranks} → x[n] of rank `root`; the others' x is spent."""
+    place = (group.rank - root) % group.size  # as if the root were rank 0
     incoming = torch.empty_like(x)
-    for child in children(group.rank, group.size):
-        combine(x, group.receive(incoming, child), out=x)
-    if group.rank:
-        parent = group.rank & (group.rank - 1)  # without its lowest bit
-        group.send(x, parent)
-        group.receive(x, parent)
-    for child in reversed(children(group.rank, group.size)):
-        group.send(x, child)
+    for child in children(place, group.size):
+        combine(x, group.receive(incoming, (child + root) % group.size), out=x)
+    if place:
+        group.send(x, (parent(place) + root) % group.size)
 
 
-def children(rank: int, ranks: int) -> list[int]:
-    """The ranks below `rank` in a binomial tree: it, with one more bit below its lowest one."""
-    lowest = rank & -rank or ranks
+def tree_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
+    """x[n] of rank `root` → x[n] on every rank."""
+    place = (group.rank - root) % group.size
+    if place:
+        group.receive(x, (parent(place) + root) % group.size)
+    for child in reversed(children(place, group.size)):
+        group.send(x, (child + root) % group.size)
+
+
+def parent(place: int) -> int:
+    """The rank above in a binomial tree: without the lowest bit."""
+    return place & (place - 1)
+
+
+def children(place: int, ranks: int) -> list[int]:
+    """The ranks below in a binomial tree: one more bit, below the lowest one."""
+    lowest = place & -place or ranks
     bits = (1 << i for i in range(ranks.bit_length()))
-    return [rank + bit for bit in bits if bit < lowest and rank + bit < ranks]
+    return [place + bit for bit in bits if bit < lowest and place + bit < ranks]
 
 
-def tree_sent(n: int, rank: int, ranks: int) -> int:
-    return n * (len(children(rank, ranks)) + (rank > 0))
+def tree_sent(n: int, rank: int, ranks: int) -> Sent:
+    messages = len(children(rank, ranks)) + (rank > 0)
+    return Sent(n * messages, messages)
 
 
 def ring(group: Group, x: torch.Tensor, combine: Combine) -> None:
@@ -119,109 +176,65 @@ def ring(group: Group, x: torch.Tensor, combine: Combine) -> None:
 
     2(N − 1) steps. Each rank sends 2n(N − 1)/N, which no algorithm can go below.
     """
-    cut = bounds(x.numel(), group.size)
-    parts = [x[start:end] for start, end in pairwise(cut)]
+    parts = cut_up(x, group.size)
+    ring_reduce_scatter(group, parts, combine)
+    ring_all_gather(group, parts)
+
+
+def ring_reduce_scatter(group: Group, parts: list[torch.Tensor], combine: Combine) -> None:
+    """parts[N][n/N]{partial over ranks} → parts[rank] is complete, the others are spent."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    for step in range(group.size - 1):  # add to the part that travels past
-        gone = parts[(group.rank - step) % group.size]
-        part = parts[(group.rank - step - 1) % group.size]
-        combine(part, group.exchange(gone, right, torch.empty_like(part), left), out=part)
-    for step in range(group.size - 1):  # pass on the part that is complete
-        done = parts[(group.rank - step + 1) % group.size]
-        group.exchange(done, right, parts[(group.rank - step) % group.size], left)
+    incoming = torch.empty_like(parts[-1])  # no other part is longer
+    for step in range(1, group.size):
+        # Add to the part that travels past. A negative index counts from the end: around the ring.
+        gone, part = parts[group.rank - step], parts[group.rank - step - 1]
+        for here in group.exchanging(gone, right, incoming[: len(part)], left, PIECE):
+            combine(part[here], incoming[here], out=part[here])
 
 
-def ring_sent(n: int, rank: int, ranks: int) -> int:
-    cut = bounds(n, ranks)
-    kept = [cut[(rank + i) % ranks + 1] - cut[(rank + i) % ranks] for i in (1, 2)]
-    return 2 * n - sum(kept) if ranks > 1 else 0
+def ring_all_gather(group: Group, parts: list[torch.Tensor]) -> None:
+    """parts[rank] of each rank → all of parts[N][n/N] on every rank."""
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    for step in range(group.size - 1):  # pass on the part that came last
+        group.exchange(parts[group.rank - step], right, parts[group.rank - step - 1], left)
 
 
-def halving_doubling(group: Group, x: torch.Tensor, combine: Combine) -> None:
-    """Exchange halves, then quarters …; then gather them back (Rabenseifner 2004, §2).
-
-    2 log₂ N steps; a power of two sends 2n(N − 1)/N. Of other N, some ranks hand their array to a
-    neighbour first, stand aside, and get the result last: two steps and up to n more.
-    """
-    aside = group.size - power_of_two(group.size)
-    if group.rank < 2 * aside and group.rank % 2 == 0:
-        group.send(x, group.rank + 1)
-        group.receive(x, group.rank + 1)
-        return
-    if group.rank < 2 * aside:
-        combine(x, group.receive(torch.empty_like(x), group.rank - 1), out=x)
-    place = group.rank // 2 if group.rank < 2 * aside else group.rank - aside
-    cut = bounds(x.numel(), group.size - aside)
-
-    steps = [1 << i for i in range((group.size - aside).bit_length() - 1)]
-    for half in reversed(steps):
-        partner, mine, theirs = halves(place, half, aside)
-        keep, give = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
-        combine(keep, group.exchange(give, partner, torch.empty_like(keep), partner), out=keep)
-    for half in steps:
-        partner, mine, theirs = halves(place, half, aside)
-        have, want = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
-        group.exchange(have, partner, want, partner)
-    if group.rank < 2 * aside:
-        group.send(x, group.rank - 1)
+def ring_sent(n: int, rank: int, ranks: int) -> Sent:
+    lengths = [end - start for start, end in pairwise(bounds(n, ranks))]
+    own, right = lengths[rank], lengths[(rank + 1) % ranks]
+    pieces = sum(max(1, -(-part // PIECE)) for part in lengths) - max(1, -(-own // PIECE))
+    return Sent(2 * n - own - right, pieces + ranks - 1) if ranks > 1 else Sent(0, 0)
 
 
-def power_of_two(ranks: int) -> int:
-    """The largest power of two that is not larger."""
-    return 1 << (ranks.bit_length() - 1)
-
-
-def halves(place: int, half: int, aside: int) -> tuple[int, int, int]:
-    """The partner's rank, and the first parts of my half and of the partner's half."""
-    other = place ^ half
-    partner = 2 * other + 1 if other < aside else other + aside
-    return partner, place // half * half, other // half * half
-
-
-def halving_doubling_sent(n: int, rank: int, ranks: int) -> int:
-    aside = ranks - power_of_two(ranks)
-    if rank < 2 * aside and rank % 2 == 0:
-        return n
-    place = rank // 2 if rank < 2 * aside else rank - aside
-    cut = bounds(n, ranks - aside)
-    sent = n if rank < 2 * aside else 0
-    for half in (1 << i for i in range(power_of_two(ranks).bit_length() - 1)):
-        for start in halves(place, half, aside)[1:]:
-            sent += cut[start + half] - cut[start]
-    return sent
-
-
-ALGORITHMS: dict[str, Callable[[Group, torch.Tensor, Combine], None]] = {
-    function.__name__: function for function in (central, naive, tree, ring, halving_doubling)
+ALGORITHMS: dict[str, Algorithm] = {
+    function.__name__: function for function in (central, naive, tree, ring)
 }
-SENT: dict[str, Callable[[int, int, int], int]] = {
+SENT: dict[str, Callable[[int, int, int], Sent]] = {
     "central": central_sent,
     "naive": naive_sent,
     "tree": tree_sent,
     "ring": ring_sent,
-    "halving_doubling": halving_doubling_sent,
 }
 
 
-def count(group: Group, n: int, algorithm: str) -> tuple[int, int]:
-    """All-reduce n float32 numbers; the bytes and messages that this rank really sent."""
+def count(group: Group, n: int, algorithm: str | Algorithm) -> Sent:
+    """All-reduce n float32 numbers; what this rank really sent."""
     x = torch.full((n,), float(group.rank))
     group.trace = trace = Trace(group.rank)
     all_reduce(group, x, algorithm=algorithm)
     group.trace = None
     assert (x == sum(range(group.size))).all()
-    return trace.sent, trace.messages
+    return Sent(trace.sent // x.itemsize, trace.messages)
 
 
 def main(ranks: int = 4, n: int = 1000) -> None:
     """Count what every algorithm sends, beside its formula."""
     counts = launch(lambda group: {a: count(group, n, a) for a in SENT}, ranks=ranks)
-    print("bytes that ranks 0, 1, … sent")
+    print("(numbers, messages) that ranks 0, 1, … sent")
     for algorithm, sent in SENT.items():
-        counted = [of_rank[algorithm][0] for of_rank in counts]
-        predicted = [4 * sent(n, rank, len(counts)) for rank in range(len(counts))]
-        print(f"{algorithm:16} counted {counted}   predicted {predicted}")
-        assert counted == predicted
+        counted = [tuple(of_rank[algorithm]) for of_rank in counts]
+        print(f"{algorithm:16} {counted}")
+        assert counted == [sent(n, rank, len(counts)) for rank in range(len(counts))]
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
     "avg": dist.ReduceOp.SUM,
     "max": dist.ReduceOp.MAX,
     "min": dist.ReduceOp.MIN,
+    "product": dist.ReduceOp.PRODUCT,
 }
 
 
@@ -189,3 +190,5 @@ def check_op(op: str, known: Collection[str], x: torch.Tensor) -> None:
         raise ValueError(f"op={op!r}: choose one of {', '.join(known)}")
     if op == "avg" and not x.is_floating_point():
         raise ValueError(f"op='avg' needs floating-point numbers, x has {x.dtype}")
+    if op in ("max", "min") and x.is_complex():
+        raise ValueError(f"op={op!r}: complex numbers have no order, x has {x.dtype}")

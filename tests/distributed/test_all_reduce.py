@@ -1,4 +1,4 @@
-"""All-reduce by five algorithms: the result, the bytes, and that all ranks agree to the bit."""
+"""All-reduce by six algorithms: the result, the bytes, and that all ranks agree to the bit."""
 
 import numpy as np
 import pytest
@@ -6,18 +6,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributed.all_reduce import ALGORITHMS, SENT, all_reduce, bounds, children
+from distributed import all_reduce as all_reduce_module
+from distributed.all_reduce import ALGORITHMS, SENT, all_reduce, bounds, children, parent
+from distributed.double_tree import double_tree, double_tree_sent, links
+from distributed.halving_doubling import halving_doubling, halving_doubling_sent
 from distributed.trace import Trace
-from distributed.world import launch
+from distributed.world import RankError, launch
 
+ALGORITHMS = {
+    **ALGORITHMS, "halving_doubling": halving_doubling, "double_tree": double_tree
+}  # fmt: skip
+SENT = {**SENT, "halving_doubling": halving_doubling_sent, "double_tree": double_tree_sent}
 NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
 
 
-def traced(group, arrays, op, algorithm, library):
+def traced(group, arrays, op, algorithm, library, async_op=False):
     mine = arrays[group.rank, ...]
     mine = torch.from_numpy(mine) if library == "torch" else mine
     group.trace = trace = Trace(group.rank)
-    returned = all_reduce(group, mine, op, algorithm)
+    returned = all_reduce(group, mine, op, ALGORITHMS[algorithm], async_op)
+    returned = returned.wait() if async_op else returned
     group.trace = None
     assert returned is mine
     return np.asarray(mine), trace
@@ -31,17 +39,18 @@ def traced(group, arrays, op, algorithm, library):
     op=st.sampled_from([*NUMPY]),
     dtype=st.sampled_from(["float64", "float32", "float16", "int64", "int32"]),
     library=st.sampled_from(["numpy", "torch"]),
+    async_op=st.booleans(),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_the_result_is_numpys_and_the_bytes_are_the_formulas(
-    pools, ranks, n, algorithm, op, dtype, library, seed
+    pools, ranks, n, algorithm, op, dtype, library, async_op, seed
 ):
     if op == "avg" and dtype.startswith("int"):
         op = "sum"
     # Powers of two and small integers: every order of summing gives the same number exactly.
     values = [1, 2, 0.5] if op == "product" and dtype.startswith("float") else [-2, -1, 0, 1, 2]
     arrays = np.random.default_rng(seed).choice(values, (ranks, n)).astype(dtype)
-    results = pools[ranks](traced, arrays, op, algorithm, library)
+    results = pools[ranks](traced, arrays, op, algorithm, library, async_op)
     expected = NUMPY[op](arrays.astype("float64"), axis=0)
     for rank, (result, trace) in enumerate(results):
         assert result.dtype == dtype
@@ -49,7 +58,7 @@ def test_the_result_is_numpys_and_the_bytes_are_the_formulas(
             np.testing.assert_allclose(result, expected, rtol=1e-3)
         else:
             np.testing.assert_array_equal(result, expected)
-        assert trace.sent == SENT[algorithm](n, rank, ranks) * arrays.itemsize
+        assert (trace.sent / arrays.itemsize, trace.messages) == SENT[algorithm](n, rank, ranks)
         assert trace.handed_over == 0, "only messages: no collective of the backend"
     assert sum(trace.sent for _, trace in results) == sum(t.received for _, t in results)
 
@@ -70,7 +79,7 @@ def test_all_ranks_agree_to_the_bit_whatever_is_added(pools, ranks, algorithm):
 def test_bf16_and_arrays_with_gaps(pools, algorithm):
     def reduce_columns(group, algorithm):
         whole = torch.full((4, 6), float(group.rank + 1), dtype=torch.bfloat16)
-        all_reduce(group, whole[:, ::2], "sum", algorithm)
+        all_reduce(group, whole[:, ::2], "sum", ALGORITHMS[algorithm])
         return whole.float().numpy()
 
     for rank, whole in enumerate(pools[3](reduce_columns, algorithm)):
@@ -79,13 +88,35 @@ def test_bf16_and_arrays_with_gaps(pools, algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("ranks", [13, 16])
-def test_sixteen_ranks(algorithm, ranks):
+@pytest.mark.parametrize("ranks", [9, 13, 16])
+def test_up_to_sixteen_ranks(pools, algorithm, ranks):
     arrays = np.random.default_rng(1).integers(-9, 9, (ranks, 37))
-    results = launch(traced, arrays, "sum", algorithm, "numpy", ranks=ranks, device="cpu")
+    results = pools[ranks](traced, arrays, "sum", algorithm, "numpy")
     for rank, (result, trace) in enumerate(results):
         assert (result == arrays.sum(0)).all()
-        assert trace.sent == SENT[algorithm](37, rank, ranks) * 8
+        assert (trace.sent / 8, trace.messages) == SENT[algorithm](37, rank, ranks)
+
+
+def test_thirty_two_ranks():
+    def every_algorithm(group):
+        return [traced(group, np.eye(32, 5, dtype="int64"), "sum", a, "numpy") for a in ALGORITHMS]
+
+    for rank, of_rank in enumerate(launch(every_algorithm, ranks=32, device="cpu")):
+        for algorithm, (result, trace) in zip(ALGORITHMS, of_rank, strict=True):
+            assert (result == 1).all()
+            assert (trace.sent / 8, trace.messages) == SENT[algorithm](5, rank, 32)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "double_tree"])
+def test_long_arrays_go_in_several_messages_and_those_are_counted(pools, algorithm):
+    n = 3 * all_reduce_module.PIECE + 5
+
+    def count_long(group, algorithm, n):
+        return all_reduce_module.count(group, n, ALGORITHMS[algorithm])
+
+    counted = pools[2](count_long, algorithm, n)
+    assert counted == [SENT[algorithm](n, rank, 2) for rank in range(2)]
+    assert counted[0].messages > SENT[algorithm](5, 0, 2).messages
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16])
@@ -93,7 +124,7 @@ def test_ring_and_halving_doubling_send_the_least_there_is(ranks):
     """2n(N − 1)/N for each rank, where N divides n: Patarasuk and Yuan's lower bound."""
     n = 16 * 25
     for algorithm in ("ring", "halving_doubling"):
-        sent = {SENT[algorithm](n, rank, ranks) for rank in range(ranks)}
+        sent = {SENT[algorithm](n, rank, ranks).numbers for rank in range(ranks)}
         assert sent == {2 * n * (ranks - 1) // ranks}
 
 
@@ -109,20 +140,37 @@ def test_parts_cover_all_and_differ_by_one_at_most(n, parts):
 def test_every_rank_but_0_is_the_child_of_exactly_one(ranks):
     below = [child for rank in range(ranks) for child in children(rank, ranks)]
     assert sorted(below) == [*range(1, ranks)]
-    assert all(rank & (rank - 1) in range(rank) for rank in below), "its parent has a lower number"
+    assert all(rank in children(parent(rank), ranks) for rank in below)
+
+
+@given(ranks=st.integers(1, 70))
+def test_the_two_trees_share_the_work(ranks):
+    for tree in (0, 1):
+        above = {rank: links(rank, ranks, tree)[0] for rank in range(ranks)}
+        (root,) = [rank for rank in range(ranks) if above[rank] is None]
+        for rank in range(ranks):
+            path, at = 0, rank
+            while at != root:
+                path, at = path + 1, above[at]
+            assert path <= np.ceil(np.log2(ranks)), "few steps"
+            assert all(above[child] == rank for child in links(rank, ranks, tree)[1])
+            assert len(links(rank, ranks, tree)[1]) <= 2
+    most = max(double_tree_sent(1000, rank, ranks).numbers for rank in range(ranks))
+    assert most <= 2000, "no rank sends more than twice its array"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"algorithm": "star"}, "algorithm='star': choose one of central, naive, tree, ring"),
+        ({"op": "max", "dtype": "complex64"}, "op='max': complex numbers have no order"),
         ({"op": "mean"}, "op='mean': choose one of sum, avg"),
         ({"op": "avg"}, "op='avg' needs floating-point numbers, x has torch.int64"),
     ],
 )
 def test_a_wrong_argument_is_named_and_nothing_is_written(pools, options, message):
     def try_it(group, options):
-        x = np.arange(3)
+        x = np.arange(3).astype(options.pop("dtype", "int64"))
         try:
             all_reduce(group, x, **options)
         except ValueError as error:
@@ -131,3 +179,14 @@ def test_a_wrong_argument_is_named_and_nothing_is_written(pools, options, messag
     for said, x in pools[2](try_it, options):
         assert message in said
         assert x == [0, 1, 2]
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_different_arrays_on_different_ranks_are_named(async_op):
+    def misfit(group):
+        all_reduce(group, torch.zeros(3 + group.rank), async_op=async_op)
+
+    with pytest.raises(RankError, match="different collectives") as error:
+        launch(misfit, ranks=2, device="cpu", timeout=20)
+    for call in ("all_reduce sum by ring of float32[3]", "all_reduce sum by ring of float32[4]"):
+        assert call in str(error.value)

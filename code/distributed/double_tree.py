@@ -1,0 +1,89 @@
+"""All-reduce along two trees at once: the steps of a tree, the bytes of a ring.
+
+    x[n]{partial over ranks} → x[n], equal to the bit on every rank
+
+In one binary tree half of the ranks are leaves, which have no one to pass a result on to. In a
+second tree those are the inner ones. Each tree carries half of the array (Sanders, Speck and Träff
+2009; the trees of NCCL 2.4).
+"""
+
+from itertools import zip_longest
+
+import torch
+
+from distributed.all_reduce import PIECE, Combine, Sent, count, cut_up
+from distributed.group import Group
+from distributed.script import run_script
+from distributed.world import launch
+
+
+def double_tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
+    """Each half goes up its tree, piece by piece, and comes down again.
+
+    About 2 log₂ N steps. A rank sends at most 2n: 3n/2 where it has two children, n/2 as a leaf.
+    """
+    halves = [half.split(PIECE) for half in cut_up(x, 2)]
+    trees = [links(group.rank, group.size, tree) for tree in (0, 1)]
+    incoming = torch.empty_like(halves[1][0])
+    for pieces in zip_longest(*halves):  # one of each tree in turn: both are under way
+        for piece, (above, below) in zip(pieces, trees, strict=True):
+            if piece is not None:
+                for child in below:
+                    combine(piece, group.receive(incoming[: len(piece)], child), out=piece)
+                if above is not None:
+                    group.send(piece, above)
+    for pieces in zip_longest(*halves):
+        for piece, (above, below) in zip(pieces, trees, strict=True):
+            if piece is not None:
+                if above is not None:
+                    group.receive(piece, above)
+                for child in below:
+                    group.send(piece, child)
+
+
+def links(rank: int, ranks: int, tree: int) -> tuple[int | None, list[int]]:
+    """The rank above (None for the root) and the ranks below in the first or the second tree.
+
+    In the first tree every odd rank is a leaf. The second one is its mirror image, or with an odd
+    number of ranks the same tree moved on by one: there the odd ranks are the inner ones.
+    """
+
+    def place(of: int) -> int:
+        return of if tree == 0 else ranks - 1 - of if ranks % 2 == 0 else (of - 1) % ranks
+
+    rank_at = {place(r): r for r in range(ranks)}
+    above = {r: rank_at[up(place(r), ranks)] for r in range(ranks) if place(r) > 0}
+    return above.get(rank), [r for r in range(ranks) if above.get(r) == rank]
+
+
+def up(place: int, ranks: int) -> int:
+    """The place above in a binary tree that is in order: lower on one side, higher on the other."""
+    lowest = place & -place
+    above = (place ^ lowest) | (lowest << 1)
+    return above if above < ranks else place ^ lowest
+
+
+def double_tree_sent(n: int, rank: int, ranks: int) -> Sent:
+    numbers = messages = 0
+    for tree, length in enumerate([n // 2, n - n // 2]):
+        above, below = links(rank, ranks, tree)
+        times = len(below) + (above is not None)
+        numbers += times * length
+        messages += times * max(1, -(-length // PIECE))
+    return Sent(numbers, messages)
+
+
+def main(ranks: int = 6, n: int = 1000) -> None:
+    """Show both trees, and count what each rank sends beside the formula."""
+    counted = launch(count, n, double_tree, ranks=ranks)
+    for rank, (numbers, _) in enumerate(counted):
+        (above, below), (above2, below2) = (links(rank, len(counted), tree) for tree in (0, 1))
+        print(
+            f"rank {rank}: above {above}, below {below}; above {above2}, below {below2}; "
+            f"sent {numbers} numbers"
+        )
+    assert counted == [double_tree_sent(n, rank, len(counted)) for rank in range(len(counted))]
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,81 @@
+"""All-reduce by halving and doubling: few steps *and* few bytes.
+
+    x[n]{partial over ranks} → x[n], equal to the bit on every rank
+
+In each step two ranks swap halves of what they still work on, so log₂ N steps reduce it all, and
+as many steps in reverse order gather it. A rank count that is no power of two costs extra.
+"""
+
+import torch
+
+from distributed.all_reduce import Combine, Sent, bounds, count
+from distributed.group import Group
+from distributed.script import run_script
+from distributed.world import launch
+
+
+def halving_doubling(group: Group, x: torch.Tensor, combine: Combine) -> None:
+    """Exchange halves, then quarters …; then gather them back (Rabenseifner 2004, §2).
+
+    2 log₂ N steps; a power of two sends 2n(N − 1)/N. Of other N, some ranks hand their array to a
+    neighbour first, stand aside, and get the result last: two steps and up to n more.
+    """
+    aside = group.size - power_of_two(group.size)
+    if group.rank < 2 * aside and group.rank % 2 == 0:
+        group.send(x, group.rank + 1)
+        group.receive(x, group.rank + 1)
+        return
+    if group.rank < 2 * aside:
+        combine(x, group.receive(torch.empty_like(x), group.rank - 1), out=x)
+    place = group.rank // 2 if group.rank < 2 * aside else group.rank - aside
+    cut = bounds(x.numel(), group.size - aside)
+
+    steps = [1 << i for i in range((group.size - aside).bit_length() - 1)]
+    for half in reversed(steps):
+        partner, mine, theirs = halves(place, half, aside)
+        keep, give = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
+        combine(keep, group.exchange(give, partner, torch.empty_like(keep), partner), out=keep)
+    for half in steps:
+        partner, mine, theirs = halves(place, half, aside)
+        have, want = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
+        group.exchange(have, partner, want, partner)
+    if group.rank < 2 * aside:
+        group.send(x, group.rank - 1)
+
+
+def power_of_two(ranks: int) -> int:
+    """The largest power of two that is not larger."""
+    return 1 << (ranks.bit_length() - 1)
+
+
+def halves(place: int, half: int, aside: int) -> tuple[int, int, int]:
+    """The partner's rank, and the first parts of my half and of the partner's half."""
+    other = place ^ half
+    partner = 2 * other + 1 if other < aside else other + aside
+    return partner, place // half * half, other // half * half
+
+
+def halving_doubling_sent(n: int, rank: int, ranks: int) -> Sent:
+    aside = ranks - power_of_two(ranks)
+    if rank < 2 * aside and rank % 2 == 0:
+        return Sent(n, 1)
+    place = rank // 2 if rank < 2 * aside else rank - aside
+    cut = bounds(n, ranks - aside)
+    helps = rank < 2 * aside
+    sent, steps = n * helps, power_of_two(ranks).bit_length() - 1
+    for half in (1 << i for i in range(steps)):
+        for start in halves(place, half, aside)[1:]:
+            sent += cut[start + half] - cut[start]
+    return Sent(sent, 2 * steps + helps)
+
+
+def main(ranks: int = 6, n: int = 1000) -> None:
+    """Count what each rank sends, beside the formula."""
+    counted = launch(count, n, halving_doubling, ranks=ranks)
+    for rank, (numbers, messages) in enumerate(counted):
+        print(f"rank {rank} sent {numbers} numbers in {messages} messages")
+    assert counted == [halving_doubling_sent(n, r, len(counted)) for r in range(len(counted))]
+
+
+if __name__ == "__main__":
+    run_script(main)
