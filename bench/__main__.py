@@ -10,30 +10,34 @@ import fnmatch
 import io
 import json
 
-from bench import launching, live
+from bench import collectives, launching, live
 from bench.pairs import ROOT
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few pairs: under a minute in all")
-    parser.add_argument("--only", default="*", help="ids to run, such as 'launch/*'")
+    parser.add_argument("--only", default="*", help="ids to run, such as 'launch/*,live/*'")
     parser.add_argument("--record", help="keep the rows under this name in bench/recorded")
     options = parser.parse_args()
 
-    cases = [case for module in (launching, live) for case in module.cases()]
-    chosen = [(name, work) for name, work in cases if fnmatch.fnmatch(name, options.only)]
+    cases = [case for module in (launching, collectives, live) for case in module.cases()]
+    chosen = [
+        (name, work)
+        for name, work in cases
+        if any(fnmatch.fnmatch(name, pattern) for pattern in options.only.split(","))
+    ]
     if not chosen:
         parser.exit(2, f"--only {options.only}: choose from {', '.join(n for n, _ in cases)}\n")
 
     rows = []
-    print(f"{'':16} {'ours':>10} {'peer':>10} {'ratio':>7}   (range)        peer")
+    print(f"{'':34} {'ours':>10} {'peer':>10} {'ratio':>7}   (range)        peer")
     for _name, work in chosen:
         with contextlib.redirect_stdout(io.StringIO()):
             row = work(options.quick)
         rows.append(row)
         print(
-            f"{row['id']:16} {row['ours_s'] * 1e3:7.1f} ms {row['peer_s'] * 1e3:7.1f} ms"
+            f"{row['id']:34} {row['ours_s'] * 1e3:7.1f} ms {row['peer_s'] * 1e3:7.1f} ms"
             f" {row['ratio']:7.2f}   ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
             f"   {row['peer']}"
         )

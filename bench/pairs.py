@@ -38,6 +38,13 @@ def compare(
     `size` is in bytes.
     """
     times = [(ours(), peer()) for _ in range(pairs + 1)][1:]
+    return summary(name, times, peer_name, ranks, size)
+
+
+def summary(
+    name: str, times: list[tuple[float, float]], peer_name: str, ranks: int, size: int
+) -> dict[str, Any]:
+    """The row of `compare`, from pairs of times (ours, the peer's) in seconds."""
     ratios = [theirs / mine for mine, theirs in times]
     return {
         "id": name,
@@ -47,7 +54,7 @@ def compare(
         "ratio": statistics.median(ratios),
         "ratio_low": min(ratios),
         "ratio_high": max(ratios),
-        "pairs": pairs,
+        "pairs": len(times),
         "ranks": ranks,
         "bytes": size,
         "env": environment(),

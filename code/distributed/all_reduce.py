@@ -29,7 +29,7 @@ COMBINE: dict[str, Combine] = {
 }
 
 
-PIECE = 1 << 19  # numbers of one message around the ring: work on it while the next one comes
+PIECE = 1 << 20  # numbers of one message around the ring: work on it while the next one comes
 
 
 class Sent(NamedTuple):
@@ -66,16 +66,23 @@ def all_reduce(
 
 
 def meet(
-    group: Group, call: str, x: Any, op: str, work: Callable[[Group], Any], async_op: bool
+    group: Group,
+    call: str,
+    x: Any,
+    op: str,
+    work: Callable[[Group], Any],
+    async_op: bool,
+    out: Any = None,
 ) -> Any:
     """Check and announce a collective on x, then do its `work(group)`, now or in the background."""
     with as_tensor(x) as tensor:
         check_op(op, COMBINE, tensor)
         group.announce(call, tensor)
+    result = x if out is None else out
     if async_op:
-        return group.in_background(x, work)
+        return group.in_background(result, work)
     work(group)
-    return x
+    return result
 
 
 def cut_up(x: torch.Tensor, parts: int) -> list[torch.Tensor]:
@@ -88,6 +95,10 @@ def bounds(n: int, parts: int) -> list[int]:
     return [n * i // parts for i in range(parts + 1)]
 
 
+def others(group: Group) -> list[int]:
+    return [rank for rank in range(group.size) if rank != group.rank]
+
+
 def central(group: Group, x: torch.Tensor, combine: Combine) -> None:
     """All arrays go to rank 0, which combines them and sends the result back: a master.
 
@@ -95,9 +106,9 @@ def central(group: Group, x: torch.Tensor, combine: Combine) -> None:
     """
     if group.rank == 0:
         incoming = torch.empty_like(x)
-        for other in range(1, group.size):
+        for other in others(group):
             combine(x, group.receive(incoming, other), out=x)
-        for other in range(1, group.size):
+        for other in others(group):
             group.send(x, other)
     else:
         group.send(x, 0)
@@ -184,12 +195,11 @@ def ring(group: Group, x: torch.Tensor, combine: Combine) -> None:
 def ring_reduce_scatter(group: Group, parts: list[torch.Tensor], combine: Combine) -> None:
     """parts[N][n/N]{partial over ranks} → parts[rank] is complete, the others are spent."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    incoming = torch.empty_like(parts[-1])  # no other part is longer
     for step in range(1, group.size):
         # Add to the part that travels past. A negative index counts from the end: around the ring.
         gone, part = parts[group.rank - step], parts[group.rank - step - 1]
-        for here in group.exchanging(gone, right, incoming[: len(part)], left, PIECE):
-            combine(part[here], incoming[here], out=part[here])
+        for here, came in group.exchanging(gone, right, len(part), left, PIECE):
+            combine(part[here], came, out=part[here])
 
 
 def ring_all_gather(group: Group, parts: list[torch.Tensor]) -> None:
@@ -231,9 +241,8 @@ def main(ranks: int = 4, n: int = 1000) -> None:
     """Count what every algorithm sends, beside its formula."""
     counts = launch(lambda group: {a: count(group, n, a) for a in SENT}, ranks=ranks)
     print("(numbers, messages) that ranks 0, 1, … sent")
-    for algorithm, sent in SENT.items():
-        counted = [tuple(of_rank[algorithm]) for of_rank in counts]
-        print(f"{algorithm:16} {counted}")
+    for name, sent in SENT.items():
+        print(f"{name:8}", counted := [tuple(of_rank[name]) for of_rank in counts])
         assert counted == [sent(n, rank, len(counts)) for rank in range(len(counts))]
 
 

@@ -5,7 +5,6 @@ call: they add, average, cut up and copy arrays across all of them, and here the
 """
 
 import contextlib
-import copy
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -62,6 +61,7 @@ class Group(Transport):
         self.board = board
         self.local_size = local_size or self.size
         self._background: ThreadPoolExecutor | None = None
+        self._aside: Group | None = None
 
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Room for n numbers, where this group's collectives reach them best."""
@@ -131,10 +131,12 @@ class Group(Transport):
 
     def in_background(self, x: Any, work: Callable[["Group"], Any]) -> Handle:
         """Do `work(group)` on x beside what this rank goes on to do, one work after the other."""
-        self._background = self._background or ThreadPoolExecutor(1, "collectives")
-        aside = copy.copy(self)
-        aside.tag = 1
-        return Handle(x, self._background.submit(work, aside).result, lambda: None)
+        if self._background is None or self._aside is None:
+            self._background = ThreadPoolExecutor(1, "collectives")
+            self._aside = Group(self.device, None, self.local_size, self.backend)
+            self._aside.tag = 1
+        self._aside.trace = self.trace
+        return Handle(x, self._background.submit(work, self._aside).result, lambda: None)
 
     def announce(self, call: str, x: torch.Tensor) -> None:
         """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""

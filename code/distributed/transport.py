@@ -33,64 +33,79 @@ class Transport:
         self.device = device
         self.backend = backend  # None: the group of all ranks
         self.trace: Trace | None = None
+        # Of the last messages: gloo makes whoever lets go of one wait for its own thread, unless
+        # that has had the time of another message to be done with it.
+        self._kept: list[dist.Work] = []
+        self._room = torch.empty(0, dtype=torch.uint8, device=device)
 
     def send(self, x: Array, to: int) -> None:
         """Give x[...] to rank `to`, which must receive it: the call can wait until it does."""
-        self._check_peer("to", to)
-        with as_tensor(x) as tensor, self._traced("send") as trace:
-            dist.send(tensor, group=self.backend, tag=self.tag, group_dst=to)
-            if trace:
-                trace.count_sent(tensor.nbytes)
+        with as_tensor(x) as tensor, self._traced("send"):
+            self._start([(dist.isend, tensor, to)])[0].wait()
 
     def receive(self, x: Array, source: int) -> Array:
         """Fill x[...] with what rank `source` sends."""
-        self._check_peer("source", source)
-        with as_tensor(x) as tensor, self._traced("receive") as trace:
-            dist.recv(tensor, group=self.backend, tag=self.tag, group_src=source)
-            if trace:
-                trace.count_received(tensor.nbytes)
+        with as_tensor(x) as tensor, self._traced("receive"):
+            self._start([(dist.irecv, tensor, source)])[0].wait()
         return x
 
     def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> Array:
         """Send `outgoing` to one rank while filling `incoming` from another (or the same) one."""
-        with as_tensor(outgoing) as out, as_tensor(incoming) as into:
-            for _ in self.exchanging(out.view(-1), to, into.view(-1), source):
-                pass
+        with as_tensor(outgoing) as out, as_tensor(incoming) as into, self._traced("exchange"):
+            for work in self._start([(dist.irecv, into, source), (dist.isend, out, to)]):
+                work.wait()
         return incoming
 
     def exchanging(
-        self,
-        outgoing: torch.Tensor,
-        to: int,
-        incoming: torch.Tensor,
-        source: int,
-        piece: int | None = None,
-    ) -> Iterator[slice]:
-        """`exchange` of flat tensors, in messages of `piece` numbers (None: in one message).
+        self, outgoing: torch.Tensor, to: int, n: int, source: int, piece: int
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Send outgoing[m] while n numbers come, in messages of `piece`: where one belongs, and it.
 
-        Yields where in `incoming` a message has come, so that work on it can begin before the rest
-        is there.
+        Work on one while the next is under way. There is room for these two only: use each before
+        you ask for the next.
         """
-        self._check_peer("to", to)
-        self._check_peer("source", source)
-        with self._traced("exchange") as trace:
-            into = incoming.split(piece or max(1, len(incoming)))
-            gone = outgoing.split(piece or max(1, len(outgoing)))
-            # As one batch: under NCCL, a send that stands before its receive waits for ever.
-            calls = [self._message(dist.irecv, part, source) for part in into]
-            calls += [self._message(dist.isend, part, to) for part in gone]
-            start = 0
-            for i, work in enumerate(dist.batch_isend_irecv(calls)):
-                work.wait()
-                if i < len(into):
-                    yield slice(start, start := start + len(into[i]))
-            if trace:
-                for part in gone:
-                    trace.count_sent(part.nbytes)
-                trace.count_received(incoming.nbytes)
+        room = self.room(2, min(n, piece), outgoing.dtype)
+        come, go = (max(1, -(-length // piece)) for length in (n, len(outgoing)))
 
-    def _message(self, call: Callable[..., Any], x: torch.Tensor, peer: int) -> dist.P2POp:
-        return dist.P2POp(call, x, group=self.backend, tag=self.tag, group_peer=peer)
+        def start(i: int) -> list[dist.Work]:
+            into, out = room[i % 2][: n - i * piece], outgoing[i * piece : (i + 1) * piece]
+            calls = [(dist.irecv, into, source)] * (i < come) + [(dist.isend, out, to)] * (i < go)
+            return self._start(calls)
+
+        with self._traced("exchange"):
+            works = [start(0)]
+            for i in range(max(come, go)):
+                if i + 1 < max(come, go):
+                    works.append(start(i + 1))
+                if i < come:
+                    works[i][0].wait()
+                    here = slice(i * piece, min(n, (i + 1) * piece))
+                    yield here, room[i % 2][: here.stop - here.start]
+            for batch in works[:go]:
+                batch[-1].wait()
+
+    def room(self, k: int, n: int, dtype: torch.dtype) -> torch.Tensor:
+        """Room for [k, n] numbers, the same memory each time: to touch new memory takes longer."""
+        size = k * n * dtype.itemsize
+        if len(self._room) < size:
+            self._room = torch.empty(size, dtype=torch.uint8, device=self.device)
+        return self._room[:size].view(dtype).view(k, n)
+
+    def _start(
+        self, messages: list[tuple[Callable[..., Any], torch.Tensor, int]]
+    ) -> list[dist.Work]:
+        """Begin to send and to receive, in one batch: NCCL could not match them one by one."""
+        calls = []
+        for call, x, peer in messages:
+            self._check_peer("to" if call is dist.isend else "source", peer)
+            calls.append(dist.P2POp(call, x, group=self.backend, tag=self.tag, group_peer=peer))
+            if self.trace and call is dist.isend:
+                self.trace.count_sent(x.nbytes)
+            elif self.trace:
+                self.trace.count_received(x.nbytes)
+        self._kept, before = dist.batch_isend_irecv(calls), self._kept
+        del before  # not earlier
+        return self._kept
 
     @contextlib.contextmanager
     def _traced(self, name: str) -> Iterator[Trace | None]:

@@ -1,0 +1,219 @@
+"""The other collectives: from one rank, to one rank, and from all to all.
+
+    broadcast       x[n] of the root → x[n] everywhere
+    reduce          x[n]{partial} → x[n] at the root
+    scatter         x[N·s] at the root → out[s], another part on each rank
+    gather          x[s] of each rank → out[N·s] at the root
+    reduce_scatter  x[N·s]{partial} → out[s], another part on each rank
+    all_gather      x[s] of each rank → out[N·s] everywhere
+    all_to_all      x[N·s] → out[N·s]: part j of rank i becomes part i of rank j
+
+All are written on messages. With the all-reduce of the chapter before, these are the collectives
+that data parallelism is made of. `SENT` says what each rank sends: n is the larger of x and out.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from distributed.all_reduce import (
+    ALGORITHMS,
+    PIECE,
+    Algorithm,
+    Combine,
+    Sent,
+    children,
+    cut_up,
+    others,
+    ring_all_gather,
+    ring_reduce_scatter,
+    tree_broadcast,
+    tree_reduce,
+)
+from distributed.double_tree import double_tree
+from distributed.group import Group
+from distributed.halving_doubling import halving_doubling
+from distributed.measure import HEADER, Work, row, time_one, to_bytes
+from distributed.script import run_script
+from distributed.world import launch
+
+
+def linear_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
+    """The root sends x[n] to one rank after the other: N − 1 steps, all from one link."""
+    if group.rank != root:
+        group.receive(x, root)
+        return
+    for other in others(group):
+        group.send(x, other)
+
+
+def linear_reduce(group: Group, x: torch.Tensor, combine: Combine, root: int = 0) -> None:
+    """The root receives x[n] from one rank after the other, and combines: N − 1 steps."""
+    if group.rank != root:
+        group.send(x, root)
+        return
+    incoming = torch.empty_like(x)
+    for other in others(group):
+        combine(x, group.receive(incoming, other), out=x)
+
+
+def scatter(group: Group, x: torch.Tensor, out: torch.Tensor, root: int = 0) -> None:
+    """x[N·s] at the root → out[s]: rank r gets part r. The root sends N − 1 messages."""
+    if group.rank != root:
+        group.receive(out, root)
+        return
+    parts = cut_up(x, group.size)
+    for other in others(group):
+        group.send(parts[other], other)
+    out.copy_(parts[root])
+
+
+def gather(group: Group, x: torch.Tensor, out: torch.Tensor, root: int = 0) -> None:
+    """x[s] of each rank → out[N·s] at the root, in rank order; elsewhere out is left alone."""
+    if group.rank != root:
+        group.send(x, root)
+        return
+    parts = cut_up(out, group.size)
+    for other in others(group):
+        group.receive(parts[other], other)
+    parts[root].copy_(x)
+
+
+def reduce_scatter(group: Group, x: torch.Tensor, out: torch.Tensor, combine: Combine) -> None:
+    """x[N·s]{partial over ranks} → out[s] by a ring: N − 1 steps, half an all-reduce. x is spent.
+
+    n(N − 1)/N numbers from each rank (Patarasuk and Yuan 2009, §3).
+    """
+    parts = cut_up(x, group.size)
+    ring_reduce_scatter(group, parts, combine)
+    out.copy_(parts[group.rank])
+
+
+def all_gather(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
+    """x[s] of each rank → out[N·s] by a ring: N − 1 steps, the other half of an all-reduce."""
+    parts = cut_up(out, group.size)
+    parts[group.rank].copy_(x)
+    ring_all_gather(group, parts)
+
+
+def all_to_all(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
+    """x[N·s] → out[N·s], transposed over ranks: in step k, part to rank r + k, part from r − k.
+
+    N − 1 steps of s numbers each (Thakur et al. 2005, §3.3: pairwise exchange).
+    """
+    give, get = cut_up(x, group.size), cut_up(out, group.size)
+    get[group.rank].copy_(give[group.rank])
+    for step in range(1, group.size):
+        to, source = (group.rank + step) % group.size, (group.rank - step) % group.size
+        group.exchange(give[to], to, get[source], source)
+
+
+def linear_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
+    return Sent(n * (ranks - 1), ranks - 1) if rank == 0 else Sent(0, 0)
+
+
+def tree_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
+    messages = len(children(rank, ranks))
+    return Sent(n * messages, messages)
+
+
+def reduce_sent(n: int, rank: int, ranks: int) -> Sent:
+    """By a line or a tree: each rank but the root passes on what it has, once."""
+    return Sent(n, 1) if rank else Sent(0, 0)
+
+
+def scatter_sent(n: int, rank: int, ranks: int) -> Sent:
+    return Sent(n * (ranks - 1) // ranks, ranks - 1) if rank == 0 else Sent(0, 0)
+
+
+def gather_sent(n: int, rank: int, ranks: int) -> Sent:
+    return Sent(n // ranks, 1) if rank else Sent(0, 0)
+
+
+def reduce_scatter_sent(n: int, rank: int, ranks: int) -> Sent:
+    pieces = max(1, -(-n // ranks // PIECE))
+    return Sent(n * (ranks - 1) // ranks, pieces * (ranks - 1))
+
+
+def all_gather_sent(n: int, rank: int, ranks: int) -> Sent:
+    return Sent(n * (ranks - 1) // ranks, ranks - 1)
+
+
+def by_messages(algorithm: Algorithm) -> Work:
+    return lambda group, x, out: algorithm(group, x, torch.add)
+
+
+OPS: dict[str, dict[str, Work]] = {
+    "all_reduce": {
+        **{name: by_messages(algorithm) for name, algorithm in ALGORITHMS.items()},
+        "halving_doubling": by_messages(halving_doubling),
+        "double_tree": by_messages(double_tree),
+        "backend": lambda group, x, out: group.all_reduce(x),
+    },
+    "broadcast": {
+        "linear": lambda group, x, out: linear_broadcast(group, x),
+        "tree": lambda group, x, out: tree_broadcast(group, x),
+        "backend": lambda group, x, out: group.broadcast(x),
+    },
+    "reduce": {"linear": by_messages(linear_reduce), "tree": by_messages(tree_reduce)},
+    "scatter": {"linear": scatter},
+    "gather": {"linear": gather},
+    "reduce_scatter": {
+        "ring": lambda group, x, out: reduce_scatter(group, x, out, torch.add),
+        "backend": lambda group, x, out: group.reduce_scatter(x, out),
+    },
+    "all_gather": {
+        "ring": all_gather,
+        "backend": lambda group, x, out: group.all_gather(x, out),
+    },
+    "all_to_all": {"pairwise": all_to_all},
+}
+SENT: dict[tuple[str, str], Callable[[int, int, int], Sent]] = {
+    ("broadcast", "linear"): linear_broadcast_sent,
+    ("broadcast", "tree"): tree_broadcast_sent,
+    ("reduce", "linear"): reduce_sent,
+    ("reduce", "tree"): reduce_sent,
+    ("scatter", "linear"): scatter_sent,
+    ("gather", "linear"): gather_sent,
+    ("reduce_scatter", "ring"): reduce_scatter_sent,
+    ("all_gather", "ring"): all_gather_sent,
+    ("all_to_all", "pairwise"): all_gather_sent,
+}
+
+
+def main(
+    op: str = "all_reduce",
+    size: str = "1MB",
+    ranks: int = 4,
+    algorithm: str = "ring,backend",
+    dtype: str = "float32",
+    times: int = 11,
+    device: str = "auto",
+) -> None:
+    """Time collectives of several sizes and algorithms (lists with commas), as NCCL's tests do."""
+    sizes, names = [to_bytes(one) for one in size.split(",")], algorithm.split(",")
+    if op not in OPS:
+        raise ValueError(f"op={op!r}: choose one of {', '.join(OPS)}")
+    for name in set(names) - set(OPS[op]):
+        raise ValueError(f"algorithm={name!r}: for {op}, choose from {', '.join(OPS[op])}")
+    if not isinstance(kind := getattr(torch, dtype, None), torch.dtype) or kind.is_complex:
+        raise ValueError(f"dtype={dtype!r}: choose one of torch's, such as float32 or bfloat16")
+    if times < 1:
+        raise ValueError(f"times={times}: measure once or more")
+
+    def measure(group: Group) -> list[str]:
+        rows = []
+        for wanted in sizes:
+            n = max(1, wanted // kind.itemsize // group.size) * group.size
+            for name in names:
+                taken, right = time_one(group, OPS[op][name], op, n, kind, times)
+                rows.append(row(op, name, n * kind.itemsize, group.size, taken, right))
+        return rows
+
+    rows = launch(measure, ranks=ranks, device=device, timeout=None)[0]
+    print("\n".join([HEADER, *rows]))
+    assert not any("WRONG" in line for line in rows), "some numbers are wrong"
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,92 @@
+"""All-reduce over many hosts: shared memory inside each, a ring between them.
+
+    x[n]{partial over ranks} → x[n], equal to the bit on every rank
+
+Links between hosts are the slow ones. So the L ranks of a host first add up among themselves, and
+each then speaks for one L-th of the array with its counterparts on the other hosts.
+"""
+
+from typing import Any
+
+import torch
+
+from distributed.all_reduce import COMBINE, Sent, meet, ring, ring_sent
+from distributed.group import Group
+from distributed.script import run_script
+from distributed.shared_memory import SharedGroup
+from distributed.trace import Trace
+from distributed.transport import as_tensor
+from distributed.world import launch
+
+
+class HierarchicalGroup(Group):
+    """`group`, with an all-reduce that sends as little as it can from host to host.
+
+    Each host has `per_host` consecutive ranks: `group.local_size`, if not given. Give fewer, and
+    one machine plays several hosts. Raises ValueError where hosts do not come out even.
+    """
+
+    def __init__(self, group: Group, per_host: int | None = None):
+        per_host = per_host or group.local_size
+        if group.size % per_host or group.local_size % per_host:
+            raise ValueError(f"per_host={per_host}: {group.size} ranks do not make such hosts")
+        super().__init__(group.device, group.board, group.local_size, group.backend)
+        self.trace = group.trace
+        self.inside = SharedGroup(group.split(group.rank // per_host))
+        self.between = group.split(group.rank % per_host)
+        self._shared = torch.empty(0)
+
+    def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
+        """x[...]{partial over ranks} → x[...].
+
+        Between hosts each rank sends 2(n/L)(H − 1)/H, for H hosts of L ranks.
+        """
+
+        def work(_: Group) -> None:
+            self.between.trace = self.trace
+            within = "sum" if op == "avg" else op
+            with as_tensor(x) as tensor:
+                part = -(-tensor.numel() // self.inside.size)
+                whole = self._room_inside(part * self.inside.size, tensor.dtype)
+                mine = whole[part * self.inside.rank :][:part]
+                whole[: tensor.numel()].copy_(tensor.view(-1))
+                self.inside.reduce_scatter(whole, mine, within)
+                ring(self.between, mine, COMBINE[op])
+                self.inside.all_gather(mine, whole)
+                tensor.view(-1).copy_(whole[: tensor.numel()])
+                if op == "avg":
+                    tensor /= self.size
+
+        return meet(self, f"all_reduce {op} by hosts", x, op, work, async_op)
+
+    def _room_inside(self, n: int, dtype: torch.dtype) -> torch.Tensor:
+        """x[n] in the host's shared memory, the same each time if it is large enough."""
+        if self._shared.nbytes < n * dtype.itemsize:
+            self._shared = self.inside.empty(n * dtype.itemsize, torch.uint8)
+        return self._shared[: n * dtype.itemsize].view(dtype)
+
+
+def hierarchical_sent(n: int, rank: int, ranks: int, per_host: int) -> Sent:
+    """What a rank sends to other hosts: a ring's share of its part of the array."""
+    hosts = ranks // per_host
+    return ring_sent(-(-n // per_host), rank // per_host, hosts)
+
+
+def main(ranks: int = 4, per_host: int = 2, n: int = 1000) -> None:
+    """Let one machine play several hosts, and count what goes between them."""
+
+    def count(group: Group) -> Sent:
+        hierarchy = HierarchicalGroup(group, per_host)
+        hierarchy.trace = trace = Trace(group.rank)
+        x = torch.full((n,), float(group.rank))
+        hierarchy.all_reduce(x)
+        assert (x == sum(range(group.size))).all()
+        return Sent(trace.sent // 4, trace.messages)
+
+    for rank, counted in enumerate(counts := launch(count, ranks=ranks)):
+        print(f"rank {rank} sent {counted.numbers} of {n} numbers to other hosts")
+        assert counted == hierarchical_sent(n, rank, len(counts), per_host)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,122 @@
+"""Time a collective, and say how fast that is.
+
+`time` alone tells little: the same collective takes longer for more bytes and on more ranks. The
+*algorithm bandwidth* is size / time. The *bus bandwidth* also counts how often each byte must cross
+a link of each rank, at least, and so can be compared with the speed of the link (NCCL's tests,
+PERFORMANCE.md).
+"""
+
+import re
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from distributed.group import Group
+
+Work = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+# bus bandwidth ÷ algorithm bandwidth: how often each byte crosses each rank's link, at least
+CROSSINGS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
+    "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
+    "all_gather": lambda ranks: (ranks - 1) / ranks,
+    "all_to_all": lambda ranks: (ranks - 1) / ranks,
+    "scatter": lambda ranks: (ranks - 1) / ranks,
+    "gather": lambda ranks: (ranks - 1) / ranks,
+    "broadcast": lambda ranks: 1,
+    "reduce": lambda ranks: 1,
+}
+
+
+def to_bytes(size: str | int) -> int:
+    """ "64MB" → 64,000,000; "64MiB" → 67,108,864. Raises ValueError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]i?B|B)?", str(size))
+    if not match:
+        raise ValueError(f"size={size!r}: write it like 64MB (10⁶ bytes) or 64MiB (2²⁰ bytes)")
+    return int(float(match[1]) * UNITS[match[2] or ""])
+
+
+def seconds(
+    group: Group, work: Callable[[], object], times: int = 11, warm_up: int = 1
+) -> list[float]:
+    """How long `work()` takes, each time, until the last rank has done it (s)."""
+    taken = torch.empty(warm_up + times, dtype=torch.float64)
+    for i in range(warm_up + times):
+        group.barrier()
+        started = time.perf_counter()
+        work()
+        if group.device.type == "cuda":
+            torch.cuda.synchronize(group.device)
+        taken[i] = time.perf_counter() - started
+    return Group.all_reduce(group, taken.to(group.device), op="max").tolist()[warm_up:]
+
+
+def buffers(group: Group, op: str, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """x and out of one collective on n numbers; each rank's x differs, and so does each part."""
+    whole = (torch.arange(n, device=group.device) % 5 + group.rank).to(dtype)
+    part = n // group.size
+    small_x, small_out = op in ("gather", "all_gather"), op in ("scatter", "reduce_scatter")
+    x = whole[:part].clone() if small_x else whole
+    return x, torch.zeros_like(whole[:part] if small_out else whole)
+
+
+def is_right(group: Group, op: str, n: int, x: torch.Tensor, out: torch.Tensor) -> bool:
+    """Whether x and out are what the collective should have made of all ranks' `buffers`."""
+    s, r = n // group.size, group.rank
+    ranks = torch.arange(group.size, device=x.device)
+    all_x = torch.arange(n, device=x.device) % 5 + ranks[:, None]
+    total, mine = all_x.sum(0), slice(r * s, (r + 1) * s)
+    got, expected = {
+        "all_reduce": (x, total),
+        "reduce": (x if r == 0 else total, total),
+        "broadcast": (x, all_x[0]),
+        "scatter": (out, all_x[0, mine]),
+        "reduce_scatter": (out, total[mine]),
+        "gather": (out, all_x[:, :s].reshape(-1) if r == 0 else torch.zeros_like(out)),
+        "all_gather": (out, all_x[:, :s].reshape(-1)),
+        "all_to_all": (out, all_x[:, mine].reshape(-1)),
+    }[op]
+    return bool((got == expected.to(x.dtype)).all())
+
+
+def time_one(
+    group: Group, work: Work, op: str, n: int, dtype: torch.dtype, times: int
+) -> tuple[list[float], bool]:
+    """How long `work(group, x, out)` took (s), and whether every rank got what it should."""
+    x, out = buffers(group, op, n, dtype)
+    work(group, x, out)
+    wrong = torch.tensor([not is_right(group, op, n, x, out)], dtype=torch.int32)
+    wrong = group.all_reduce(wrong.to(group.device))
+    x.zero_()  # summed again and again, other numbers would grow
+    return seconds(group, lambda: work(group, x, out), times), not wrong.item()
+
+
+def row(op: str, algorithm: str, size: int, ranks: int, times: Sequence[float], right: bool) -> str:
+    """One line of the table, in the manner of NCCL's tests."""
+    median = statistics.median(times)
+    bandwidth = size / median / 1e9
+    bus = bandwidth * CROSSINGS[op](ranks)
+    ok = "ok" if right else "WRONG"
+    return f"{size:>13,} {algorithm:>16} {median * 1e6:>12,.0f} {bandwidth:>9.3f} {bus:>9.3f}  {ok}"
+
+
+HEADER = f"{'bytes':>13} {'algorithm':>16} {'time (µs)':>12} {'alg GB/s':>9} {'bus GB/s':>9}  check"
+
+
+def fit(steps: Sequence[float], sizes: Sequence[float], times: Sequence[float]) -> np.ndarray:
+    """α (s) and β (s/byte) with α·steps + β·sizes closest to times, as a part of each; none < 0."""
+    a = np.column_stack([steps, sizes]) / np.asarray(times)[:, None]
+    best, error = np.zeros(2), np.inf
+    for columns in ([0, 1], [0], [1]):  # the best of those that keep what they use above 0
+        found, *_ = np.linalg.lstsq(a[:, columns], np.ones(len(a)), rcond=None)
+        both = np.zeros(2)
+        both[columns] = found
+        left = float(((a @ both - 1) ** 2).sum())
+        if (found > 0).all() and left < error:
+            best, error = both, left
+    return best

@@ -1,0 +1,89 @@
+"""A group whose collectives are made of this book's own messages, so that every byte is counted.
+
+The backend's collectives move their bytes where Python does not see them. With a `RingGroup` in
+its place, a program's trace says what each rank really sent.
+"""
+
+from typing import Any
+
+import torch
+
+from distributed.all_reduce import COMBINE, Sent, all_reduce, meet, ring_sent, tree_broadcast
+from distributed.collectives import all_gather, all_gather_sent, reduce_scatter, reduce_scatter_sent
+from distributed.group import Group
+from distributed.script import run_script
+from distributed.trace import Trace
+from distributed.transport import as_tensor
+from distributed.world import launch
+
+
+class RingGroup(Group):
+    """`group`, with collectives around a ring (broadcast: down a binomial tree)."""
+
+    def __init__(self, group: Group):
+        super().__init__(group.device, group.board, group.local_size, group.backend)
+        self.trace = group.trace
+
+    def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
+        """x[...]{partial over ranks} → x[...]; each rank sends 2n(N − 1)/N."""
+        return all_reduce(self, x, op, "ring", async_op)
+
+    def reduce_scatter(
+        self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
+    ) -> Any:
+        """x[N·s]{partial over ranks} → out[s]; each rank sends (N − 1)s. x is spent."""
+        self._check_parts(x, out)
+
+        def work(group: Group) -> None:
+            reduce_scatter(group, x.view(-1), out.view(-1), COMBINE[op])
+            if op == "avg":
+                out.div_(group.size)
+
+        return meet(self, f"reduce_scatter {op}", x, op, work, async_op, out)
+
+    def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
+        """x[s] of each rank → out[N·s]; each rank sends (N − 1)s."""
+        self._check_parts(out, x)
+
+        def work(group: Group) -> None:
+            all_gather(group, x.contiguous().view(-1), out.view(-1))
+
+        return meet(self, "all_gather", x, "sum", work, async_op, out)
+
+    def broadcast(self, x: Any, source: int = 0, async_op: bool = False) -> Any:
+        """x[...] of rank `source` → x[...] on every rank; a rank sends n to each child."""
+        self._check_rank("source", source)
+
+        def work(group: Group) -> None:
+            with as_tensor(x) as tensor:
+                tree_broadcast(group, tensor.view(-1), source)
+
+        return meet(self, f"broadcast from {source}", x, "sum", work, async_op)
+
+
+def main(ranks: int = 4, n: int = 1000) -> None:
+    """An all-reduce is a reduce-scatter and an all-gather: the counter says so."""
+    n -= n % ranks
+
+    def count(group: Group) -> list[Sent]:
+        rings, x = RingGroup(group), torch.ones(n)
+        part, counted = torch.empty(n // group.size), []
+        for call in (
+            lambda: rings.reduce_scatter(x, part),
+            lambda: rings.all_gather(part, x),
+            lambda: rings.all_reduce(x),
+        ):
+            rings.trace = trace = Trace(group.rank)
+            call()
+            counted.append(Sent(trace.sent // 4, trace.messages))
+        return counted
+
+    for rank, (scattered, gathered, reduced) in enumerate(launch(count, ranks=ranks)):
+        print(f"rank {rank}: {scattered.numbers} + {gathered.numbers} = {reduced.numbers} numbers")
+        assert reduced == ring_sent(n, rank, ranks)
+        assert scattered == reduce_scatter_sent(n, rank, ranks)
+        assert gathered == all_gather_sent(n, rank, ranks)
+
+
+if __name__ == "__main__":
+    run_script(main)

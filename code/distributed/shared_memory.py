@@ -1,0 +1,250 @@
+"""Collectives inside one host: ranks that read each other's memory.
+
+    x[n]{partial over ranks} → x[n], equal to the bit on every rank
+
+Ranks of one host need no messages: they read and write each other's memory. A `SharedGroup` has the
+methods of a `Group`. What its `empty` makes is reduced where it stands, all else is copied there.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from distributed.all_reduce import COMBINE, cut_up, others
+from distributed.group import Group, Handle, check_op
+from distributed.script import run_script
+from distributed.transport import as_tensor
+from distributed.world import launch
+
+OFFSETS = 1 << 40  # more than a buffer has bytes
+
+
+class Shared:
+    """As many bytes on every rank of a host, which all of them can read and write."""
+
+    def __init__(self, group: Group, size: int):
+        if not hasattr(os, "memfd_create"):
+            raise ValueError("shared memory between ranks needs Linux (memfd_create)")
+        file = os.memfd_create(f"rank {group.rank}")  # without a name: nothing is ever left behind
+        os.truncate(file, size)
+        whose = torch.zeros(group.size, 2, dtype=torch.int64)
+        whose[group.rank] = torch.tensor([os.getpid(), file])
+        Group.all_reduce(group, whose)
+        paths = [f"/proc/{process}/fd/{opened}" for process, opened in whose.tolist()]
+        self.buffers = [
+            torch.from_file(path, shared=True, size=size, dtype=torch.uint8) for path in paths
+        ]
+        self.mine = self.buffers[group.rank]
+        group.barrier()  # all have opened all
+        os.close(file)
+
+    def offset(self, x: torch.Tensor) -> int | None:
+        """At which byte of this rank's buffer x begins; None if x is not in there."""
+        start = x.data_ptr() - self.mine.data_ptr()
+        return start if 0 <= start <= start + x.nbytes <= self.mine.nbytes else None
+
+    def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:
+        """What `rank` has there, in the dtype and shape of x."""
+        return self.buffers[rank][offset : offset + x.nbytes].view(x.dtype).view(x.shape)
+
+
+class Meeting:
+    """Where ranks of a host wait for each other, and tell each other a number."""
+
+    def __init__(self, group: Group):
+        shared = Shared(group, 3 * 8)
+        self.slates = [buffer.view(torch.int64).numpy() for buffer in shared.buffers]
+        self.mine = self.slates[group.rank]
+        self.number, self.told = 0, 0
+
+    def wait(self) -> None:
+        """Nobody passes before all have come: each writes how often it came, reads the others'."""
+        self.number += 1
+        self.mine[0] = self.number
+        for slate in self.slates:
+            tries = 0
+            while slate[0] < self.number:
+                tries += 1
+                # Whoever we wait for may need this core: let it go, and for longer after a while.
+                time.sleep(0 if tries < 200 else 20e-6)
+
+    def tell(self, number: int) -> list[int]:
+        """Every rank's number, in rank order. Two places, in turns: one may still be read."""
+        self.told += 1
+        place = 1 + self.told % 2
+        self.mine[place] = number
+        self.wait()
+        return [int(slate[place]) for slate in self.slates]
+
+
+class SharedGroup(Group):
+    """The ranks of `group`, all on one host, with collectives over shared memory.
+
+    Messages are as in `group`. Raises ValueError where ranks are on several hosts, or where tensors
+    are on GPUs.
+    """
+
+    block = 1 << 15  # numbers: they stay in a processor's cache while all ranks' are added
+
+    def __init__(self, group: Group, scratch: int = 1 << 22):
+        if group.local_size < group.size or group.device.type != "cpu":
+            raise ValueError("group: shared memory needs all ranks on one host, and CPU tensors")
+        super().__init__(group.device, group.board, group.local_size, group.backend)
+        self.trace = group.trace
+        self.meeting = Meeting(group)
+        # Two, used in turns: a rank can fill one while others still read the other.
+        self.scratch = [Shared(group, scratch), Shared(group, scratch)]
+        self.resident: list[Shared] = []
+        self.last: Handle | None = None
+
+    def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """x[n] in shared memory. Every rank must call it, with the same n and dtype."""
+        self.resident.append(Shared(self, max(1, n * dtype.itemsize)))
+        return self.resident[-1].mine[: n * dtype.itemsize].view(dtype)
+
+    def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
+        """x[...]{partial over ranks} → x[...]: each rank adds up one part, and all copy it."""
+
+        def work(flat: torch.Tensor) -> None:
+            for here, of_ranks in self.at_hand(flat.view(1, -1)):
+                parts = [cut_up(view[0], self.size) for view in of_ranks]
+                mine = [of_rank[self.rank] for of_rank in parts]
+                if of_ranks[self.rank].data_ptr() == flat.data_ptr():  # x is shared
+                    self.add_up(mine, op, to=[mine[self.rank], *mine])
+                else:
+                    whole = cut_up(flat[here], self.size)
+                    self.add_up(mine, op, to=[whole[self.rank], mine[self.rank]])
+                    self.meeting.wait()
+                    for rank in others(self):
+                        whole[rank].copy_(parts[rank][rank])
+
+        return self._in_order(f"all_reduce {op}", x, x, work, async_op, op)
+
+    def reduce_scatter(
+        self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
+    ) -> Any:
+        """x[N·s]{partial over ranks} → out[s]: rank r adds up the r-th of N equal parts."""
+        self._check_parts(x, out)
+
+        def work(flat: torch.Tensor) -> None:
+            for here, of_ranks in self.at_hand(flat.view(self.size, -1)):
+                self.add_up([view[self.rank] for view in of_ranks], op, to=[out.view(-1)[here]])
+
+        return self._in_order(f"reduce_scatter {op}", x, out, work, async_op, op)
+
+    def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
+        """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
+        self._check_parts(out, x)
+
+        def work(flat: torch.Tensor) -> None:
+            for here, of_ranks in self.at_hand(flat.view(1, -1)):
+                for target, view in zip(out.view(self.size, -1), of_ranks, strict=True):
+                    target[here].copy_(view[0])
+
+        return self._in_order("all_gather", x, out, work, async_op)
+
+    def broadcast(self, x: Any, source: int = 0, async_op: bool = False) -> Any:
+        """x[...] of rank `source` → x[...] on every rank."""
+        self._check_rank("source", source)
+
+        def work(flat: torch.Tensor) -> None:
+            for here, of_ranks in self.at_hand(flat.view(1, -1)):
+                if self.rank != source:
+                    flat[here].copy_(of_ranks[source][0])
+
+        return self._in_order(f"broadcast from {source}", x, x, work, async_op)
+
+    def at_hand(self, x: torch.Tensor) -> Iterator[tuple[slice, list[torch.Tensor]]]:
+        """What every rank has of x[k, s]: where along s, and N of [k, there].
+
+        What is shared, on all ranks, is at hand as a whole, and left alone until all have read it.
+        Anything else is copied into shared memory, a chunk at a time.
+        """
+        places = self.meeting.tell(self.place(x))
+        if min(places) >= 0:
+            found = enumerate(divmod(place, OFFSETS) for place in places)
+            yield slice(None), [self.resident[i].view(rank, at, x) for rank, (i, at) in found]
+            self.meeting.wait()
+            return
+        k, s = x.shape
+        width = self.scratch[0].mine.nbytes // (k * x.itemsize)
+        for start in range(0, s, width):
+            chunk = x[:, start : start + width]
+            room = self.scratch[0]
+            room.view(self.rank, 0, chunk).copy_(chunk)
+            self.scratch.reverse()
+            self.meeting.wait()
+            here = slice(start, start + width)
+            yield here, [room.view(rank, 0, chunk) for rank in range(self.size)]
+
+    def place(self, x: torch.Tensor) -> int:
+        """Where x is in shared memory, as one number; -1 if it is not there."""
+        for i, shared in enumerate(self.resident):
+            if (offset := shared.offset(x)) is not None:
+                return i * OFFSETS + offset
+        return -1
+
+    def add_up(self, sources: list[torch.Tensor], op: str, to: list[torch.Tensor]) -> None:
+        """All ranks' sources[N][n] → to[0][n], and copied to the others; block by block."""
+        combine, total = COMBINE[op], to[0]
+        first, *rest = sources[self.rank :] + sources[: self.rank]  # ours can be where it adds up
+        for start in range(0, len(total), self.block):
+            here = slice(start, start + self.block)
+            sum_here = total[here]
+            if rest:
+                combine(first[here], rest[0][here], out=sum_here)
+            elif first.data_ptr() != total.data_ptr():
+                sum_here.copy_(first[here])
+            for source in rest[1:]:
+                combine(sum_here, source[here], out=sum_here)
+            if op == "avg":
+                sum_here /= self.size
+            for target in to[1:]:
+                if target.data_ptr() != total.data_ptr():
+                    target[here].copy_(sum_here)
+
+    def _in_order(
+        self,
+        call: str,
+        x: Any,
+        result: Any,
+        work: Callable[[torch.Tensor], None],
+        async_op: bool,
+        op: str = "sum",
+    ) -> Any:
+        """Do `work` on flat x after all that was begun before: memory and barrier are one each."""
+
+        def traced(_: Group) -> None:
+            with as_tensor(x) as tensor, self._traced(call) as trace:
+                work(tensor.view(-1))
+                if trace:
+                    trace.handed_over += tensor.nbytes
+
+        with as_tensor(x) as tensor:
+            check_op(op, COMBINE, tensor)
+            self.announce(call, tensor)
+        if not async_op and (self.last is None or self.last.done):
+            traced(self)
+            return result
+        self.last = self.in_background(result, traced)
+        return self.last if async_op else self.last.wait()
+
+
+def main(ranks: int = 4, n: int = 1_000_000) -> None:
+    """Reduce a tensor that lives in shared memory, and one that does not."""
+
+    def both(group: Group) -> float:
+        shared = SharedGroup(group)
+        for x in (shared.empty(n), torch.empty(n)):
+            shared.all_reduce(x.fill_(group.rank))
+            assert (x == sum(range(group.size))).all()
+        return x[0].item()
+
+    print("the sum, on every rank:", launch(both, ranks=ranks))
+
+
+if __name__ == "__main__":
+    run_script(main)

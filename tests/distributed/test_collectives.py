@@ -1,0 +1,193 @@
+"""The other collectives: what they make, what they send, and the table that times them."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributed import collectives
+from distributed.all_reduce import COMBINE, tree_broadcast, tree_reduce
+from distributed.collectives import OPS, SENT
+from distributed.measure import buffers, fit, is_right, to_bytes
+from distributed.ring_group import RingGroup
+from distributed.trace import Trace
+from distributed.world import RankError, launch
+
+ROOTED = {
+    ("broadcast", "linear"): collectives.linear_broadcast,
+    ("broadcast", "tree"): tree_broadcast,
+    ("reduce", "linear"): collectives.linear_reduce,
+    ("reduce", "tree"): tree_reduce,
+}
+
+
+def traced(group, op, algorithm, array, root, reduction):
+    """One collective on numpy's array of this rank: x, out and what was sent."""
+    x = torch.from_numpy(array[group.rank].copy())
+    s = len(x) // group.size
+    group.trace = trace = Trace(group.rank)
+    combine = COMBINE[reduction]
+    if op == "broadcast":
+        out = x
+        ROOTED[op, algorithm](group, x, root)
+    elif op == "reduce":
+        out = x
+        ROOTED[op, algorithm](group, x, combine, root)
+    elif op in ("gather", "all_gather"):
+        out = torch.zeros_like(x)
+        arguments = [root] if op == "gather" else []
+        getattr(collectives, op)(group, x[:s].clone(), out, *arguments)
+    else:
+        out = torch.zeros(s if "scatter" in op else len(x), dtype=x.dtype)
+        arguments = {"scatter": [root], "reduce_scatter": [combine], "all_to_all": []}[op]
+        getattr(collectives, op)(group, x, out, *arguments)
+    group.trace = None
+    return out.numpy(), (trace.sent // x.itemsize, trace.messages)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    ranks=st.integers(1, 8),
+    s=st.integers(0, 40),
+    which=st.sampled_from([*SENT]),
+    dtype=st.sampled_from(["float64", "float32", "float16", "int64"]),
+    reduction=st.sampled_from(["sum", "max", "min"]),
+    data=st.data(),
+)
+def test_every_collective_is_what_numpy_says_and_sends_what_its_formula_says(
+    pools, ranks, s, which, dtype, reduction, data
+):
+    op, algorithm = which
+    root = data.draw(st.integers(0, ranks - 1))
+    n = s * ranks
+    arrays = np.random.default_rng(n).integers(-9, 9, (ranks, n)).astype(dtype)
+    total = getattr(np, reduction)(arrays, axis=0)
+    results = pools[ranks](traced, op, algorithm, arrays, root, reduction)
+    for rank, (out, sent) in enumerate(results):
+        part = slice(rank * s, (rank + 1) * s)
+        expected = {
+            "broadcast": arrays[root],
+            "reduce": total if rank == root else None,
+            "scatter": arrays[root, part],
+            "gather": arrays[:, :s].reshape(-1) if rank == root else np.zeros(n),
+            "reduce_scatter": total[part],
+            "all_gather": arrays[:, :s].reshape(-1),
+            "all_to_all": arrays[:, part].reshape(-1),
+        }[op]
+        if expected is not None:
+            np.testing.assert_array_equal(out, expected)
+        # The formulas take the root as rank 0.
+        place = rank if op in ("reduce_scatter", "all_gather", "all_to_all") else None
+        place = (rank - root) % ranks if place is None else place
+        assert sent == SENT[which](n, place, ranks)
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_a_ring_group_is_a_group_that_counts(pools, ranks, async_op):
+    def all_four(group, async_op):
+        rings = RingGroup(group)
+        done = (lambda handle: handle.wait()) if async_op else (lambda result: result)
+        x = torch.arange(12.0) + group.rank
+        rings.trace = trace = Trace(group.rank)
+        part = done(rings.reduce_scatter(x.clone(), torch.empty(12 // group.size), "avg", async_op))
+        whole = done(rings.all_gather(part, torch.empty(12), async_op))
+        mean = done(rings.all_reduce(x.clone(), "avg", async_op))
+        last = done(rings.broadcast(x.numpy().copy(), group.size - 1, async_op))
+        return whole.tolist(), mean.tolist(), last.tolist(), trace.sent, trace.handed_over
+
+    mean = [i + (ranks - 1) / 2 for i in range(12)]
+    total = 0
+    for whole, reduced, last, sent, handed_over in pools[ranks](all_four, async_op):
+        assert whole == reduced == mean
+        assert last == [i + ranks - 1 for i in range(12)]
+        assert handed_over == 0, "only messages"
+        total += sent
+    # An all-reduce moves 2(N − 1)n numbers in all, its two halves as many, a broadcast (N − 1)n.
+    assert total == 4 * 12 * (ranks - 1) * (2 + 2 + 1)
+
+
+@pytest.mark.parametrize(("op", "algorithm"), [(op, a) for op in OPS for a in OPS[op]])
+def test_the_tables_check_notices_a_wrong_number(pools, op, algorithm):
+    def check(group, op, algorithm):
+        x, out = buffers(group, op, 12, torch.float32)
+        OPS[op][algorithm](group, x, out)
+        right = is_right(group, op, 12, x, out)
+        x[-1] += 1
+        out[-1] += 1
+        return right, is_right(group, op, 12, x, out)
+
+    rights, wrongs = zip(*pools[3](check, op, algorithm), strict=True)
+    assert all(rights)
+    assert not wrongs[0]
+
+
+def run_table(*options):
+    command = [sys.executable, "-m", "distributed.collectives", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100)
+
+
+def test_the_table_from_the_command_line():
+    done = run_table(
+        "--size", "4KB,3MB", "--ranks", "3", "--algorithm", "ring,backend", "--times", "2"
+    )
+    lines = done.stdout.splitlines()
+    assert lines[0] == "3 ranks · gloo · CPU"
+    assert lines[1].split()[:2] == ["bytes", "algorithm"]
+    rows = [line.split() for line in lines[2:]]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [
+        ("3,996", "ring", "ok"), ("3,996", "backend", "ok"),
+        ("3,000,000", "ring", "ok"), ("3,000,000", "backend", "ok"),
+    ]  # fmt: skip
+    for _, _, microseconds, algorithm_bandwidth, bus_bandwidth, _ in rows[2:]:
+        seconds = float(microseconds.replace(",", "")) / 1e6
+        assert float(algorithm_bandwidth) == pytest.approx(3e6 / seconds / 1e9, rel=0.01, abs=1e-3)
+        assert float(bus_bandwidth) == pytest.approx(4 / 3 * float(algorithm_bandwidth), abs=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--op", "reduce_all"], "op='reduce_all': choose one of all_reduce, broadcast"),
+        (["--algorithm", "star"], "algorithm='star': for all_reduce, choose from central"),
+        (["--size", "many"], "size='many': write it like 64MB"),
+        (["--dtype", "decimal"], "dtype='decimal': choose one of torch's"),
+        (["--times", "0"], "times=0: measure once or more"),
+        (["--ranks", "0"], "ranks=0: a world has 1 rank or more"),
+    ],
+)
+def test_nonsense_on_the_command_line_is_one_clear_line(options, message):
+    done = run_table(*options)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+
+
+def test_sizes_are_decimal_unless_said():
+    assert [to_bytes(x) for x in ("64MB", "64MiB", "1.5KB", 7, "3 GB")] == [
+        64_000_000, 67_108_864, 1500, 7, 3_000_000_000
+    ]  # fmt: skip
+
+
+@given(alpha=st.floats(1e-6, 1e-3), beta=st.floats(1e-11, 1e-8))
+def test_the_fit_finds_what_the_times_were_made_of(alpha, beta):
+    steps, sizes = np.array([1, 2, 6, 6, 30]), np.array([1e3, 1e6, 4e4, 1e7, 64e6])
+    found = fit(steps, sizes, alpha * steps + beta * sizes)
+    np.testing.assert_allclose(found, [alpha, beta], rtol=1e-3)
+
+
+def test_the_fit_gives_no_negative_cost():
+    assert (fit([1, 1], [1e6, 2e6], [2e-3, 1e-3]) >= 0).all()
+
+
+def test_ranks_that_call_different_collectives_of_ours_are_told():
+    def misfit(group):
+        rings = RingGroup(group)
+        rings.all_reduce(torch.ones(4)) if group.rank else rings.broadcast(torch.ones(4))
+
+    with pytest.raises(RankError, match="different collectives"):
+        launch(misfit, ranks=2, device="cpu", timeout=20)

@@ -1,0 +1,165 @@
+"""Collectives over shared memory, and over hosts: as the backend's, to the number."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
+from distributed.shared_memory import SharedGroup
+from distributed.trace import Trace
+from distributed.world import RankError, launch
+
+NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
+
+
+def place(shared, array, resident):
+    """A copy of the array, in shared memory or not."""
+    x = torch.from_numpy(array.copy())
+    return shared.empty(x.numel(), x.dtype).copy_(x) if resident else x
+
+
+def shared_all_reduce(group, arrays, op, resident, async_op, scratch):
+    shared = SharedGroup(group, scratch)
+    x = place(shared, arrays[group.rank], resident)
+    result = shared.all_reduce(x, op, async_op)
+    return np.asarray(result.wait() if async_op else result)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ranks=st.integers(1, 5),
+    n=st.one_of(st.integers(0, 20), st.integers(0, 3000)),
+    op=st.sampled_from([*NUMPY]),
+    dtype=st.sampled_from(["float64", "float32", "float16", "int64"]),
+    resident=st.booleans(),
+    async_op=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_all_reduce_is_numpys_wherever_the_tensors_live(
+    pools, ranks, n, op, dtype, resident, async_op, seed
+):
+    op = "sum" if op == "avg" and dtype == "int64" else op
+    arrays = np.random.default_rng(seed).choice([-2, -1, 1, 2], (ranks, n)).astype(dtype)
+    results = pools[ranks](shared_all_reduce, arrays, op, resident, async_op, 1024)
+    expected = NUMPY[op](arrays.astype("float64"), axis=0)
+    for result in results:
+        assert result.dtype == dtype
+        np.testing.assert_allclose(result, expected, rtol=1e-3 if op == "avg" else 0)
+        assert result.tobytes() == results[0].tobytes(), "equal to the bit"
+
+
+def several(group, arrays):
+    """All collectives, one after the other, on tensors here and there."""
+    shared = SharedGroup(group, 256)
+    whole = place(shared, arrays[group.rank], True)
+    copied = torch.from_numpy(arrays[group.rank].copy())
+    part = shared.empty(len(whole) // group.size, whole.dtype)
+    got = []
+    for x in (whole, copied):
+        got.append(shared.reduce_scatter(x, part).clone())
+        got.append(shared.all_gather(part, torch.empty_like(x)))
+        # Each rank's part of its own buffer: at another place on every rank.
+        mine = x[group.rank * len(part) :][: len(part)]
+        got.append(shared.all_gather(mine, torch.empty_like(x)))
+        got.append(shared.broadcast(x.clone(), source=group.size - 1))
+    return [np.asarray(x) for x in got]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_parts_and_broadcasts_from_any_place(pools, ranks):
+    arrays = np.random.default_rng(ranks).integers(-9, 9, (ranks, 210 * ranks)).astype("float64")
+    total = arrays.sum(0)
+    parts = total.reshape(ranks, -1)
+    own = np.concatenate([arrays[r].reshape(ranks, -1)[r] for r in range(ranks)])
+    for rank, got in enumerate(pools[ranks](several, arrays)):
+        for part, gathered, own_parts, last in (got[:4], got[4:]):
+            np.testing.assert_array_equal(part, parts[rank])
+            np.testing.assert_array_equal(gathered, total)
+            np.testing.assert_array_equal(own_parts, own)
+            np.testing.assert_array_equal(last, arrays[-1])
+
+
+def test_a_tensor_that_is_shared_on_some_ranks_only_is_copied(pools):
+    def mixed(group):
+        shared = SharedGroup(group)
+        there = shared.empty(5).fill_(1.0)
+        return shared.all_reduce(there if group.rank else torch.ones(5)).tolist()
+
+    assert pools[3](mixed) == [[3.0] * 5] * 3
+
+
+def test_many_at_once_stay_in_order(pools):
+    def storm(group):
+        shared = SharedGroup(group, 512)
+        xs = [torch.full((100 + i,), float(group.rank + i)) for i in range(30)]
+        handles = [shared.all_reduce(x, async_op=True) for x in xs[:20]]
+        now = [shared.all_reduce(x)[0].item() for x in xs[20:]]  # waits for those before it
+        return [handle.wait()[0].item() for handle in handles] + now
+
+    assert pools[3](storm) == [[3.0 + 3 * i for i in range(30)]] * 3
+
+
+def test_nothing_is_left_in_the_file_system(pools):
+    def files(group):
+        shared = SharedGroup(group)
+        shared.empty(1000).fill_(1)
+        opened = [*Path("/proc/self/fd").iterdir()]
+        links = [str(link.readlink()) for link in opened if link.is_symlink()]
+        return [link for link in links if "memfd" in link]
+
+    before = sorted(Path("/dev/shm").iterdir())
+    assert pools[2](files) == [[], []], "mapped, and closed"
+    assert sorted(Path("/dev/shm").iterdir()) == before
+
+
+@pytest.mark.parametrize(("ranks", "per_host"), [(1, 1), (2, 1), (4, 2), (6, 2), (6, 3), (4, 4)])
+@pytest.mark.parametrize("n", [0, 1, 5, 1001])
+def test_over_hosts_the_sum_is_the_same_and_the_bytes_are_the_formulas(pools, ranks, per_host, n):
+    def reduce(group, arrays, per_host):
+        hierarchy = HierarchicalGroup(group, per_host)
+        hierarchy.trace = trace = Trace(group.rank)
+        x = arrays[group.rank].copy()
+        assert hierarchy.all_reduce(x) is x
+        mean = hierarchy.all_reduce(arrays[group.rank].copy(), "avg", async_op=True).wait()
+        return x, mean, trace
+
+    arrays = np.random.default_rng(n).integers(-9, 9, (ranks, n)).astype("float32")
+    results = pools[ranks](reduce, arrays, per_host)
+    for rank, (x, mean, trace) in enumerate(results):
+        np.testing.assert_array_equal(x, arrays.sum(0))
+        np.testing.assert_allclose(mean, arrays.mean(0), rtol=1e-6)
+        sent = hierarchical_sent(n, rank, ranks, per_host)
+        assert (trace.sent / 4, trace.messages) == (2 * sent.numbers, 2 * sent.messages)
+
+
+def test_wrong_arguments_are_named(pools):
+    def wrong(group):
+        said = []
+        for make in (
+            lambda: HierarchicalGroup(group, 2),
+            lambda: SharedGroup(group).all_reduce(torch.arange(3), "avg"),
+            lambda: SharedGroup(group).all_gather(torch.ones(2), torch.ones(7)),
+        ):
+            try:
+                make()
+            except ValueError as error:
+                said.append(str(error))
+        return said
+
+    said = pools[3](wrong)[0]
+    assert "per_host=2: 3 ranks do not make such hosts" in said[0]
+    assert "op='avg' needs floating-point numbers" in said[1]
+    assert "3 parts of torch.float32 [2] without gaps do not make torch.float32 [7]" in said[2]
+
+
+def test_ranks_that_call_different_collectives_are_told():
+    def misfit(group):
+        shared = SharedGroup(group)
+        shared.all_reduce(torch.ones(3)) if group.rank else shared.broadcast(torch.ones(3))
+
+    with pytest.raises(RankError, match="different collectives"):
+        launch(misfit, ranks=2, device="cpu", timeout=20)
