@@ -115,6 +115,8 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
         app.add_js_file("live.js", loading_method="defer")
         app.add_css_file("ranks.css")
         app.add_js_file("ranks.js", loading_method="defer")
+        app.add_css_file("steps.css")
+        app.add_js_file("steps.js", loading_method="defer")
 
 
 def copy_web_parts(app: Sphinx) -> None:

@@ -1,0 +1,89 @@
+"""The figure of a recorded run: one step at a time, by button, slider and keyboard."""
+
+from collections.abc import Callable
+
+import pytest
+from live_page import LivePage
+from playwright.sync_api import Locator
+from serving import Server
+
+
+@pytest.fixture
+def page(visit: Callable[..., LivePage], server: Server) -> LivePage:
+    return visit(server).open("steps.html")
+
+
+def stepper(page: LivePage) -> Locator:
+    return page.page.locator(".steps-ready").first
+
+
+def shown(page: LivePage) -> list[str]:
+    return stepper(page).locator(".steps-frame:visible figcaption").all_inner_texts()
+
+
+def test_one_step_is_shown_and_buttons_and_keys_change_it(page: LivePage) -> None:
+    figure = stepper(page)
+    figure.wait_for()
+    assert len(shown(page)) == 1
+    assert shown(page)[0].startswith("Before step 1 of 4")
+
+    figure.get_by_role("button", name="one step forward").click()
+    assert shown(page)[0].startswith("Step 1 of 4. Receivers add.")
+    assert figure.locator("[aria-live]").inner_text() == shown(page)[0], "said, not only drawn"
+
+    address = page.page.url
+    figure.focus()
+    for key, start in [("ArrowRight", "Step 2"), ("End", "Step 4"), ("ArrowLeft", "Step 3"),
+                       ("Home", "Before")]:  # fmt: skip
+        page.page.keyboard.press(key)
+        assert shown(page)[0].startswith(start)
+    assert page.page.url == address, "arrow keys do not turn the page here"
+    assert figure.get_by_role("button", name="one step back").is_disabled()
+
+
+def test_the_slider_goes_to_any_step_and_says_which(page: LivePage) -> None:
+    slider = stepper(page).get_by_role("slider", name="step")
+    slider.fill("3")
+    assert shown(page)[0].startswith("Step 3 of 4. Receivers copy.")
+    assert slider.get_attribute("aria-valuetext") == "step 3 of 4"
+    slider.press("ArrowRight")
+    assert shown(page)[0].startswith("Step 4 of 4")
+
+
+def test_it_plays_only_when_asked_and_pauses(page: LivePage) -> None:
+    figure = stepper(page)
+    figure.wait_for()
+    page.page.wait_for_timeout(2500)
+    assert shown(page)[0].startswith("Before"), "nothing moves by itself"
+    figure.get_by_role("button", name="play all steps").click()
+    assert shown(page)[0].startswith("Step 1")
+    figure.locator("[data-step='2'].steps-now").wait_for()
+    figure.get_by_role("button", name="pause").click()
+    page.page.wait_for_timeout(2500)
+    assert shown(page)[0].startswith("Step 2")
+    page.page.keyboard.press("Home")
+    figure.focus()
+    page.page.keyboard.press(" ")
+    figure.locator("[data-step='4'].steps-now").wait_for()
+    figure.get_by_role("button", name="play all steps").wait_for()  # it ends by itself
+
+
+def test_a_live_run_brings_a_figure_that_works_too(page: LivePage) -> None:
+    cell = page.find_cell("record(ring")
+    page.run_and_wait(cell)
+    figure = page.cell(cell).locator(".live-output .steps-ready")
+    figure.wait_for()
+    figure.get_by_role("button", name="one step forward").click()
+    assert figure.locator(".steps-frame:visible").count() == 1
+    assert figure.locator(".steps-frame:visible svg .steps-arrow").count() == 3
+
+
+def test_all_steps_stand_there_without_scripts_and_in_print(
+    visit: Callable[..., LivePage], server: Server
+) -> None:
+    plain = visit(server, java_script_enabled=False).open("steps.html")
+    assert plain.page.locator(".steps-frame svg:visible").count() == 5
+    scripted = visit(server).open("steps.html")
+    stepper(scripted).wait_for()
+    scripted.page.emulate_media(media="print")
+    assert scripted.page.locator(".steps-frame svg:visible").count() == 5
