@@ -91,7 +91,8 @@ class Trace:
 
 def overlap(trace: Trace) -> float:
     """Time in which the rank computed *and* communicated (s)."""
-    both = Trace(trace.rank, [Span(s.name, "any", s.start, s.end) for s in trace.spans])
+    busy = [span for span in trace.spans if span.kind != "waiting"]
+    both = Trace(trace.rank, [Span(s.name, "any", s.start, s.end) for s in busy])
     return trace.seconds("compute") + trace.seconds("communication") - both.seconds("any")
 
 

@@ -17,6 +17,9 @@ PAGES = sorted(str(page.relative_to(BUILT)) for page in (BUILT / "book").rglob("
 RAISES = {  # cells that are there to fail: page → what their code contains
     "book/first_steps/one_device.html": ["np.zeros((640, 128)"],
     "book/first_steps/a_world_of_ranks.html": ["def divide", "def skip"],
+    "book/ddp/by_hand.html": ["def skip_one"],
+    "book/ddp/buckets_and_overlap.html": ["def train_one_head"],
+    "book/ddp/uneven_data.html": ["def evaluate_on_one"],
 }
 
 

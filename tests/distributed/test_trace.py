@@ -100,3 +100,9 @@ def test_a_chrome_trace_has_every_span_of_every_rank_in_microseconds(tmp_path):
 
 def test_a_chrome_trace_of_nothing_is_empty():
     assert chrome_trace([])["traceEvents"] == []
+
+
+def test_waiting_beside_communication_is_no_overlap():
+    spans = [Span("reduce", "communication", 1.0, 3.0), Span("wait", "waiting", 0.0, 4.0)]
+    assert overlap(Trace(0, spans)) == 0
+    assert overlap(Trace(0, [*spans, Span("backward", "compute", 2.5, 5.0)])) == 0.5

@@ -1,0 +1,97 @@
+"""Gradient accumulation: a batch in several passes, and what to divide by.
+
+    dW = Σ over micro-batches and ranks of (sum of losses)' / (number of tokens in all of them)
+
+A mean of means is the mean only when all parts are equal. Texts are not: so sum first, count what
+was summed, and divide once. And only the last pass needs to communicate.
+"""
+
+import contextlib
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from distributed.ddp import DistributedDataParallel
+from distributed.group import Group
+from distributed.ring_group import RingGroup
+from distributed.script import run_script
+from distributed.trace import Trace
+from distributed.world import launch
+
+MicroBatch = tuple[torch.Tensor, torch.Tensor]  # x[b, d] and labels[b]; label IGNORED counts not
+IGNORED = -100
+
+
+def accumulate(
+    model: DistributedDataParallel, micro_batches: Sequence[MicroBatch], every_pass: bool = False
+) -> float:
+    """Gradients of the mean loss per token over all micro-batches of all ranks; that mean.
+
+    Only the last backward pass communicates, unless `every_pass`. Raises ValueError for no batch.
+    """
+    if not micro_batches:
+        raise ValueError("micro_batches: give one or more")
+    group = model.group
+    tokens = torch.tensor([sum(int((labels != IGNORED).sum()) for _, labels in micro_batches)])
+    tokens = group.all_reduce(tokens.to(group.device))
+    total = torch.zeros(1, dtype=torch.float64, device=group.device)
+    for number, (x, labels) in enumerate(micro_batches):
+        last = number == len(micro_batches) - 1
+        with contextlib.nullcontext() if last or every_pass else model.no_sync():
+            summed = nn.functional.cross_entropy(
+                model(x), labels, ignore_index=IGNORED, reduction="sum"
+            )
+            # The wrapper will divide by the ranks. We want a sum over them: take that back.
+            (summed * group.size / tokens.item()).backward()
+        total += summed.detach()
+    return (group.all_reduce(total) / tokens).item()
+
+
+def accumulate_means(model: DistributedDataParallel, micro_batches: Sequence[MicroBatch]) -> None:
+    """The bug of 2024: the mean of each micro-batch, divided by their number."""
+    for number, (x, labels) in enumerate(micro_batches):
+        last = number == len(micro_batches) - 1
+        with contextlib.nullcontext() if last else model.no_sync():
+            loss = nn.functional.cross_entropy(model(x), labels, ignore_index=IGNORED)
+            (loss / len(micro_batches)).backward()
+
+
+def uneven_batches(rank: int, ranks: int, count: int, rows: int = 8) -> list[MicroBatch]:
+    """Micro-batches whose numbers of counted tokens differ widely, as lengths of texts do."""
+    made = []
+    for number in range(count):
+        generator = torch.Generator().manual_seed(100 * number + rank)
+        x = torch.randn(rows, 16, generator=generator, dtype=torch.float64)
+        labels = torch.randint(4, (rows,), generator=generator)
+        labels[1 + (3 * number + rank) % rows :] = IGNORED  # padding
+        made.append((x, labels))
+    return made
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).double()
+
+
+def count_bytes(group: Group, passes: int, every_pass: bool) -> int:
+    """What this rank sends to accumulate over so many passes (bytes, by the counter)."""
+    model = DistributedDataParallel(network(), RingGroup(group))
+    batches = uneven_batches(group.rank, group.size, passes)
+    accumulate(model, batches, every_pass)  # buckets are rebuilt after the first time
+    model.zero_grad()
+    model.group.trace = trace = Trace(group.rank)
+    accumulate(model, batches, every_pass)
+    return trace.sent
+
+
+def main(ranks: int = 4, passes: int = 4) -> None:
+    """Count what is sent with and without no_sync."""
+    each = launch(count_bytes, passes, True, ranks=ranks)
+    once = launch(count_bytes, passes, False, ranks=ranks)
+    print(f"bytes sent by rank 0 for {passes} passes: {each[0]:,}, with no_sync {once[0]:,}")
+    assert each[0] >= once[0]
+
+
+if __name__ == "__main__":
+    run_script(main)

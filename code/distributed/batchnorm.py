@@ -1,0 +1,118 @@
+"""BatchNorm over all ranks: statistics of the whole batch, forward and backward.
+
+    μ[c] = Σ x[b, c] / B      σ²[c] = Σ (x[b, c] − μ[c])² / B      y = γ (x − μ) / √(σ² + ε) + β
+
+The sums run over the rows of *all* ranks: {partial over ranks} → all_reduce. Backward needs two
+more sums over all rows, for each row's gradient depends on every other row.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from distributed.group import Group
+from distributed.script import run_script
+from distributed.world import launch
+
+
+class SyncedNorm(torch.autograd.Function):
+    """x[b, c, ...] → x̂[b, c, ...], normalised by all ranks' mean and variance of each channel."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, x: torch.Tensor, group: Group, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        over = [0, *range(2, x.ndim)]
+        rows = x.new_full((1,), x.numel() / x.shape[1])
+        count, total = group.all_reduce(torch.cat([rows, x.sum(over)])).split([1, x.shape[1]])
+        mean = total / count
+        # A second message: Σx² − (Σx)² in the first would lose all digits where μ is large.
+        centred = x - across(mean, x)
+        variance = group.all_reduce((centred * centred).sum(over)) / count
+        scale = (variance + eps).rsqrt()
+        normed = centred * across(scale, x)
+        ctx.save_for_backward(normed, scale, count)
+        ctx.group = group
+        ctx.mark_non_differentiable(mean, variance, count)
+        return normed, mean, variance, count
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        """dx = scale · (dx̂ − mean(dx̂) − x̂ · mean(dx̂ x̂)), both means over the rows of all ranks."""
+        normed, scale, count = ctx.saved_tensors
+        grad, over = grads[0], [0, *range(2, normed.ndim)]
+        sums = torch.stack([grad.sum(over), (grad * normed).sum(over)])
+        mean, along = ctx.group.all_reduce(sums) / count
+        inner = grad - across(mean, grad) - normed * across(along, grad)
+        return inner * across(scale, grad), None, None
+
+
+def across(channels: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """v[c] → v[1, c, 1, ...], to meet x[b, c, ...]."""
+    return channels.view(1, -1, *[1] * (x.ndim - 2))
+
+
+class SyncBatchNorm(nn.Module):
+    """`norm`, a torch BatchNorm, with statistics over all ranks while it trains.
+
+    Ranks may have different numbers of rows. Raises ValueError for a norm without running
+    statistics or with none to learn, and for one row in all.
+    """
+
+    def __init__(self, norm: nn.modules.batchnorm._BatchNorm, group: Group):
+        super().__init__()
+        if not (norm.affine and norm.track_running_stats):
+            raise ValueError("norm: SyncBatchNorm needs affine=True and track_running_stats=True")
+        self.norm, self.group = norm, group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """x[b, c, ...] → y[b, c, ...]."""
+        if not self.training:
+            return self.norm(x)
+        norm = self.norm
+        normed, mean, variance, count = SyncedNorm.apply(x, self.group, norm.eps)
+        if count.item() < 2:
+            raise ValueError("x: one row on all ranks together has no variance")
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        assert norm.num_batches_tracked is not None
+        with torch.no_grad():
+            norm.num_batches_tracked += 1
+            share = norm.momentum or 1 / norm.num_batches_tracked.item()
+            unbiased = variance * count / (count - 1)
+            norm.running_mean.lerp_(mean, share)
+            norm.running_var.lerp_(unbiased, share)
+        return normed * across(norm.weight, x) + across(norm.bias, x)
+
+
+def convert(module: nn.Module, group: Group) -> nn.Module:
+    """`module` with every BatchNorm in it replaced by one over all ranks; weights are kept."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return SyncBatchNorm(module, group)
+    for name, child in module.named_children():
+        setattr(module, name, convert(child, group))
+    return module
+
+
+def main(ranks: int = 4, rows: int = 2) -> None:
+    """A few rows on each rank: the running mean is that of all rows."""
+
+    def run(group: Group) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(group.rank)
+        x = torch.randn(rows, 3, generator=generator) + group.rank
+        norm = SyncBatchNorm(nn.BatchNorm1d(3, momentum=1.0), group)
+        norm(x)
+        assert norm.norm.running_mean is not None
+        return x, norm.norm.running_mean
+
+    results = launch(run, ranks=ranks)
+    whole = torch.cat([x for x, _ in results])
+    print("mean of all rows ", [f"{v:.4f}" for v in whole.mean(0).tolist()])
+    print("on every rank    ", [f"{v:.4f}" for v in results[0][1].tolist()])
+    for _, mean in results:
+        torch.testing.assert_close(mean, whole.mean(0))
+
+
+if __name__ == "__main__":
+    run_script(main)

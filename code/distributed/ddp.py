@@ -1,0 +1,227 @@
+"""DistributedDataParallel: gradients leave in buckets while the backward pass still computes.
+
+    dW[...]{partial over ranks} → bucket → all_reduce(avg) → dW[...], a view of the bucket
+
+The backward pass computes gradients from the last layer to the first. As soon as all gradients of
+a bucket are there, its all-reduce starts, and the rest of the backward pass hides it (Li et al.
+2020, §3.2).
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from distributed.buckets import Bucket, fill
+from distributed.dp import shard
+from distributed.group import Group
+from distributed.script import run_script
+from distributed.simple_ddp import broadcast_module, make_network, train
+from distributed.single_device import batches
+from distributed.trace import Trace
+from distributed.world import launch
+
+Hook = Callable[[Group, Bucket], Any]  # starts to reduce bucket.flat; what it returns has wait()
+
+
+def all_reduce_hook(group: Group, bucket: Bucket) -> Any:
+    """The mean over all ranks: what DDP does when it is given no other hook."""
+    return group.all_reduce(bucket.flat, "avg", async_op=True)
+
+
+class DistributedDataParallel(nn.Module):
+    """`module`, whose gradients are averaged over the ranks of `group` in every backward pass.
+
+    `bucket_bytes` is the most that a bucket holds. The first one is smaller, so that communication
+    starts early. With `find_unused_parameters`, a parameter without a gradient counts as zero;
+    without it, RuntimeError names it at the end of backward. Raises ValueError where the ranks'
+    modules differ, before anything is written, and for a module with nothing to train.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group,
+        bucket_bytes: int = 25_000_000,
+        first_bucket_bytes: int = 1_000_000,
+        find_unused_parameters: bool = False,
+        broadcast_buffers: bool = True,
+    ):
+        super().__init__()
+        if bucket_bytes < 1:
+            raise ValueError(f"bucket_bytes={bucket_bytes}: a bucket holds 1 byte or more")
+        self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
+        if not self.names:
+            raise ValueError("module: no parameter requires a gradient: there is nothing to reduce")
+        self.module, self.group = module, group
+        self.sizes = bucket_bytes, min(first_bucket_bytes, bucket_bytes)
+        self.find_unused_parameters = find_unused_parameters
+        self.broadcast_buffers = broadcast_buffers
+        self.hook: Hook = all_reduce_hook
+        self.sync = True  # False within no_sync()
+        self.scale = 1.0  # of the mean over all ranks: more than 1 when some have no data left
+        self.rebuilt = find_unused_parameters  # then the order of arrival can change: keep ours
+        broadcast_module(module, group)
+        self._make_buckets(list(reversed(self.names)))  # about the order in which gradients come
+        for parameter in self.names:
+            parameter.register_post_accumulate_grad_hook(self._came)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes; buffers, such as running statistics, come from rank 0."""
+        if self.sync and self.training:
+            self._share_buffers()
+        return self.module(*args, **kwargs)
+
+    def take_part(self) -> None:
+        """What a rank without data does while others run forward and backward: give zeros."""
+        self._share_buffers()
+        for bucket in self.buckets:
+            bucket.flat.zero_()
+            bucket.waiting.clear()
+        self._finish()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in here add up gradients on this rank, and send nothing."""
+        before, self.sync = self.sync, False
+        try:
+            yield
+        finally:
+            self.sync = before
+
+    def register_comm_hook(self, hook: Hook) -> None:
+        """Reduce buckets by `hook(group, bucket)` from now on: compressed, or by other ways."""
+        self.hook = hook
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own names: what is saved here can be loaded without this wrapper."""
+        return self.module.state_dict(*args, **kwargs)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module.load_state_dict(*args, **kwargs)
+
+    def order(self) -> list[str]:
+        """The names of the parameters in the order of their buckets: it decides the last bits."""
+        return [self.names[p] for bucket in self.buckets for p in bucket.parameters]
+
+    def use_order(self, names: list[str]) -> None:
+        """Fill buckets in this order from now on, as another run did that is to be repeated."""
+        parameters = {name: p for p, name in self.names.items()}
+        if sorted(names) != sorted(parameters):
+            raise ValueError("names: give each parameter that requires a gradient once")
+        self.rebuilt = True
+        self._make_buckets([parameters[name] for name in names])
+
+    def _share_buffers(self) -> None:
+        for buffer in self.module.buffers() if self.broadcast_buffers else ():
+            self.group.broadcast(buffer)
+
+    def _make_buckets(self, parameters: list[nn.Parameter]) -> None:
+        most, first = self.sizes
+        self.buckets = fill(parameters, self.group, most, first)
+        self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
+        self._get_ready()
+
+    def _get_ready(self) -> None:
+        for bucket in self.buckets:
+            bucket.waiting = set(bucket.parameters)
+        self.arrived: list[nn.Parameter] = []
+        self.started: list[Any] = []  # handles of the buckets that have left, in order
+
+    def _came(self, parameter: nn.Parameter) -> None:
+        """Called by autograd when a gradient is complete."""
+        bucket = self.bucket_of[parameter]
+        bucket.take(parameter)
+        if not self.sync:
+            return
+        if not self.arrived:
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        if bucket.index < len(self.started):
+            raise RuntimeError(
+                f"{self.names[parameter]} got a gradient twice in one backward pass: checkpoint "
+                "with use_reentrant=False, and use each shared part in one backward pass"
+            )
+        self.arrived.append(parameter)
+        bucket.waiting.discard(parameter)
+        self._start_what_is_full()
+
+    def _start_what_is_full(self) -> None:
+        # In the same order on every rank, whatever order gradients come in.
+        while len(self.started) < len(self.buckets):
+            bucket = self.buckets[len(self.started)]
+            if bucket.waiting:
+                return
+            self.started.append(self.hook(self.group, bucket))
+
+    def _finish(self) -> None:
+        """Called by autograd at the end of the backward pass: wait for what has been started."""
+        missing = {p for bucket in self.buckets for p in bucket.waiting}
+        if missing and not self.find_unused_parameters:
+            names = ", ".join(sorted(self.names[p] for p in missing))
+            self._get_ready()
+            raise RuntimeError(
+                f"no gradient came for {names}: leave them out of the module, or give "
+                "find_unused_parameters=True"
+            )
+        for parameter in missing:
+            bucket = self.bucket_of[parameter]
+            if parameter.grad is None:
+                bucket.views[parameter].zero_()
+            bucket.waiting.discard(parameter)
+        self._start_what_is_full()
+        trace = self.group.trace
+        with trace.span("wait", "waiting") if trace else contextlib.nullcontext():
+            for handle in self.started:
+                handle.wait()
+        for bucket in self.buckets if self.scale != 1 else ():
+            bucket.flat *= self.scale
+        if self.find_unused_parameters:
+            self._give_others_gradients(missing)
+        arrived = self.arrived or list(self.names)  # a rank without data saw none arrive
+        self._get_ready()
+        if not self.rebuilt:
+            self._rebuild(arrived)
+
+    def _give_others_gradients(self, missing: set[nn.Parameter]) -> None:
+        """What other ranks used has a gradient here too; what nobody used keeps none."""
+        used = torch.tensor([p not in missing for p in self.names], device=self.group.device)
+        used = self.group.all_reduce(used.to(torch.uint8), op="max")
+        for parameter, by_anyone in zip(self.names, used.tolist(), strict=True):
+            if by_anyone:
+                parameter.grad = self.bucket_of[parameter].views[parameter]
+
+    def _rebuild(self, arrived: list[nn.Parameter]) -> None:
+        """Fill buckets anew in the order in which rank 0's gradients came, as PyTorch does."""
+        self.rebuilt = True
+        numbers = {p: i for i, p in enumerate(self.names)}
+        order = torch.tensor([numbers[p] for p in arrived], device=self.group.device)
+        parameters = list(self.names)
+        self._make_buckets([parameters[i] for i in self.group.broadcast(order).tolist()])
+        for parameter, bucket in self.bucket_of.items():
+            if parameter.grad is not None:
+                bucket.take(parameter)
+
+
+def train_wrapped(group: Group, batch: int, steps: int) -> tuple[list[float], Trace]:
+    """One rank: train the network of the last chapter in small buckets; losses, what happened."""
+    module = make_network(seed=group.rank).to(group.device)
+    model = DistributedDataParallel(module, group, bucket_bytes=20_000)
+    group.trace = trace = Trace(group.rank)
+    shards = [shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps)]
+    losses = train(model, group, (torch.from_numpy(rows) for rows in shards), average=False)
+    group.trace = None
+    return group.all_reduce(torch.tensor(losses), op="avg").tolist(), trace
+
+
+def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
+    """Train with the wrapper: the losses of training by hand, in fewer and larger messages."""
+    losses, trace = launch(train_wrapped, batch, steps, ranks=ranks)[0]
+    reduced = sum(span.name.startswith("all_reduce") for span in trace.spans)
+    print(f"loss {losses[0]:.6f} → {losses[-1]:.6f}; {reduced / steps:.1f} all-reduces a step")
+    assert losses[-1] < losses[0]
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,102 @@
+"""Which rank reads which examples: a sampler that repeats nothing and leaves nothing out.
+
+    order = permutation(seed + epoch), the same on every rank;  rank r reads order[r::N]
+
+The rank decides the share, the epoch decides the order. What the order is must never depend on
+the rank, and each worker's random numbers must.
+"""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DistributedSampler, Sampler
+
+from distributed.script import run_script
+
+
+class ShardSampler(Sampler[int]):
+    """The numbers, among 0 … length − 1, of the examples that `rank` of `ranks` reads.
+
+    All ranks together read each example once an epoch. Shares differ by one at most; `drop_last`
+    makes them equal by leaving out up to N − 1 examples. Raises ValueError for no such rank.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        rank: int,
+        ranks: int,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ):
+        if not 0 <= rank < ranks:
+            raise ValueError(f"rank={rank}: the ranks are 0 to {ranks - 1}")
+        if length < 0:
+            raise ValueError(f"length={length}: 0 examples or more")
+        self.length, self.rank, self.ranks = length, rank, ranks
+        self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
+        self.epoch = self.done = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Another order for another epoch. Call it on every rank, with the same number."""
+        self.epoch, self.done = epoch, 0
+
+    def order(self) -> np.ndarray:
+        """This epoch's order of all examples, the same on every rank."""
+        numbers = np.arange(self.length)
+        if self.shuffle:
+            np.random.default_rng([self.seed, self.epoch]).shuffle(numbers)
+        return numbers[: self.length - self.length % self.ranks] if self.drop_last else numbers
+
+    def __iter__(self) -> Iterator[int]:
+        """The rest of this epoch: a sampler that was loaded goes on where the saved one stood."""
+        for number in self.order()[self.rank :: self.ranks][self.done :].tolist():
+            self.done += 1
+            yield number
+        self.done = 0
+
+    def __len__(self) -> int:
+        return len(self.order()[self.rank :: self.ranks])
+
+    def state_dict(self) -> dict[str, int]:
+        """Where it stands: the epoch, and how many examples of it this rank has read."""
+        return {"epoch": self.epoch, "done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.done = state["epoch"], state["done"]
+
+
+def worker_seed(seed: int, rank: int, worker: int, epoch: int = 0) -> int:
+    """A seed of its own for every loader process of every rank, the same in every run."""
+    return int(np.random.SeedSequence([seed, epoch, rank, worker]).generate_state(1)[0])
+
+
+def seed_worker(seed: int) -> None:
+    """Seed all three sources of random numbers that augmentation may draw from."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def torchs_share(length: int, rank: int, ranks: int, drop_last: bool = False) -> list[int]:
+    """What PyTorch's DistributedSampler gives a rank, unshuffled: it repeats to fill up."""
+    data: Any = range(length)
+    return list(DistributedSampler(data, ranks, rank, shuffle=False, drop_last=drop_last))
+
+
+def main(length: int = 10, ranks: int = 4) -> None:
+    """Both samplers' shares of a few examples."""
+    ours = [list(ShardSampler(length, rank, ranks, shuffle=False)) for rank in range(ranks)]
+    theirs = [torchs_share(length, rank, ranks) for rank in range(ranks)]
+    print("rank   ours            PyTorch's")
+    for rank in range(ranks):
+        print(f"{rank:4}   {ours[rank]!s:15} {theirs[rank]}")
+    assert sorted(number for share in ours for number in share) == list(range(length))
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,366 @@
+"""DDP by hand and by our wrapper, beside PyTorch's and one device; both classes, the same tests."""
+
+import copy
+from itertools import pairwise
+from time import perf_counter
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from distributed.ddp import DistributedDataParallel
+from distributed.join import joined
+from distributed.ring_group import RingGroup
+from distributed.shared_memory import SharedGroup
+from distributed.simple_ddp import average_gradients, broadcast_module
+from distributed.trace import Trace
+from distributed.transformer import Config, make_model
+from distributed.world import RankError, launch
+
+KINDS = ["ours", "torch"]
+
+
+def wrap(kind, module, group, **options):
+    if kind == "torch":
+        cap = options.pop("bucket_bytes", 25_000_000)
+        return nn.parallel.DistributedDataParallel(module, bucket_cap_mb=cap / 2**20, **options)
+    return DistributedDataParallel(module, group, **options)
+
+
+def network(seed=0):
+    torch.manual_seed(seed)
+    layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)]
+    return nn.Sequential(*layers).double()
+
+
+def data(rows):
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(rows, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randint(3, (rows,), generator=generator)
+
+
+def loss_of(model, x, labels):
+    return nn.functional.cross_entropy(model(x), labels)
+
+
+def share(group, rows):
+    x, labels = data(rows)
+    return x.chunk(group.size)[group.rank], labels.chunk(group.size)[group.rank]
+
+
+def gradients_alone(rows):
+    alone = network()
+    loss_of(alone, *data(rows)).backward()
+    return [p.grad for p in alone.parameters()]
+
+
+def assert_all_close(got, expected):
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-11, atol=1e-13)
+
+
+def train_share(group, kind, options, groups):
+    group = {"plain": lambda g: g, "shared": SharedGroup, "ring": RingGroup}[groups](group)
+    x, labels = share(group, 12)
+    model = module = network(seed=group.rank)
+    if kind == "by hand":
+        broadcast_module(module, group)
+    else:
+        model = wrap(kind, module, group, **options)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.3, momentum=0.9)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss_of(model, x, labels).backward()
+        if kind == "by hand":
+            average_gradients(module, group)
+        optimizer.step()
+    return [p.detach().clone() for p in module.parameters()]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("kind", "options", "groups"),
+    [
+        ("by hand", {}, "plain"),
+        ("torch", {}, "plain"),
+        ("ours", {}, "plain"),
+        ("ours", {"bucket_bytes": 1}, "plain"),
+        ("ours", {"find_unused_parameters": True}, "plain"),
+        ("ours", {"bucket_bytes": 700}, "shared"),
+        ("ours", {"bucket_bytes": 700}, "ring"),
+    ],
+)
+def test_training_is_that_of_one_device_on_the_whole_batch(pools, ranks, kind, options, groups):
+    alone = network()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.3, momentum=0.9)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss_of(alone, *data(12)).backward()
+        optimizer.step()
+    results = pools[ranks](train_share, kind, options, groups)
+    for weights in results:
+        assert_all_close(weights, [p.detach() for p in alone.parameters()])
+        for mine, first in zip(weights, results[0], strict=True):
+            assert (mine == first).all(), "replicas agree to the bit"
+
+
+def test_the_first_bucket_leaves_before_the_last_gradient_is_there(pools):
+    def overlap(group):
+        module = make_model(Config(d=64, layers=4))
+        model = DistributedDataParallel(module, group, bucket_bytes=100_000)
+        batch = torch.zeros(4, 33, dtype=torch.int64)
+        module.loss(batch).backward()  # the first pass rebuilds the buckets
+        ready = []
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p: ready.append(perf_counter()))
+        group.barrier()
+        group.trace = trace = Trace(group.rank)
+        module.loss(batch).backward()
+        group.trace = None
+        reduced = [span.start for span in trace.spans if span.name.startswith("all_reduce")]
+        return ready, sorted(reduced), len(model.buckets)
+
+    for ready, reduced, buckets in pools[2](overlap):
+        assert len(reduced) == buckets > 3
+        assert reduced[0] < max(ready), "starts while gradients are still computed"
+        assert reduced[-1] > ready[-2], "the last bucket waits for the last gradients"
+
+
+def test_buckets_follow_the_order_of_arrival_and_their_sizes(pools):
+    def buckets(group):
+        model = DistributedDataParallel(network(), group, bucket_bytes=700, first_bucket_bytes=100)
+        arrived = []
+        for name, parameter in model.module.named_parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p, n=name: arrived.append(n))
+        loss_of(model, *data(4)).backward()
+        names = [[model.names[p] for p in bucket.parameters] for bucket in model.buckets]
+        sizes = [bucket.flat.nbytes for bucket in model.buckets]
+        views = [p.grad.data_ptr() == b.views[p].data_ptr() for b in model.buckets for p in b.views]
+        return names, sizes, arrived, all(views)
+
+    results = pools[3](buckets)
+    for names, sizes, _, views in results:
+        assert names == results[0][0], "the same on every rank"
+        assert [name for bucket in names for name in bucket] == results[0][2]
+        assert {name.split(".")[0] for name in names[0]} == {"4"}, "the last layer comes first"
+        for size, bucket in zip(sizes, names, strict=True):
+            assert size <= 700 or len(bucket) == 1
+        assert all(a + b > 700 for a, b in pairwise(sizes[1:])), "no bucket ends too early"
+        assert views, "gradients are views of buckets"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sync_adds_up_locally_and_the_next_pass_sends_all(pools, kind):
+    def accumulate(group, kind):
+        model = wrap(kind, network(), group)
+        x, labels = share(group, 12)
+        group.trace = trace = Trace(group.rank)
+        try:
+            with model.no_sync():
+                loss_of(model, x[:2], labels[:2]).backward()
+                raise KeyError
+        except KeyError:
+            pass
+        silent = trace.handed_over
+        loss_of(model, x[2:], labels[2:]).backward()
+        group.trace = None
+        names = [span.name for span in trace.spans]
+        return silent, trace.handed_over, names, [p.grad / 2 for p in model.parameters()]
+
+    size = sum(p.nbytes for p in network().parameters())
+    for silent, sent, names, grads in pools[3](accumulate, kind):
+        assert silent == 0
+        if kind == "ours":  # PyTorch's do not pass through our group
+            gradients = names.count("all_reduce avg")
+            assert (gradients, sent - 8 * names.count("broadcast from 0") * 6) == (1, size)
+        assert_all_close(grads, gradients_alone(12))
+
+
+class Odd(nn.Module):
+    """Tied, frozen and unused parameters, and two dtypes."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a = nn.Linear(6, 6).double()
+        self.b = nn.Linear(6, 6).double()
+        self.b.weight = self.a.weight
+        self.frozen = nn.Linear(6, 6).double().requires_grad_(False)
+        self.single = nn.Linear(6, 3)
+        self.sometimes = nn.Linear(6, 3)
+        self.never = nn.Linear(2, 2)
+
+    def forward(self, x, use=False):
+        h = self.frozen(self.b(self.a(x).tanh())).float()
+        return self.single(h) + (self.sometimes(h) if use else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tied_frozen_mixed_and_unused_parameters(pools, kind):
+    def odd(group, kind):
+        module = Odd()
+        model = wrap(kind, module, group, find_unused_parameters=True)
+        x, labels = share(group, 4)
+        for _ in range(2):
+            model.zero_grad()
+            # Rank 0 alone uses `sometimes`: its gradient must reach rank 1 as well.
+            nn.functional.cross_entropy(model(x, group.rank == 0), labels).backward()
+        return {name: p.grad for name, p in module.named_parameters()}
+
+    alone = Odd()
+    x, labels = data(4)
+    halves = [(alone(x[:2], True), labels[:2]), (alone(x[2:]), labels[2:])]
+    (sum(nn.functional.cross_entropy(*half) for half in halves) / 2).backward()
+    for grads in pools[2](odd, kind):
+        for name, parameter in alone.named_parameters():
+            if parameter.grad is None:
+                assert grads[name] is None, name
+            else:
+                torch.testing.assert_close(grads[name], parameter.grad, rtol=1e-5, atol=1e-8)
+
+
+def test_an_unused_parameter_is_named():
+    def unused(group):
+        model = DistributedDataParallel(Odd(), group)
+        model(data(2)[0]).sum().backward()
+
+    with pytest.raises(RankError, match=r"no gradient came for never\.bias, never\.weight, someti"):
+        launch(unused, ranks=2, device="cpu", timeout=30)
+
+
+def test_a_network_that_differs_between_ranks_is_named_before_anything_is_written():
+    def differ(group):
+        DistributedDataParallel(nn.Linear(3, 2 + group.rank), group)
+
+    with pytest.raises(RankError, match=r"tensor 0 is weight float32\[3, 3\] on rank 1, weight"):
+        launch(differ, ranks=2, device="cpu", timeout=30)
+
+
+def test_state_dict_has_the_modules_own_names(pools):
+    def save_and_load(group):
+        model = DistributedDataParallel(network(), group)
+        saved = copy.deepcopy(model.state_dict())
+        with torch.no_grad():
+            for p in model.parameters():
+                p.zero_()
+        model.load_state_dict(saved)
+        plain = network(5)
+        plain.load_state_dict(saved)
+        pairs = zip(plain.parameters(), model.parameters(), strict=True)
+        return list(saved), all((a == b).all() for a, b in pairs)
+
+    for names, same in pools[2](save_and_load):
+        assert names == list(network().state_dict())
+        assert same
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clipping_sees_the_averaged_gradient(pools, kind):
+    def clip(group, kind):
+        model = wrap(kind, network(), group)
+        loss_of(model, *share(group, 12)).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        return norm.item(), [p.grad for p in model.parameters()]
+
+    alone = network()
+    loss_of(alone, *data(12)).backward()
+    expected = nn.utils.clip_grad_norm_(alone.parameters(), 0.01).item()
+    for norm, grads in pools[3](clip, kind):
+        assert norm == pytest.approx(expected, rel=1e-12)
+        assert_all_close(grads, [p.grad for p in alone.parameters()])
+
+
+class Checkpointed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x):
+        return checkpoint(self.inner, x, use_reentrant=False)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_activation_checkpointing(pools, kind):
+    def grads(group, kind):
+        model = wrap(kind, Checkpointed(), group, bucket_bytes=700)
+        loss_of(model, *share(group, 8)).backward()
+        return [p.grad for p in model.parameters()]
+
+    for got in pools[2](grads, kind):
+        assert_all_close(got, gradients_alone(8))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_buffers_come_from_rank_0_at_every_forward(pools, kind):
+    def means(group, kind):
+        module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        model = wrap(kind, module, group)
+        for step in range(3):
+            model(torch.full((4, 2), float(group.rank + step))).sum().backward()
+        model(torch.zeros(4, 2))  # brings rank 0's of the last step, then adds the same to each
+        return module[1].running_mean.tolist()
+
+    results = pools[2](means, kind)
+    assert results[0] == results[1]
+
+
+def test_a_hook_takes_the_place_of_the_all_reduce(pools):
+    def hooked(group):
+        model = DistributedDataParallel(network(), group, bucket_bytes=700)
+        seen = []
+
+        def divide_first(group, bucket):
+            seen.append(bucket.index)
+            bucket.flat /= group.size
+            return group.all_reduce(bucket.flat, async_op=True)
+
+        model.register_comm_hook(divide_first)
+        loss_of(model, *share(group, 4)).backward()
+        return seen, [p.grad for p in model.parameters()]
+
+    for seen, grads in pools[2](hooked):
+        assert seen == [*range(len(seen))]
+        assert_all_close(grads, gradients_alone(4))
+
+
+@pytest.mark.parametrize("lengths", [[2, 5, 3], [0, 2, 1], [3, 3, 3], [1, 0, 0]])
+def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, lengths):
+    def rows(rank, step):
+        return slice(4 * (5 * rank + step), 4 * (5 * rank + step) + 4)
+
+    def uneven(group, lengths):
+        model = DistributedDataParallel(network(), group, bucket_bytes=700)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, labels = data(60)
+        for mine in joined(model, [rows(group.rank, step) for step in range(lengths[group.rank])]):
+            optimizer.zero_grad()
+            loss_of(model, x[mine], labels[mine]).backward()
+            optimizer.step()
+        return [p.detach() for p in model.parameters()]
+
+    alone = network()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    x, labels = data(60)
+    for step in range(max(lengths)):
+        have = [rows(rank, step) for rank in range(3) if step < lengths[rank]]
+        optimizer.zero_grad()
+        (sum(loss_of(alone, x[mine], labels[mine]) for mine in have) / len(have)).backward()
+        optimizer.step()
+    for weights in pools[3](uneven, lengths):
+        assert_all_close(weights, [p.detach() for p in alone.parameters()])
+
+
+def test_nothing_to_train_is_refused(pools):
+    def refuse(group):
+        said = []
+        for module, options in ((nn.ReLU(), {}), (nn.Linear(1, 1), {"bucket_bytes": 0})):
+            try:
+                DistributedDataParallel(module, group, **options)
+            except ValueError as error:
+                said.append(str(error))
+        return said
+
+    said = pools[2](refuse)[0]
+    assert "no parameter requires a gradient" in said[0]
+    assert "bucket_bytes=0: a bucket holds 1 byte or more" in said[1]

@@ -1,0 +1,108 @@
+"""The real run: the same on any number of ranks, and through a stop, to the bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from distributed.train_text import save, train, write
+from distributed.transformer import CharTransformer, Config, Text, make_model
+
+WRITTEN = "All ranks add their numbers; every rank has the sum of all ranks' numbers. " * 20
+
+
+def test_losses_are_the_same_on_any_number_of_ranks(pools):
+    alone, _ = pools[1](train, WRITTEN, 12, 8)[0]
+    assert alone[-1] < alone[0]
+    for ranks in (2, 4):
+        losses, _ = pools[ranks](train, WRITTEN, 12, 8)[0]
+        # Rounding of float32, carried along by training.
+        assert losses == pytest.approx(alone, rel=1e-3)
+        assert losses[0] == pytest.approx(alone[0], rel=1e-6)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(pools, ranks, tmp_path):
+    losses, weights = pools[ranks](train, WRITTEN, 12, 8)[0]
+    path = str(tmp_path / "run.pt")
+    pools[ranks](train, WRITTEN, 9, 8, path, 4)  # its last checkpoint is of step 8
+    resumed, after = pools[ranks](train, WRITTEN, 12, 8, path, 4)[0]
+    assert resumed == losses
+    for name, tensor in weights.items():
+        assert torch.equal(tensor, after[name]), name
+
+
+def test_a_crash_while_saving_leaves_the_checkpoint_before(tmp_path):
+    path = tmp_path / "run.pt"
+    save(path, {"step": 1})
+
+    class Unwritable:
+        def __reduce__(self):
+            raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        save(path, {"step": 2, "bad": Unwritable()})
+    assert torch.load(path) == {"step": 1}
+
+
+def test_interrupted_from_the_keyboard_it_leaves_a_checkpoint_and_no_process(tmp_path):
+    path = tmp_path / "run.pt"
+    command = [sys.executable, "-m", "distributed.train_text", "--ranks", "2", "--steps", "100000"]
+    command += ["--checkpoint", str(path), "--save_every", "5"]
+    run = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    give_up = time.monotonic() + 60
+    while not path.exists() and time.monotonic() < give_up:
+        time.sleep(0.1)
+    os.kill(run.pid, signal.SIGINT)
+    run.communicate(timeout=30)
+    state = torch.load(path)
+    assert len(state["losses"]) % 5 == 0
+    give_up = time.monotonic() + 10
+    while time.monotonic() < give_up:  # the fork server notices that its caller has gone
+        try:
+            os.killpg(run.pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail("a process is left")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--ranks", "3"], "batch=32: 3 ranks need a multiple"),
+        (["--steps", "0"], "steps=0, save_every=50: 1 or more"),
+        (["--checkpoint", "/nowhere/x.pt"], "checkpoint='/nowhere/x.pt': there is no such folder"),
+    ],
+)
+def test_wrong_options_are_one_line(options, message):
+    command = [sys.executable, "-m", "distributed.train_text", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert message in done.stderr
+
+
+def test_the_text_comes_back_and_a_sample_has_only_its_characters():
+    text = Text(WRITTEN)
+    assert text.decode(text.encode("ranks add")) == "ranks add"
+    sample = write(make_model(Config(v=len(text.characters))), text, "All ", 40)
+    assert len(sample) == 44
+    assert set(sample) <= set(WRITTEN)
+
+
+def test_the_model_sees_only_the_past_and_ties_its_last_layer():
+    model = make_model(Config(v=10, t=8, d=16, heads=2))
+    assert model.head.weight is model.embed.weight
+    x = torch.randint(10, (1, 8), generator=torch.Generator().manual_seed(0))
+    later = x.clone()
+    later[0, 5:] = (later[0, 5:] + 1) % 10
+    assert torch.equal(model(x)[0, :5], model(later)[0, :5])
+    assert not torch.equal(model(x)[0, 5:], model(later)[0, 5:])
+    untied = CharTransformer(Config(v=10, tied=False))
+    assert untied.head.weight is not untied.embed.weight

@@ -1,0 +1,213 @@
+"""Samplers, accumulation and BatchNorm over ranks, beside one device and beside PyTorch's."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from distributed.accumulation import (
+    IGNORED,
+    accumulate,
+    accumulate_means,
+    count_bytes,
+    network,
+    uneven_batches,
+)
+from distributed.all_reduce import ring_sent
+from distributed.batchnorm import SyncBatchNorm, convert
+from distributed.ddp import DistributedDataParallel
+from distributed.sampler import ShardSampler, seed_worker, torchs_share, worker_seed
+
+# ------------------------------------------------------------------ samplers
+
+
+@given(
+    length=st.integers(0, 200),
+    ranks=st.integers(1, 17),
+    drop_last=st.booleans(),
+    epoch=st.integers(0, 5),
+)
+def test_all_shares_together_are_the_examples_once(length, ranks, drop_last, epoch):
+    samplers = [ShardSampler(length, rank, ranks, drop_last=drop_last) for rank in range(ranks)]
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    shares = [list(sampler) for sampler in samplers]
+    together = sorted(number for share in shares for number in share)
+    lengths = {len(share) for share in shares}
+    assert [len(share) for share in shares] == [len(sampler) for sampler in samplers]
+    if drop_last:
+        assert len(together) == len(set(together)) == length - length % ranks
+        assert len(lengths) == 1
+    else:
+        assert together == [*range(length)]
+        assert max(lengths) - min(lengths) <= 1
+
+
+def test_an_epoch_has_an_order_of_its_own_and_the_same_in_every_run():
+    orders = []
+    for epoch in (0, 1, 0):
+        sampler = ShardSampler(50, 1, 2)
+        sampler.set_epoch(epoch)
+        orders.append(list(sampler))
+    assert orders[0] == orders[2]
+    assert orders[0] != orders[1]
+    assert list(ShardSampler(50, 1, 2, seed=7)) != orders[0]
+
+
+def test_a_saved_sampler_goes_on_where_it_stood():
+    sampler = ShardSampler(20, 0, 2)
+    sampler.set_epoch(3)
+    whole = list(sampler)
+    read = iter(sampler)
+    first = [next(read) for _ in range(4)]
+    later = ShardSampler(20, 0, 2)
+    later.load_state_dict(sampler.state_dict())
+    assert first + list(later) == whole
+    later.set_epoch(3)
+    assert list(later) == whole, "the next epoch begins at its beginning"
+
+
+def test_pytorchs_sampler_repeats_where_ours_does_not():
+    assert sorted(n for r in range(4) for n in torchs_share(10, r, 4)) == sorted([*range(10), 0, 1])
+    assert sorted(n for r in range(4) for n in torchs_share(10, r, 4, True)) == [*range(8)]
+
+
+def test_every_worker_of_every_rank_has_a_seed_of_its_own():
+    seeds = {worker_seed(0, r, w, e) for r in range(8) for w in range(4) for e in range(3)}
+    assert len(seeds) == 8 * 4 * 3
+    seed_worker(worker_seed(0, 1, 2))
+    first = torch.rand(1), np.random.rand()
+    seed_worker(worker_seed(0, 1, 2))
+    assert first == (torch.rand(1), np.random.rand())
+
+
+def test_no_such_rank():
+    with pytest.raises(ValueError, match="rank=4: the ranks are 0 to 3"):
+        ShardSampler(10, 4, 4)
+
+
+# ------------------------------------------------------------------ accumulation
+
+
+def gradients(group, count, means):
+    model = DistributedDataParallel(network(), group)
+    batches = uneven_batches(group.rank, group.size, count)
+    mean = None
+    if means:
+        accumulate_means(model, batches)
+    else:
+        mean = accumulate(model, batches)
+    return mean, [p.grad for p in model.parameters()]
+
+
+@pytest.mark.parametrize(("ranks", "count"), [(1, 1), (1, 4), (2, 3), (4, 2), (3, 5)])
+def test_accumulated_gradients_are_those_of_all_tokens_at_once(pools, ranks, count):
+    alone = network()
+    batches = [batch for rank in range(ranks) for batch in uneven_batches(rank, ranks, count)]
+    x, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    loss = nn.functional.cross_entropy(alone(x), labels, ignore_index=IGNORED)
+    loss.backward()
+    for mean, grads in pools[ranks](gradients, count, False):
+        assert mean == pytest.approx(loss.item(), rel=1e-12)
+        for got, parameter in zip(grads, alone.parameters(), strict=True):
+            torch.testing.assert_close(got, parameter.grad, rtol=1e-11, atol=1e-13)
+    if ranks * count > 1:
+        _, wrong = pools[ranks](gradients, count, True)[0]
+        apart = (wrong[0] - alone[0].weight.grad).norm() / alone[0].weight.grad.norm()
+        assert apart > 0.01, "the mean of means is another gradient"
+
+
+@pytest.mark.parametrize(("ranks", "passes"), [(2, 2), (4, 5)])
+def test_no_sync_saves_all_but_one_pass_to_the_byte(pools, ranks, passes):
+    gradients_sent = [
+        8 * ring_sent(sum(p.numel() for p in network().parameters()), rank, ranks).numbers
+        for rank in range(ranks)
+    ]
+    each = pools[ranks](count_bytes, passes, True)
+    once = pools[ranks](count_bytes, passes, False)
+    saved = [a - b for a, b in zip(each, once, strict=True)]
+    assert saved == [sent * (passes - 1) for sent in gradients_sent]
+
+
+# ------------------------------------------------------------------ BatchNorm
+
+
+def normalise(group, x, cuts, grads, seed):
+    torch.manual_seed(seed)
+    mine = slice(cuts[group.rank], cuts[group.rank + 1])
+    module = convert(nn.BatchNorm1d(x.shape[1]).double(), group)
+    given = x[mine].clone().requires_grad_()
+    y = module(given)
+    y.backward(grads[mine])
+    norm = module.norm
+    for p in norm.parameters():
+        group.all_reduce(p.grad)
+    statistics = norm.running_mean, norm.running_var, norm.num_batches_tracked
+    return y.detach(), given.grad, [p.grad for p in norm.parameters()], statistics
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.lists(st.integers(0, 4), min_size=1, max_size=5),
+    length=st.sampled_from([None, 3]),
+    seed=st.integers(0, 99),
+)
+def test_synced_batchnorm_is_batchnorm_of_the_whole_batch(pools, rows, length, seed):
+    rows[0] += 2
+    generator = torch.Generator().manual_seed(seed)
+    shape = (sum(rows), 3) if length is None else (sum(rows), 3, length)
+    x, grads = (torch.randn(shape, generator=generator).double() for _ in range(2))
+    x += 100  # a mean far from 0: sums of squares would cancel
+    cuts = [0, *np.cumsum(rows)]
+
+    torch.manual_seed(seed)
+    alone = nn.BatchNorm1d(3).double()
+    whole = x.clone().requires_grad_()
+    y = alone(whole)
+    y.backward(grads)
+    results = pools[len(rows)](normalise, x, cuts, grads, seed)
+    close = {"rtol": 1e-9, "atol": 1e-10}
+    torch.testing.assert_close(torch.cat([r[0] for r in results]), y.detach(), **close)
+    torch.testing.assert_close(torch.cat([r[1] for r in results]), whole.grad, **close)
+    for _, _, of_parameters, (mean, variance, count) in results:
+        for got, parameter in zip(of_parameters, alone.parameters(), strict=True):
+            torch.testing.assert_close(got, parameter.grad, **close)
+        torch.testing.assert_close(mean, alone.running_mean, **close)
+        torch.testing.assert_close(variance, alone.running_var, **close)
+        assert count == 1
+
+
+def test_evaluation_uses_running_statistics_and_weights_are_kept(pools):
+    def evaluate(group):
+        torch.manual_seed(0)
+        plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU())
+        synced = convert(copy.deepcopy(plain), group)
+        plain.eval(), synced.eval()
+        x = torch.randn(3, 4)
+        return (plain(x) == synced(x)).all().item(), isinstance(synced[1], SyncBatchNorm)
+
+    assert pools[2](evaluate) == [(True, True)] * 2
+
+
+def test_torchs_own_refuses_the_cpu_and_ours_names_what_it_cannot_do(pools):
+    def refuse(group):
+        said = []
+        for make in (
+            lambda: nn.SyncBatchNorm(2)(torch.zeros(2, 2)),
+            lambda: SyncBatchNorm(nn.BatchNorm1d(2, affine=False), group),
+            lambda: SyncBatchNorm(nn.BatchNorm1d(2), group)(torch.zeros(1 - group.rank, 2)),
+        ):
+            try:
+                make()
+            except ValueError as error:
+                said.append(str(error))
+        return said
+
+    torchs, affine, one_row = pools[2](refuse)[0]
+    assert "SyncBatchNorm expected input tensor to be on GPU" in torchs
+    assert "affine=True" in affine
+    assert "one row on all ranks together" in one_row
