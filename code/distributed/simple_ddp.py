@@ -1,4 +1,4 @@
-"""Distributed data parallelism by hand: any module, any optimizer, four lines more.
+"""Distributed data parallelism by hand: any module, any optimizer, a few lines more.
 
     dW[...]{partial over ranks} → all_reduce(avg) → dW[...], for every parameter
 
