@@ -85,7 +85,8 @@ def fork_server() -> Any:
     """
     methods = multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    context.set_forkserver_preload(["distributed.rank"])
+    # torch.optim imports torch._dynamo when first used: once here, and not again in every rank.
+    context.set_forkserver_preload(["distributed.rank", "torch._dynamo"])
     return context
 
 

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
 
 from distributed.single_device import (
     SIZES,
@@ -51,6 +52,13 @@ def test_the_loss_survives_outputs_that_overflow_an_exponential():
     loss, grads = cross_entropy(y, np.array([1]), 1)
     assert loss == 1e4
     np.testing.assert_array_equal(grads, [[1.0, -1.0]])
+
+
+def test_digits_are_scikit_learns():
+    data = load_digits()
+    images, labels = digits("float64")
+    np.testing.assert_array_equal(images, data.data / 16)
+    np.testing.assert_array_equal(labels, data.target)
 
 
 def test_numpy_and_torch_learn_the_same_curve():
