@@ -16,7 +16,7 @@ class Board:
     before blocking. A file in shared memory: notes[rank, number % KEPT] = (number, call).
     """
 
-    KEPT = 16  # a source of broadcasts runs ahead of its readers, but not by so many
+    KEPT = 256  # who does not wait for a collective runs ahead: notes that old are not compared
     NOTE = np.dtype([("number", np.int64), ("call", "S120")])
 
     def __init__(self, file: Path, rank: int, size: int):
@@ -38,8 +38,9 @@ class Board:
         self.notes["call"][self.rank, column] = mine
         self.notes["number"][self.rank, column] = self.number
         for other in np.flatnonzero(self.notes["number"][:, column] == self.number):
-            theirs = self.notes["call"][other, column]
-            if theirs != mine:
+            theirs = bytes(self.notes["call"][other, column])
+            replaced = self.notes["number"][other, column] != self.number  # while we read
+            if theirs != mine and not replaced:
                 raise ValueError(
                     f"the ranks call different collectives: rank {self.rank} calls {call}, "
                     f"rank {other} calls {theirs.decode()}"
