@@ -1,0 +1,76 @@
+"""What a rank must hold to train, in bytes: one formula, with every dtype said aloud.
+
+    bytes = p·Ψ + g·Ψ + (m + s)·Ψ;  stage 1 divides (m + s) by N, stage 2 also g, stage 3 also p
+
+Ψ is the number of parameters, N of ranks; p, g, m and s are bytes for each parameter, its gradient,
+its master copy and the optimizer's states (Rajbhandari et al. 2020, §3 and §5, where K = m + s).
+"""
+
+from typing import NamedTuple
+
+from distributed.script import run_script
+
+STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
+
+
+class Recipe(NamedTuple):
+    """Bytes for each parameter. Without its dtypes, no answer about memory means anything."""
+
+    parameters: float
+    gradients: float
+    master: float
+    states: float
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+RECIPES = {
+    "fp32, SGD": Recipe(4, 4, 0, 0),
+    "fp32, SGD with momentum": Recipe(4, 4, 0, 4),
+    "fp32, Adam": Recipe(4, 4, 0, 8),
+    "bf16, Adam in fp32, no master copy": Recipe(2, 2, 0, 8),  # K = 8
+    "bf16, Adam in fp32, fp32 master copy": Recipe(2, 2, 4, 8),  # K = 12: the ZeRO paper's
+    "the same, gradients in fp32": Recipe(2, 4, 4, 8),
+    "bf16, 8-bit Adam, fp32 master copy": Recipe(2, 2, 4, 2),  # Dettmers et al. 2022
+}
+
+
+def per_rank(parameters: float, ranks: int, stage: int, recipe: Recipe) -> dict[str, float]:
+    """Bytes that stay on each rank from step to step, by what they are for.
+
+    Activations, buffers of communication and padding come on top: see `buffers`. Raises ValueError
+    for a stage or a number that makes no sense.
+    """
+    if stage not in range(len(STAGES)):
+        raise ValueError(f"stage={stage!r}: choose 0 ({STAGES[0]}), 1, 2 or 3")
+    if ranks < 1 or parameters < 0:
+        raise ValueError(f"ranks={ranks}, parameters={parameters}: give 1 or more, 0 or more")
+    p, g, m, s = (parameters * size for size in recipe)
+    return {
+        "parameters": p / ranks if stage >= 3 else p,
+        "gradients": g / ranks if stage >= 2 else g,
+        "master copy": m / ranks if stage >= 1 else m,
+        "optimizer states": s / ranks if stage >= 1 else s,
+    }
+
+
+def total(parameters: float, ranks: int, stage: int, recipe: Recipe) -> float:
+    """Bytes on each rank: what `per_rank` lists, added up."""
+    return sum(per_rank(parameters, ranks, stage, recipe).values())
+
+
+def main(billions: float = 70.0, ranks: int = 8) -> None:
+    """A model of 70 billion parameters on 8 devices, by stage and recipe (GB on each)."""
+    print(f"{billions:g} billion parameters, {ranks} ranks: GB (10⁹ bytes) on each")
+    print(f"{'':38}" + "".join(f"{stage:>9}" for stage in STAGES))
+    for name, recipe in RECIPES.items():
+        sizes = [total(billions * 1e9, ranks, stage, recipe) / 1e9 for stage in range(4)]
+        print(f"{name:38}" + "".join(f"{size:9.1f}" for size in sizes))
+        assert sizes == sorted(sizes, reverse=True), "no stage needs more than the one before"
+        assert abs(sizes[3] * ranks / sizes[0] - 1) < 1e-12, "stage 3 divides everything"
+
+
+if __name__ == "__main__":
+    run_script(main)
