@@ -1,0 +1,120 @@
+"""Shares of parameters: whole, disjoint, in order, whatever the sizes."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from distributed.shards import Unit, check_groups, check_optimizer, make_units, runs
+
+shapes = st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=8)
+partitions = st.sampled_from(["flat", "parameter"])
+
+
+def parameters_of(shapes):
+    return [nn.Parameter(torch.randn(shape)) for shape in shapes]
+
+
+@given(shapes, st.integers(1, 9), partitions)
+def test_every_number_has_one_owner_and_one_place(shapes, ranks, partition):
+    parameters = parameters_of(shapes)
+    unit = Unit(parameters, ranks, partition)
+    flat = unit.write({p: p.data for p in parameters}, torch.full((unit.size,), 7.0))
+    left = {p: torch.zeros(p.numel()) for p in parameters}
+    used = torch.zeros(unit.size)
+    for rank in range(ranks):
+        share = unit.of_rank(flat, rank)
+        for p, of, at in unit.pieces(rank):
+            assert torch.equal(share[at], p.data.view(-1)[of])
+            left[p][of] += 1
+            used[rank * unit.share :][at] += 1
+            if partition == "parameter":
+                assert of == slice(0, p.numel())
+    assert all((count == 1).all() for count in left.values())
+    assert used.max() == 1
+    assert (flat[used == 0] == 0).all(), "padding is zero"
+    for p, view in unit.views(flat).items():
+        assert torch.equal(view, p)
+
+
+@given(shapes, st.integers(1, 9))
+def test_flat_shares_have_less_than_one_number_of_padding_a_rank(shapes, ranks):
+    unit = Unit(parameters_of(shapes), ranks)
+    assert 0 <= unit.size - unit.numel < ranks
+
+
+@given(shapes, st.integers(1, 9))
+def test_whole_parameters_are_shared_out_within_the_bound_of_list_scheduling(shapes, ranks):
+    """Graham 1966: the longest load is at most the average plus (1 − 1/N) of the largest item."""
+    unit = Unit(parameters_of(shapes), ranks, "parameter")
+    largest = max(p.numel() for p in unit.parameters)
+    assert max(-(-unit.numel // ranks), largest) <= unit.share
+    assert unit.share <= unit.numel / ranks + (1 - 1 / ranks) * largest + 1e-9
+
+
+@given(shapes, st.integers(1, 9), st.integers(0, 7))
+def test_runs_join_neighbours_of_one_kind_alone(shapes, ranks, bits):
+    parameters = parameters_of(shapes)
+    kind = {p: bits >> (i % 3) & 1 for i, p in enumerate(parameters)}
+    unit = Unit(parameters, ranks)
+    for rank in range(ranks):
+        pieces = unit.pieces(rank)
+        found = runs(pieces, kind.__getitem__)
+        assert [piece for run in found for piece in run] == pieces
+        for run in found:
+            assert len({kind[piece.parameter] for piece in run}) == 1
+        for one, other in pairwise(found):
+            assert kind[one[-1].parameter] != kind[other[0].parameter]
+
+
+def test_units_hold_one_dtype_and_stay_within_their_size():
+    shapes = [(10,), (10,), (3,), (0,), (50,), (10,)]
+    parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
+    parameters.append(nn.Parameter(torch.zeros(4, dtype=torch.float64)))
+    parameters.append(nn.Parameter(torch.zeros(4), requires_grad=False))
+    units = make_units(parameters, ranks=2, most=92)
+    sizes = [(unit.dtype, unit.trainable, unit.numel) for unit in units]
+    assert sizes == [
+        (torch.float32, True, 23),
+        (torch.float32, True, 50),  # larger than a unit may be: alone
+        (torch.float32, True, 10),
+        (torch.float64, True, 4),
+        (torch.float32, False, 4),
+    ]
+    with pytest.raises(ValueError, match="bucket_bytes=0"):
+        make_units(parameters, 2, 0)
+
+
+def test_groups_must_hold_each_trained_parameter_once():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    names = {p: name for name, p in module.named_parameters()}
+    module[1].bias.requires_grad_(False)
+    first, last = [*module[0].parameters()], [module[1].weight]
+    groups = [{"params": iter(first), "lr": 1.0}, {"params": last}]
+    assert check_groups(names, groups) == [{"params": first, "lr": 1.0}, {"params": last}]
+    with pytest.raises(ValueError, match=r"param_groups: 1\.weight is in none"):
+        check_groups(names, [{"params": first}])
+    with pytest.raises(ValueError, match=r"param_groups: 0\.weight is in two"):
+        check_groups(names, [{"params": first}, {"params": [*last, first[0]]}])
+    with pytest.raises(ValueError, match="not one of the module's"):
+        check_groups(names, [{"params": [nn.Parameter(torch.ones(1))]}])
+    frozen = {p.requires_grad_(False): name for p, name in names.items()}
+    with pytest.raises(ValueError, match="nothing is to be trained"):
+        check_groups(frozen, None)
+
+
+def test_optimizers_that_cannot_work_on_shares_are_refused():
+    for known in ("SGD", "AdamW", "RMSprop", "Adadelta"):
+        check_optimizer(getattr(torch.optim, known), "flat")
+    check_optimizer(type("Mine", (torch.optim.Adam,), {}), "flat")
+    with pytest.raises(ValueError, match="give partition='parameter'"):
+        check_optimizer(torch.optim.Adafactor, "flat")
+    check_optimizer(torch.optim.Adafactor, "parameter")
+    for partition in ("flat", "parameter"):
+        with pytest.raises(ValueError, match="LBFGS: it needs all parameters at once"):
+            check_optimizer(torch.optim.LBFGS, partition)
+    with pytest.raises(ValueError, match="partition='rows': choose one of flat, parameter"):
+        check_optimizer(torch.optim.SGD, "rows")

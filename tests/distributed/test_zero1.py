@@ -1,0 +1,193 @@
+"""ZeRO-1: memory and bytes by the formula, where numbers are, and what is refused."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from distributed.memory_use import make_network, train, watch
+from distributed.ring_group import RingGroup
+from distributed.single_device import batches
+from distributed.trace import Trace
+from distributed.world import RankError
+from distributed.zero1 import Zero1
+
+PSI = 64 * 128 + 128 + 2 * (128 * 128 + 128) + 128 * 10 + 10
+
+
+def memory_of_rank(group, master, partition):
+    dtype = torch.bfloat16 if master else torch.float32
+    model = make_network(width=128, depth=3).to(dtype)
+    zero = Zero1(model, torch.optim.Adam, group, master=master, partition=partition)
+    return watch(model, zero, 16, 16).after["backward"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
+def test_memory_is_2_plus_2_plus_12_over_n(pools, ranks):
+    for found in pools[ranks](memory_of_rank, torch.float32, "flat"):
+        kept = {k: found[k] for k in ("parameters", "gradients", "master copy", "optimizer states")}
+        assert sum(kept.values()) == pytest.approx((2 + 2 + 12 / ranks) * PSI, rel=1e-3)
+        assert kept["master copy"] == pytest.approx(4 * PSI / ranks, rel=1e-3)
+        assert set(found) - set(kept) <= {"data", "backward", "activations"}
+        assert found.get("backward", 0) + found.get("activations", 0) < 1000, "no second gradient"
+
+
+def test_memory_in_fp32_is_8_plus_8_over_n(pools):
+    for found in pools[4](memory_of_rank, None, "flat"):
+        assert "master copy" not in found
+        kept = sum(found[k] for k in ("parameters", "gradients", "optimizer states"))
+        assert kept == pytest.approx((4 + 4 + 8 / 4) * PSI, rel=1e-3)
+
+
+def sent_in(group, phase_of_interest, partition):
+    rings = RingGroup(group)
+    model = make_network(width=128, depth=3)
+    zero = Zero1(model, torch.optim.Adam, rings, partition=partition)
+    rings.trace = trace = Trace(group.rank)
+    train(model, lambda: None, batches(1797, 8, 1), 8.0)
+    before = trace.sent
+    zero.step()
+    return before, trace.sent - before, sum(unit.share for unit in zero.units)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("partition", ["flat", "parameter"])
+def test_a_step_sends_2_n_minus_1_shares_and_the_backward_pass_nothing(pools, ranks, partition):
+    for before, sent, share in pools[ranks](sent_in, "step", partition):
+        assert before == 0
+        assert sent == 2 * (ranks - 1) * share * 4
+        if partition == "flat":
+            assert share == -(-PSI // ranks)
+
+
+def shards_of_rank(group, partition):
+    model = make_network(seed=group.rank, width=9)
+    weights = [{"params": [p for p in model.parameters() if p.dim() > 1]}]
+    rest = [{"params": [p for p in model.parameters() if p.dim() < 2], "lr": 0.5}]
+    zero = Zero1(
+        model, torch.optim.SGD, group, param_groups=weights + rest, partition=partition,
+        lr=0.1, momentum=0.9,
+    )  # fmt: skip
+    train(model, zero.step, batches(1797, 8, 2), 8.0)
+    found = []
+    for name, parameter, of, local, at in zero.local:
+        assert torch.equal(local.data.view(-1)[at], parameter.data.view(-1)[of])
+        momentum = zero.optimizer.state[local]["momentum_buffer"]
+        found.append((name, of, momentum.view(-1)[at].clone()))
+    rates = {id(p): g["lr"] for g in zero.optimizer.param_groups for p in g["params"]}
+    assert all(rates[id(s.local)] == (0.1 if s.parameter.dim() > 1 else 0.5) for s in zero.local)
+    return found
+
+
+@pytest.mark.parametrize("partition", ["flat", "parameter"])
+def test_every_number_of_every_state_has_one_place(pools, partition):
+    model = make_network(seed=0, width=9)
+    optimizer = torch.optim.SGD(
+        [
+            {"params": [p for p in model.parameters() if p.dim() > 1]},
+            {"params": [p for p in model.parameters() if p.dim() < 2], "lr": 0.5},
+        ],
+        lr=0.1,
+        momentum=0.9,
+    )
+
+    def step():
+        optimizer.step()
+        optimizer.zero_grad()
+
+    train(model, step, batches(1797, 8, 2), 8.0)
+    expected = {n: optimizer.state[p]["momentum_buffer"] for n, p in model.named_parameters()}
+    left = {name: torch.zeros(p.numel()) for name, p in model.named_parameters()}
+    for found in pools[3](shards_of_rank, partition):
+        for name, of, momentum in found:
+            left[name][of] += 1
+            torch.testing.assert_close(momentum, expected[name].view(-1)[of], atol=1e-5, rtol=1e-4)
+    assert all((count == 1).all() for count in left.values())
+
+
+def test_a_schedule_drives_the_optimizer_inside(pools):
+    def rates(group):
+        zero = Zero1(make_network(width=8), torch.optim.SGD, group, lr=1.0)
+        schedule = torch.optim.lr_scheduler.ExponentialLR(zero.optimizer, 0.5)
+        found = []
+        for _ in range(3):
+            found.append(zero.optimizer.param_groups[0]["lr"])
+            train(zero.module, zero.step, batches(1797, 4, 1), 4.0)
+            schedule.step()
+        return found
+
+    assert pools[2](rates) == [[1.0, 0.5, 0.25]] * 2
+
+
+def test_more_ranks_than_numbers(pools):
+    def tiny(group):
+        model = nn.Linear(1, 1, bias=False)
+        model.register_parameter("nothing", nn.Parameter(torch.zeros(0, 3)))
+        model.weight.data.fill_(3.0 + group.rank)
+        zero = Zero1(model, torch.optim.Adam, group, lr=0.5)
+        model(torch.ones(1, 1)).sum().backward()
+        zero.step()
+        return model.weight.item(), len(zero.local)
+
+    results = pools[4](tiny)
+    # Adam's first step is the learning rate, against the sign of the gradient.
+    assert [weight for weight, _ in results] == [pytest.approx(2.5)] * 4
+    assert [shards for _, shards in results] == [1, 0, 0, 0]
+
+
+def test_buffers_and_frozen_parameters_come_from_rank_0(pools):
+    def others(group):
+        model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        model[0].weight.requires_grad_(False).fill_(group.rank)
+        model[1].running_mean.fill_(group.rank)
+        Zero1(model, torch.optim.SGD, group, lr=1.0)
+        return model[0].weight.sum().item(), model[1].running_mean.sum().item()
+
+    assert pools[3](others) == [(0, 0)] * 3
+
+
+def step_without_gradients(zero):
+    zero.step()
+
+
+def backward_after_clipping(zero):
+    run(zero)
+    zero.clip_grad_norm_(1.0)
+    run(zero)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (step_without_gradients, r"step\(\) without gradients: call backward\(\) first"),
+        (backward_after_clipping, r"step\(\) comes first"),
+    ],
+)
+def test_calls_in_the_wrong_order_say_so(pools, wrong, message):
+    def out_of_order(group):
+        wrong(Zero1(make_network(width=8), torch.optim.SGD, group, lr=1.0))
+
+    with pytest.raises(RankError, match=message):
+        pools[2](out_of_order)
+
+
+def run(zero):
+    train(zero.module, lambda: None, batches(1797, 4, 1), 4.0)
+
+
+def test_gradients_that_did_not_come_count_as_zero_and_old_ones_are_forgotten(pools):
+    def two_heads(group):
+        model = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+        zero = Zero1(model, torch.optim.SGD, group, lr=1.0)
+        x = torch.ones(1, 2)
+        (model[0](x) + model[1](x)).sum().backward()
+        zero.step()
+        before = copy.deepcopy(model)
+        model[0](x).sum().backward()
+        zero.step()
+        moved = [(a - b).abs().max().item() for a, b in zip(
+            model.parameters(), before.parameters(), strict=True)]  # fmt: skip
+        return moved
+
+    assert pools[2](two_heads) == [pytest.approx([1, 1, 0, 0])] * 2

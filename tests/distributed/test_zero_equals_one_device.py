@@ -1,0 +1,150 @@
+"""ZeRO-1, 2 and 3 against PyTorch on one device, on the whole batch."""
+
+import copy
+from functools import partial
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from distributed.ring_group import RingGroup
+from distributed.shared_memory import SharedGroup
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
+
+STAGES = {
+    "zero1": Zero1,
+    "zero2": Zero2,
+    "zero3": Zero3,
+    "zero3, no prefetch": partial(Zero3, prefetch=False),
+    "zero3, kept after forward": partial(Zero3, reshard_after_forward=False),
+}
+GROUPS = {"gloo": lambda group: group, "ring": RingGroup, "shared": SharedGroup}
+OPTIMIZERS = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1}),
+    "momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
+    "adam": (torch.optim.Adam, {"lr": 0.01}),
+    "adamw": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 0.01}),
+}
+# Sums in another order, carried through a few steps of an optimizer that divides by their roots.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4}
+
+
+class Network(nn.Module):
+    """Blocks of sizes that no rank count divides, a tied and a frozen parameter, one of size 1."""
+
+    def __init__(self, widths, seed, frozen=True):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.embed = nn.Linear(3, widths[0])
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(a, b), nn.Tanh())
+            for a, b in zip(widths, [*widths[1:], widths[0]], strict=True)
+        )
+        self.scale = nn.Parameter(torch.ones(()))
+        self.nothing = nn.Parameter(torch.ones(0))
+        self.tied = nn.Linear(3, widths[0], bias=False)
+        self.tied.weight = self.embed.weight
+        self.blocks[0][0].bias.requires_grad_(not frozen)
+        self.again = False  # compute the blocks' activations twice
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.again else block(x)
+        return (x * self.scale) @ self.tied.weight
+
+
+def groups_of(module):
+    """No weight decay for vectors: groups that alternate from parameter to parameter."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    flat = {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0, "lr": 0.02}
+    return [{"params": [p for p in trained if p.dim() >= 2]}, flat]
+
+
+def loss_of(module, x, y):
+    return (module(x) - y).square().sum()
+
+
+def alone(network, x, y, optimizer, use_groups, clip, micro, steps):
+    optimizer_class, options = OPTIMIZERS[optimizer]
+    model = copy.deepcopy(network)
+    opt = optimizer_class(groups_of(model) if use_groups else model.parameters(), **options)
+    for _ in range(steps):
+        (loss_of(model, x, y) / (len(x) * micro) * micro).backward()
+        trained = [p for p in model.parameters() if p.grad is not None]
+        if clip:
+            nn.utils.clip_grad_norm_(trained, clip)
+        opt.step()
+        opt.zero_grad()
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def together(group, stage, kind, network, x, y, optimizer, use_groups, clip, micro, steps, options):
+    group = GROUPS[kind](group)
+    optimizer_class, defaults = OPTIMIZERS[optimizer]
+    model = copy.deepcopy(network)
+    if group.rank:  # only rank 0 has the right weights
+        for tensor in model.parameters():
+            tensor.data.add_(1)
+    zero = STAGES[stage](
+        model, optimizer_class, group,
+        param_groups=groups_of(model) if use_groups else None, **options, **defaults,
+    )  # fmt: skip
+    mine = np.array_split(np.arange(len(x)), group.size)[group.rank]
+    for _ in range(steps):
+        for rows in np.array_split(mine, micro):
+            (loss_of(model, x[rows], y[rows]) * group.size / len(x)).backward()
+        if clip:
+            zero.clip_grad_norm_(clip)
+        zero.step()
+    found = {name: value.clone() for name, value in zero.full_parameters()}
+    assert all(p.grad is None for p in model.parameters())
+    return found, sum(t.numel() for t in zero.tensors()["optimizer states"])
+
+
+def assert_equal(results, expected, dtype):
+    for found, _ in results:
+        for name, value in found.items():
+            bound = TOLERANCE[dtype] * max(1.0, expected[name].abs().max().item())
+            assert (value - expected[name]).abs().max().item() <= bound, name
+            assert torch.equal(value, results[0][0][name]), "ranks differ"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ranks=st.integers(1, 8),
+    stage=st.sampled_from([*STAGES]),
+    kind=st.sampled_from([*GROUPS]),
+    optimizer=st.sampled_from([*OPTIMIZERS]),
+    widths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    use_groups=st.booleans(),
+    clip=st.sampled_from([None, 0.5]),
+    micro=st.integers(1, 3),
+    partition=st.sampled_from(["flat", "parameter"]),
+    bucket_bytes=st.sampled_from([1, 300, 10**6]),
+    frozen=st.booleans(),
+    again=st.booleans(),
+    dtype=st.sampled_from([torch.float64, torch.float64, torch.float32]),
+    seed=st.integers(0, 2**31),
+)
+def test_weights_are_those_of_one_device(
+    pools, ranks, stage, kind, optimizer, widths, use_groups, clip, micro, partition, bucket_bytes,
+    frozen, again, dtype, seed,
+):  # fmt: skip
+    network = Network(widths, seed, frozen).to(dtype)
+    network.again = again
+    x = torch.randn(ranks * micro + 5, 3, dtype=dtype)
+    y = torch.randn(len(x), 3, dtype=dtype)
+    how = optimizer, use_groups, clip, micro, 3
+    expected = alone(network, x, y, *how)
+    options = {"partition": partition, "bucket_bytes": bucket_bytes}
+    results = pools[ranks](together, stage, kind, network, x, y, *how, options)
+    assert_equal(results, expected, dtype)
+    if not frozen:
+        assert set(results[0][0]) == set(expected) - {"nothing"}
