@@ -10,7 +10,7 @@ import fnmatch
 import io
 import json
 
-from bench import collectives, ddp, launching, live
+from bench import collectives, ddp, launching, live, zero
 from bench.pairs import ROOT
 
 
@@ -21,7 +21,9 @@ def main() -> None:
     parser.add_argument("--record", help="keep the rows under this name in bench/recorded")
     options = parser.parse_args()
 
-    cases = [case for module in (launching, collectives, ddp, live) for case in module.cases()]
+    cases = [
+        case for module in (launching, collectives, ddp, zero, live) for case in module.cases()
+    ]
     chosen = [
         (name, work)
         for name, work in cases

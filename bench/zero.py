@@ -1,0 +1,96 @@
+"""A training step with each stage of ZeRO against PyTorch's, in turns, on ranks that are warm."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from bench.ddp import MODELS, make
+from bench.pairs import summary
+from distributed.group import Group
+from distributed.measure import seconds
+from distributed.ring_group import RingGroup
+from distributed.shared_memory import SharedGroup
+from distributed.world import world
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3, check_blocks
+
+GROUPS: dict[str, Callable[[Group], Group]] = {
+    "gloo": lambda group: group,
+    "ring": RingGroup,
+    "shared": SharedGroup,
+}
+STAGES = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
+PEERS = {
+    "zero1": "torch DDP + ZeroRedundancyOptimizer",
+    "zero2": "torch fully_shard, kept after forward",
+    "zero3": "torch fully_shard",
+}
+
+
+def cases() -> Iterator[tuple[str, Callable[[bool], dict[str, Any]]]]:
+    """zero1/gloo/transformer/r4 and so on: our stage, over what, of which model, on which ranks."""
+    for stage in STAGES:
+        for kind in GROUPS:
+            for model in MODELS:
+                for ranks in (2, 4):
+                    name = f"{stage}/{kind}/{model}/r{ranks}"
+                    yield name, partial(against_torch, name, stage, kind, model, ranks)
+
+
+def against_torch(
+    name: str, stage: str, kind: str, model: str, ranks: int, quick: bool
+) -> dict[str, Any]:
+    pairs = 3 if quick else 15
+    with world(ranks, device="cpu") as run:
+        times, size = run(in_turns, stage, kind, model, pairs)[0]
+    return summary(name, times, PEERS[stage], ranks, size)
+
+
+def in_turns(
+    group: Group, stage: str, kind: str, model: str, pairs: int
+) -> tuple[list[tuple[float, float]], int]:
+    """Times of one step, ours and PyTorch's, and the bytes of all gradients."""
+    mine, loss = make(model)
+    size = sum(p.nbytes for p in mine.parameters())
+    ours = STAGES[stage](mine, torch.optim.Adam, GROUPS[kind](group), lr=1e-4)
+    their_step = peer(stage, *make(model))
+
+    def our_step() -> None:
+        loss(mine).backward()
+        ours.step()
+
+    def once(step: Callable[[], None]) -> float:
+        return seconds(group, step, 1, warm_up=0)[0]
+
+    return [(once(our_step), once(their_step)) for _ in range(pairs + 3)][3:], size
+
+
+def peer(
+    stage: str, module: nn.Module, loss: Callable[[nn.Module], torch.Tensor]
+) -> Callable[[], None]:
+    """One training step with PyTorch's counterpart of a stage, with blocks as ours has them."""
+    wrapped: nn.Module
+    optimizer: torch.optim.Optimizer
+    if stage == "zero1":
+        wrapped = nn.parallel.DistributedDataParallel(module)
+        optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.Adam, lr=1e-4)
+    else:
+        mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+        for part in [*check_blocks(module, None), module]:
+            fully_shard(part, mesh=mesh, reshard_after_forward=stage == "zero3")
+        wrapped = module
+        optimizer = torch.optim.Adam(module.parameters(), lr=1e-4)
+
+    def step() -> None:
+        loss(wrapped).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step

@@ -1,0 +1,99 @@
+"""What each stage of ZeRO sends in a step, phase by phase: the formula, and the counter.
+
+With N ranks and Ψ numbers, a ring's reduce-scatter or all-gather sends Ψ(N − 1)/N from each rank:
+
+    DDP     backward: reduce-scatter + all-gather of gradients                         2Ψ(N − 1)/N
+    ZeRO-1                                  step: reduce-scatter, then all-gather      2Ψ(N − 1)/N
+    ZeRO-2  backward: reduce-scatter        step: all-gather of parameters             2Ψ(N − 1)/N
+    ZeRO-3  forward: all-gather             backward: all-gather, reduce-scatter       3Ψ(N − 1)/N
+
+(Rajbhandari et al. 2020, §7.) What is still gathered from the forward pass need not come again.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from distributed.group import Group
+from distributed.memory_use import make_network
+from distributed.ring_group import RingGroup
+from distributed.script import run_script
+from distributed.single_device import batches, digits
+from distributed.trace import Trace
+from distributed.world import launch
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
+
+PHASES = ("forward", "backward", "step")
+CLASSES: dict[int, type[Zero1]] = {1: Zero1, 2: Zero2, 3: Zero3}
+
+
+def numbers_sent(
+    stage: int, ranks: int, blocks: Sequence[int], root: int = 0, still_here: int = 2
+) -> dict[str, int]:
+    """Numbers that each rank sends in a step: phase → numbers, for stage 0 (DDP) to 3.
+
+    `blocks` are the lengths of a share of each block, in the order of the forward pass, and `root`
+    that of what stays for the whole step. Stages 0 to 2 care only for their sum. `still_here` of
+    the last blocks are gathered once (ZeRO-3: as many as there are rooms).
+    """
+    shares = root + sum(blocks)
+    again = sum(blocks[: max(0, len(blocks) - still_here)])
+    of_shares = {
+        0: (0, 2 * shares, 0),
+        1: (0, 0, 2 * shares),
+        2: (0, shares, shares),
+        3: (shares, again + shares, 0),
+    }[stage]
+    return {phase: (ranks - 1) * n for phase, n in zip(PHASES, of_shares, strict=True)}
+
+
+def shares_of(zero: Zero1) -> tuple[list[int], int]:
+    """The lengths of this rank's share of each block, and of the root, for `numbers_sent`."""
+    if not isinstance(zero, Zero3):
+        return [unit.share for unit in zero.units], 0
+    blocks = [sum(zero.units[i].share for i in block.units) for block in zero.blocks]
+    return blocks, sum(zero.units[i].share for i in zero.root.units)
+
+
+def count_sent(zero: Zero1, rows: Sequence[int]) -> dict[str, int]:
+    """Bytes that this rank sends in one step on these rows of the digits: phase → bytes, counted.
+
+    `zero` works on a `RingGroup`: a backend's own collectives are not seen.
+    """
+    images, labels = (torch.from_numpy(array)[rows] for array in digits())
+    zero.group.trace = trace = Trace(zero.group.rank)
+    marks = [0]
+    loss = torch.nn.functional.cross_entropy(zero.module(images), labels)
+    marks.append(trace.sent)
+    loss.backward()
+    marks.append(trace.sent)
+    zero.step()
+    marks.append(trace.sent)
+    zero.group.trace = None
+    return {phase: marks[i + 1] - marks[i] for i, phase in enumerate(PHASES)}
+
+
+def count_on_rank(
+    group: Group, stage: int, depth: int = 6
+) -> tuple[dict[str, int], dict[str, int]]:
+    """One rank: bytes predicted and counted for a network of `depth` layers, in float32."""
+    model = make_network(width=128, depth=depth)
+    zero = CLASSES[stage](model, torch.optim.Adam, RingGroup(group))
+    predicted = numbers_sent(stage, group.size, *shares_of(zero))
+    counted = count_sent(zero, next(iter(batches(1797, 16, 1))).tolist())
+    return {phase: 4 * n for phase, n in predicted.items()}, counted
+
+
+def main(ranks: int = 4, depth: int = 6) -> None:
+    """Each stage's bytes, counted, are those of the formula, exactly."""
+    for stage in CLASSES:
+        for predicted, counted in launch(count_on_rank, stage, depth, ranks=ranks, device="cpu"):
+            assert predicted == counted, (predicted, counted)
+        each = ", ".join(f"{phase} {size:,}" for phase, size in counted.items())
+        print(f"ZeRO-{stage}: {each}; in all {sum(counted.values()):,} bytes from each rank")
+
+
+if __name__ == "__main__":
+    run_script(main)

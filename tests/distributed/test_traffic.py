@@ -1,0 +1,72 @@
+"""What the stages send, against the counter and against the paper's 2Ψ and 3Ψ."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributed.memory_use import make_network
+from distributed.ring_group import RingGroup
+from distributed.single_device import batches
+from distributed.traffic import CLASSES, count_sent, numbers_sent, shares_of
+from distributed.zero3 import Zero3
+
+ROWS = next(iter(batches(1797, 16, 1))).tolist()
+
+
+def counted_and_predicted(group, stage, depth, options, still_here=2):
+    model = make_network(width=20, depth=depth)
+    zero = CLASSES[stage](model, torch.optim.SGD, RingGroup(group), lr=0.1, **options)
+    predicted = numbers_sent(stage, group.size, *shares_of(zero), still_here=still_here)
+    first = count_sent(zero, ROWS)
+    return first, count_sent(zero, ROWS), {phase: 4 * n for phase, n in predicted.items()}
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_every_step_sends_what_the_formula_says(pools, ranks, stage):
+    for first, second, predicted in pools[ranks](counted_and_predicted, stage, 5, {}):
+        assert first == second == predicted
+
+
+@pytest.mark.parametrize(
+    ("options", "still_here"),
+    [({"prefetch": False}, 1), ({"reshard_after_forward": False}, 100), ({}, 2)],
+)
+@pytest.mark.parametrize("depth", [1, 2, 6])
+def test_what_is_kept_after_forward_is_not_sent_again(pools, options, still_here, depth):
+    for first, second, predicted in pools[3](counted_and_predicted, 3, depth, options, still_here):
+        assert first == second == predicted
+
+
+@given(
+    blocks=st.lists(st.integers(1, 1000), min_size=40, max_size=60),
+    ranks=st.integers(2, 64),
+)
+def test_stages_1_and_2_send_what_ddp_sends_and_stage_3_at_most_half_more(blocks, ranks):
+    ddp, *zero = (sum(numbers_sent(stage, ranks, blocks).values()) for stage in range(4))
+    psi = ranks * sum(blocks)
+    assert ddp == pytest.approx(2 * psi * (ranks - 1) / ranks)
+    assert zero[:2] == [ddp, ddp]
+    assert zero[2] == 1.5 * ddp - (ranks - 1) * sum(blocks[-2:])
+
+
+def checkpointed(group):
+    """Blocks that are computed again in the backward pass are not gathered once more."""
+    model = make_network(width=20, depth=5)
+    zero = Zero3(model, torch.optim.SGD, RingGroup(group), lr=0.1)
+    layers = [*model]
+
+    def again(x):
+        for layer in layers:
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
+        return x
+
+    model.forward = again
+    predicted = numbers_sent(3, group.size, *shares_of(zero))
+    return count_sent(zero, ROWS), {phase: 4 * n for phase, n in predicted.items()}
+
+
+def test_activation_checkpoints_cost_no_messages(pools):
+    for counted, predicted in pools[2](checkpointed):
+        assert counted == predicted

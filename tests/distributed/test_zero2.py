@@ -1,0 +1,109 @@
+"""ZeRO-2: what a rank holds during and after a backward pass, and what it sends when."""
+
+import pytest
+import torch
+from torch import nn
+
+from distributed.memory_use import make_network, train, watch
+from distributed.ring_group import RingGroup
+from distributed.single_device import batches
+from distributed.trace import Trace
+from distributed.zero2 import Zero2
+
+PSI = 64 * 256 + 256 + 7 * (256 * 256 + 256) + 256 * 10 + 10
+BUCKET = 300_000  # bytes: about one of the layers
+
+
+def watched(group):
+    model = make_network(width=256, depth=8)
+    # Over a RingGroup: gloo copies what it reduces, and lets go of the copy when its threads will.
+    zero = Zero2(model, torch.optim.Adam, RingGroup(group), bucket_bytes=BUCKET)
+    use = watch(model, zero, 16, 16)
+    return use.after["backward"], use.peak
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_gradients_are_a_share_and_two_buckets_at_most(pools, ranks):
+    for after, peak in pools[ranks](watched):
+        assert after["parameters"] == pytest.approx(4 * PSI, rel=1e-3)
+        assert after["gradients"] == pytest.approx(4 * PSI / ranks, rel=1e-3)
+        assert after["optimizer states"] == pytest.approx(8 * PSI / ranks, rel=1e-3)
+        assert after["buckets"] <= 2 * (BUCKET + 4 * ranks)
+        assert after.get("backward", 0) < 2000, "no whole gradient is left"
+        # While it computes, autograd makes a gradient or two before they are copied.
+        assert peak.get("backward", 0) < 3 * BUCKET
+
+
+def phases(group, micro):
+    model = make_network(width=20, depth=3)
+    zero = Zero2(model, torch.optim.SGD, RingGroup(group), lr=0.1, bucket_bytes=3000)
+    zero.group.trace = trace = Trace(group.rank)
+    with zero.no_sync():
+        for _ in range(micro):
+            train(model, lambda: None, batches(1797, 8, 1), 8.0)
+    quiet = trace.sent
+    train(model, lambda: None, batches(1797, 8, 1), 8.0)
+    return quiet, trace.sent, 4 * (group.size - 1) * sum(u.share for u in zero.units)
+
+
+def test_no_sync_sends_nothing_and_the_next_pass_everything_once(pools):
+    for quiet, sent, expected in pools[3](phases, 3):
+        assert (quiet, sent) == (0, expected)
+
+
+def overlapping(group):
+    model = make_network(width=256, depth=8)
+    zero = Zero2(model, torch.optim.SGD, group, lr=0.1, bucket_bytes=BUCKET)
+    ready = []
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: ready.append(len(sent())))
+
+    def sent():
+        return [*zero.under_way, *range(zero.left)]
+
+    train(model, zero.step, batches(1797, 16, 1), 16.0)
+    return ready
+
+
+def test_buckets_leave_before_the_last_gradient_is_there(pools):
+    for ready in pools[2](overlapping):
+        assert ready[0] == 0
+        assert ready[-2] > 0, "some bucket had left before the last gradient but one"
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise ArithmeticError("on purpose")
+
+
+def recovers(group):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    torch.manual_seed(0)
+    zero = Zero2(model, torch.optim.SGD, group, lr=0.5, bucket_bytes=80)
+    x = torch.ones(2, 4)
+    for failing in (True, False):
+        hidden = model[0](x)
+        y = model[1](Fails.apply(hidden) if failing else hidden).sum()
+        if failing:
+            with pytest.raises(ArithmeticError):
+                y.backward()
+            zero.zero_grad()
+            before = [p.detach().clone() for p in model.parameters()]
+        else:
+            y.backward()
+            expected = torch.autograd.grad(model[1](model[0](x)).sum(), [*model.parameters()])
+            zero.step()
+    return [
+        (b - 0.5 * g - p.detach()).abs().max().item()
+        for b, g, p in zip(before, expected, model.parameters(), strict=True)
+    ]
+
+
+def test_a_backward_pass_that_failed_leaves_nothing_behind(pools):
+    for apart in pools[2](recovers):
+        assert max(apart) < 1e-6
