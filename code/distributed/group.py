@@ -63,6 +63,8 @@ class Group(Transport):
         self._background: ThreadPoolExecutor | None = None
         self._aside: Group | None = None
 
+    keeps = False  # whether what `empty` makes is dear to make: keep it, and use it again
+
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Room for n numbers, where this group's collectives reach them best."""
         return torch.empty(n, dtype=dtype, device=self.device)

@@ -87,6 +87,7 @@ class SharedGroup(Group):
     are on GPUs.
     """
 
+    keeps = True
     block = 1 << 15  # numbers: they stay in a processor's cache while all ranks' are added
 
     def __init__(self, group: Group, scratch: int = 1 << 22):

@@ -57,7 +57,8 @@ class Zero1:
         self.flats: list[torch.Tensor] = []
         self.shares = [self._share_out(unit) for unit in self.units]
         self.trained = [i for i, unit in enumerate(self.units) if unit.trainable]
-        self.gradients = {i: self._make_gradient(self.units[i]) for i in self.trained}
+        self.gradients: dict[int, torch.Tensor] = {}
+        self._make_gradients()
         self.unit_of = {p: i for i in self.trained for p in self.units[i].parameters}
         self._keep_rest_equal()
 
@@ -92,9 +93,11 @@ class Zero1:
         self.flats.append(flat)
         return unit.of_rank(flat, self.group.rank)
 
-    def _make_gradient(self, unit: Unit) -> torch.Tensor:
+    def _make_gradients(self) -> None:
         """Room for dW[N·s]: all of the gradients."""
-        return self.group.empty(unit.size, unit.dtype).zero_()
+        for i in self.trained:
+            unit = self.units[i]
+            self.gradients[i] = self.group.empty(unit.size, unit.dtype).zero_()
 
     def _keep_rest_equal(self) -> None:
         """Frozen parameters and buffers are in no unit: they come from rank 0, once."""

@@ -27,19 +27,11 @@ class Zero2(Zero1):
     def __init__(self, *args: Any, bucket_bytes: int = 4_000_000, **settings: Any):
         self.sync = True  # False within no_sync()
         super().__init__(*args, bucket_bytes=bucket_bytes, **settings)
-        largest: dict[torch.dtype, int] = {}
-        for i in self.trained:
-            unit = self.units[i]
-            largest[unit.dtype] = max(unit.size, largest.get(unit.dtype, 0))
-        self.rooms = {
-            dtype: [self.group.empty(size, dtype) for _ in range(self.ROOMS)]
-            for dtype, size in largest.items()
-        }
+        self.spare: list[torch.Tensor] = []  # rooms that the group wants to be kept
         self._get_ready()
 
-    def _make_gradient(self, unit: Unit) -> torch.Tensor:
-        """Room for dW[s]: this rank's share."""
-        return torch.zeros(unit.share, dtype=unit.dtype, device=unit.device)
+    def _make_gradients(self) -> None:
+        """Nothing yet: a share dW[s] is made when it comes."""
 
     def gradient(self, i: int) -> torch.Tensor:
         return self.gradients[i]
@@ -77,12 +69,9 @@ class Zero2(Zero1):
     @torch.no_grad()
     def _send_off(self, i: int) -> None:
         """Copy a unit's gradients into a room, forget them, and start to average."""
-        unit = self.units[i]
-        rooms = self.rooms[unit.dtype]
-        if len(self.under_way) == len(rooms):
+        if len(self.under_way) == self.ROOMS:
             self._land()
-        taken = [room.data_ptr() for _, room, _ in self.under_way]
-        room = next(room for room in rooms if room.data_ptr() not in taken)
+        unit, room = self.units[i], self._find_room(self.units[i])
         flat = unit.write({p: p.grad for p in unit.parameters}, room[: unit.size])
         for parameter in unit.parameters:
             parameter.grad = None
@@ -90,11 +79,27 @@ class Zero2(Zero1):
         self.under_way.append((i, room, handle))
         self.left += 1
 
+    def _find_room(self, unit: Unit) -> torch.Tensor:
+        """Room for dW[N·s] of a unit."""
+        if not self.group.keeps:
+            return self.group.empty(unit.size, unit.dtype)
+        for place, room in enumerate(self.spare):
+            if room.dtype == unit.dtype:
+                return self.spare.pop(place)
+        same = [self.units[i] for i in self.trained if self.units[i].dtype == unit.dtype]
+        return self.group.empty(max(other.size for other in same), unit.dtype)
+
     @torch.no_grad()
     def _land(self) -> None:
         """Wait for the oldest bucket under way, and add its share to what is here."""
-        i, _, handle = self.under_way.pop(0)
-        self.gradients[i].add_(handle.wait())
+        i, room, handle = self.under_way.pop(0)
+        share = handle.wait()
+        if i in self.gradients:
+            self.gradients[i] += share
+        else:
+            self.gradients[i] = share.clone()
+        if self.group.keeps:
+            self.spare.append(room)
 
     def _finish(self) -> None:
         """Called by autograd at the end of the backward pass; a missing gradient is zero."""
@@ -112,11 +117,10 @@ class Zero2(Zero1):
     def zero_grad(self) -> None:
         super().zero_grad()
         self._get_ready()  # should a backward pass have failed
-        for share in self.gradients.values():
-            share.zero_()
+        self.gradients.clear()
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
-        rooms = [room for rooms in self.rooms.values() for room in rooms]
+        rooms = [*self.spare, *(room for _, room, _ in self.under_way)]
         return {**super().tensors(), "buckets": rooms}
 
 

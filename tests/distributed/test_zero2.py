@@ -17,6 +17,7 @@ BUCKET = 300_000  # bytes: about one of the layers
 def watched(group):
     model = make_network(width=256, depth=8)
     # Over a RingGroup: gloo copies what it reduces, and lets go of the copy when its threads will.
+    # The last message's memory stays until the next is sent (see Transport).
     zero = Zero2(model, torch.optim.Adam, RingGroup(group), bucket_bytes=BUCKET)
     use = watch(model, zero, 16, 16)
     return use.after["backward"], use.peak
@@ -28,10 +29,11 @@ def test_gradients_are_a_share_and_two_buckets_at_most(pools, ranks):
         assert after["parameters"] == pytest.approx(4 * PSI, rel=1e-3)
         assert after["gradients"] == pytest.approx(4 * PSI / ranks, rel=1e-3)
         assert after["optimizer states"] == pytest.approx(8 * PSI / ranks, rel=1e-3)
-        assert after["buckets"] <= 2 * (BUCKET + 4 * ranks)
-        assert after.get("backward", 0) < 2000, "no whole gradient is left"
-        # While it computes, autograd makes a gradient or two before they are copied.
-        assert peak.get("backward", 0) < 3 * BUCKET
+        assert after.get("buckets", 0) == 0
+        assert peak.get("buckets", 0) <= 2 * (BUCKET + 4 * ranks)
+        assert after.get("backward", 0) < BUCKET / 2, "no whole gradient is left"
+        # A gradient or two that were not copied yet, and the buckets of the last two messages.
+        assert peak.get("backward", 0) < 4 * BUCKET < 4 * PSI
 
 
 def phases(group, micro):
