@@ -55,6 +55,8 @@ class Zero3(Zero2):
     Outside of their block's turn parameters hold no numbers, only NaN: use `full_parameters()`.
     """
 
+    ROOMS = 1  # for gradients: a block's have landed when the next block has computed
+
     def __init__(
         self,
         module: nn.Module,
