@@ -16,7 +16,7 @@ from torch import nn
 
 from distributed.dp import shard
 from distributed.group import Group
-from distributed.memory_use import make_network, train
+from distributed.memory_use import Alone, make_network, train
 from distributed.script import run_script
 from distributed.shards import Shard, Unit, check_groups, check_optimizer, make_units, runs
 from distributed.single_device import batches
@@ -227,18 +227,12 @@ def show(stage: type[Zero1], ranks: int, batch: int, steps: int) -> None:
     if not ranks <= batch <= 1797:
         raise ValueError(f"batch={batch}: choose {ranks} (one example a rank) to 1797")
     results = launch(train_rank, stage, batch, steps, ranks=ranks, device="cpu")
-    alone = make_network()
-    optimizer = torch.optim.AdamW(alone.parameters(), lr=1e-2)
-
-    def step() -> None:
-        optimizer.step()
-        optimizer.zero_grad()
-
-    expected = train(alone, step, batches(1797, batch, steps), examples=batch)
+    alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
+    expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
     for i in range(0, steps, max(1, steps // 4)):
         print(f"step {i:3}: loss {results[0][0][i]:.6f}, on one device {expected[i]:.6f}")
     assert max(abs(np.array(results[0][0]) / expected - 1)) < 1e-3
-    numbers = sum(t.numel() for s in optimizer.state.values() for t in s.values())
+    numbers = sum(t.numel() for t in alone.tensors()["optimizer states"])
     print(f"numbers in the optimizer: {numbers} alone,", *(kept for _, kept in results), "on ranks")
     assert max(kept for _, kept in results) < numbers / len(results) + 100
 

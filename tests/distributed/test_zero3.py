@@ -1,0 +1,184 @@
+"""ZeRO-3: memory, prefetching, models without memory, and what is refused."""
+
+import math
+from time import perf_counter
+
+import pytest
+import torch
+from torch import nn
+
+from distributed.materialise import leave_meta, make_real
+from distributed.memory_use import MemoryUse, make_network, train, watch
+from distributed.ring_group import RingGroup
+from distributed.single_device import batches
+from distributed.trace import Trace
+from distributed.world import RankError
+from distributed.zero3 import Zero3, check_blocks
+
+LAYER = 64 * 64 + 64
+PSI = 64 * 64 + 64 + 5 * LAYER + 64 * 10 + 10
+
+
+def watched(group, dtype, master, options):
+    model = make_network(width=64, depth=6).to(dtype)
+    zero = Zero3(model, torch.optim.Adam, RingGroup(group), master=master, **options)
+    use = watch(model, zero, 16, 16)
+    return use.after["backward"], use.after["step"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_memory_is_16_over_n_and_two_blocks(pools, ranks):
+    for after, end in pools[ranks](watched, torch.bfloat16, torch.float32, {}):
+        kept = sum(after[k] for k in ("parameters", "gradients", "master copy", "optimizer states"))
+        assert kept == pytest.approx(16 * PSI / ranks, rel=0.01)
+        assert after["gathered"] == pytest.approx(2 * 2 * LAYER, rel=0.01)
+        assert end.get("gradients", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "gathered"),
+    [({"prefetch": False}, LAYER), ({"reshard_after_forward": False}, PSI), ({"blocks": []}, PSI)],
+)
+def test_rooms_are_as_many_as_asked_for(pools, options, gathered):
+    for after, _ in pools[2](watched, torch.float32, None, options):
+        assert after["gathered"] == pytest.approx(4 * gathered, rel=0.01)
+
+
+def first_and_last(group, prefetch):
+    model = make_network(width=300, depth=6)
+    zero = Zero3(model, torch.optim.SGD, group, prefetch=prefetch, lr=0.1)
+    train(model, zero.step, batches(1797, 32, 1), 32.0)
+    ended = {}
+    for i, block in enumerate(zero.blocks):
+        block.module.register_forward_hook(lambda *_, i=i: ended.update({i: perf_counter()}))
+    group.barrier()
+    group.trace = trace = Trace(group.rank)
+    zero.module(torch.ones(2000, 64))
+    group.trace = None
+    begun = sorted(s.start for s in trace.spans if s.name == "all_gather")
+    return begun, ended
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_the_next_block_is_called_before_this_one_has_computed(pools, prefetch):
+    for begun, ended in pools[2](first_and_last, prefetch):
+        # In the order of the forward pass: the root has nothing of its own to gather.
+        assert len(begun) == len(ended) == 7
+        for i in range(6):
+            assert (begun[i + 1] < ended[i]) == prefetch
+
+
+def whole_nowhere(group):
+    with torch.device("meta"):
+        model = nn.Sequential(*(nn.Linear(200, 200, bias=False) for _ in range(12)))
+    torch.manual_seed(group.rank)  # only rank 0's draws may count
+    with MemoryUse() as use:
+        zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
+    weights = [value.clone() for _, value in zero.full_parameters()]
+    return sum(use.peak.values()), weights
+
+
+def test_a_model_on_the_meta_device_is_never_whole(pools):
+    results = pools[4](whole_nowhere)
+    block, whole = 200 * 200 * 4, 12 * 200 * 200 * 4
+    for peak, weights in results:
+        assert peak <= whole / 4 + 4 * block < whole
+        assert all(torch.equal(a, b) for a, b in zip(weights, results[0][1], strict=True))
+        assert all(abs(w.std() * math.sqrt(3 * 200) - 1) < 0.02 for w in weights)
+
+
+class NoReset(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3, 3))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+def on_meta(group, initialise):
+    with torch.device("meta"):
+        model = nn.Sequential(NoReset(), nn.Linear(3, 1))
+    options = {"initialise": initialise} if initialise else {}
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1, **options)
+    return {name: value.sum().item() for name, value in zero.full_parameters()}
+
+
+def fill_with_two(module):
+    for parameter in module.parameters(recurse=False):
+        parameter.data.fill_(2.0)
+
+
+def test_what_cannot_be_drawn_is_said_and_what_is_given_is_used(pools):
+    with pytest.raises(RankError, match=r"NoReset .* has no reset_parameters\(\)"):
+        pools[2](on_meta, None)
+    assert pools[2](on_meta, fill_with_two)[1] == {"1.weight": 6, "1.bias": 2, "0.weight": 18}
+
+
+def test_what_was_tied_on_the_meta_device_stays_tied():
+    with torch.device("meta"):
+        model = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        model[1].weight = model[0].weight
+    leave_meta(model, torch.device("cpu"))
+    assert model[1].weight is model[0].weight
+    make_real(model, model.parameters(), fill_with_two)
+    assert (model[1].weight == 2).all()
+
+
+def outside_of_a_turn(group):
+    model = make_network(width=8)
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
+    train(model, zero.step, batches(1797, 4, 1), 4.0)
+    storage = next(model.parameters()).untyped_storage().nbytes()
+    return all(p.isnan().all().item() for p in model.parameters()), storage
+
+
+def test_between_steps_parameters_hold_nothing(pools):
+    assert pools[2](outside_of_a_turn) == [(True, 4)] * 2
+
+
+class Loop(nn.Module):
+    """The first block computes a second time at the end."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.blocks = nn.ModuleList(nn.Linear(4, 4).double() for _ in range(5))
+
+    def forward(self, x):
+        for block in [*self.blocks, self.blocks[0]]:
+            x = block(x).tanh()
+        return x
+
+
+def looped(group):
+    model = Loop()
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
+    for _ in range(3):
+        model(torch.ones(2, 4, dtype=torch.float64)).sum().backward()
+        zero.step()
+    return {name: value.clone() for name, value in zero.full_parameters()}
+
+
+def test_a_block_that_computes_twice(pools):
+    model = Loop()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(2, 4, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for found in pools[2](looped):
+        for name, value in model.named_parameters():
+            torch.testing.assert_close(found[name], value.detach(), rtol=1e-12, atol=1e-12)
+
+
+def test_blocks_that_cannot_be():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
+    with pytest.raises(ValueError, match="blocks: Linear is not inside of the module"):
+        check_blocks(model, [nn.Linear(2, 2)])
+    with pytest.raises(ValueError, match="blocks: Sequential is not inside of the module"):
+        check_blocks(model, [model])
+    with pytest.raises(ValueError, match=r"blocks: 1\.0 is inside of another block"):
+        check_blocks(model, [model[1], model[1][0]])
+    assert check_blocks(model, None) == [model[0], model[1]]
+    assert check_blocks(nn.Linear(2, 2), None) == []
