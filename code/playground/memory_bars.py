@@ -16,6 +16,8 @@ PURPOSES = {
     "buckets": "#F0E442",
     "gathered": "#CC79A7",
     "activations": "#c9cdd3",
+    "backward": GREY,
+    "step": "#D55E00",
 }
 OTHER = GREY
 
@@ -43,7 +45,10 @@ def memory_bars(
     axis.set_xticks(places, list(bars))
     axis.set(ylabel=label, title=title)
     axis.margins(y=0.12)
-    axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    if groups > 1:  # many bars, the lower ones to the right: let them have the width
+        axis.legend(loc="upper right")
+    else:
+        axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return axis
 
 

@@ -1,0 +1,120 @@
+"""HSDP: ZeRO-3 inside of each host, and the same on every host.
+
+    dW[N·s]{partial over all ranks} → reduce_scatter(avg), in a host → dW[s]{partial over hosts}
+    dW[s]{partial over hosts} → all_reduce(avg), between hosts → dW[s]
+
+Gathering stays where links are fast. Between hosts go only gradients, once a step, and of those an
+N-th from each of a host's N ranks ("hybrid sharding": Zhao et al. 2023, §3.2.2).
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from distributed.dp import shard
+from distributed.group import Group
+from distributed.memory_use import Alone, make_network, train
+from distributed.ring_group import RingGroup
+from distributed.script import run_script
+from distributed.shards import Unit
+from distributed.single_device import batches
+from distributed.trace import Trace
+from distributed.traffic import shares_of
+from distributed.world import launch
+from distributed.zero3 import Zero3
+
+
+class Hsdp(Zero3):
+    """Zero3 over `group`, the ranks of one host; `replicas` hold what this rank holds.
+
+    Every rank is in one group of each kind. All groups have as many ranks as the others of their
+    kind, and a share is on one rank of each host: see `in_hosts`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: Group,
+        replicas: Group,
+        **settings: Any,
+    ):
+        self.replicas = replicas
+        super().__init__(module, optimizer_class, group, **settings)
+
+    def _share_out(self, unit: Unit) -> torch.Tensor:
+        """This rank's W[s], with the values of the first host."""
+        return self.replicas.broadcast(super()._share_out(unit))
+
+    def _keep_rest_equal(self) -> None:
+        super()._keep_rest_equal()
+        for buffer in self.module.buffers():
+            self.replicas.broadcast(buffer)
+
+    @torch.no_grad()
+    def _reduce(self) -> None:
+        """dW[s]{partial over hosts} → dW[s]: once a step, however many backward passes it has."""
+        super()._reduce()
+        handles = [
+            self.replicas.all_reduce(self.gradient(i), "avg", async_op=True) for i in self.trained
+        ]
+        for handle in handles:
+            handle.wait()
+
+
+def in_hosts(group: Group, per_host: int) -> tuple[Group, Group]:
+    """The ranks of this rank's host, and the ranks with its place on the other hosts.
+
+    Ranks 0 to per_host − 1 are on the first host, and so on. Raises ValueError unless hosts are
+    full. Every rank must call it.
+    """
+    if per_host < 1 or group.size % per_host:
+        raise ValueError(f"per_host={per_host}: {group.size} ranks do not fill hosts of that size")
+    host, place = divmod(group.rank, per_host)
+    return group.split(host), group.split(place)
+
+
+def between_hosts(shares: int, hosts: int) -> int:
+    """Numbers that each rank sends to other hosts in a step, if `hosts` divides each share.
+
+    `shares` are the lengths of its shares of all units: a ring all-reduce of them.
+    """
+    return 2 * (hosts - 1) * shares // hosts
+
+
+def train_rank(
+    group: Group, per_host: int, batch: int, steps: int
+) -> tuple[list[float], int, int, int]:
+    """One rank: losses; bytes sent in the last step inside its host, and between; its shares."""
+    inside, between = (RingGroup(part) for part in in_hosts(group, per_host))
+    model = make_network(seed=group.rank)
+    trained = Hsdp(model, torch.optim.AdamW, inside, between, lr=1e-2)
+    *early, last = (shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps))
+    losses = train(model, trained.step, early, examples=batch / group.size)
+    inside.trace, between.trace = traces = Trace(group.rank), Trace(group.rank)
+    losses += train(model, trained.step, [last], examples=batch / group.size)
+    blocks, root = shares_of(trained)
+    return (
+        group.all_reduce(torch.tensor(losses), "avg").tolist(),
+        traces[0].sent,
+        traces[1].sent,
+        sum(blocks) + root,
+    )
+
+
+def main(ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 30) -> None:
+    """Train on what plays several hosts: the losses of one device, and few bytes between hosts."""
+    results = launch(train_rank, per_host, batch, steps, ranks=ranks, device="cpu")
+    alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
+    expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
+    losses, inside, between, shares = results[0]
+    print(f"last loss {losses[-1]:.6f}, on one device {expected[-1]:.6f}")
+    assert all(abs(a / b - 1) < 1e-3 for a, b in zip(losses, expected, strict=True))
+    print(f"each rank sends {inside:,} bytes inside its host, and {between:,} to other hosts")
+    hosts = ranks // per_host
+    assert abs(between - 4 * between_hosts(shares, hosts)) <= 4 * 2 * hosts * 4  # rounded parts
+
+
+if __name__ == "__main__":
+    run_script(main)
