@@ -22,6 +22,7 @@ RAISES = {  # cells that are there to fail: page → what their code contains
     "book/ddp/uneven_data.html": ["def evaluate_on_one"],
     "book/zero/zero1.html": ['check_optimizer(torch.optim.Muon, "flat")'],
     "book/zero/zero2.html": ["def log_gradient"],
+    "book/zero/which_stage.html": ["run(in_hosts, 4)"],
 }
 
 

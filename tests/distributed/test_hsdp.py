@@ -1,0 +1,90 @@
+"""HSDP against one device, against the counter, and on hosts that are not full."""
+
+import pytest
+import torch
+from torch import nn
+
+from distributed.hsdp import Hsdp, between_hosts, in_hosts
+from distributed.memory_use import Alone, make_network, train
+from distributed.ring_group import RingGroup
+from distributed.single_device import batches
+from distributed.trace import Trace
+from distributed.traffic import numbers_sent, shares_of
+from distributed.world import RankError
+
+CLIP = 0.5
+
+
+def weights_of_rank(group, per_host, micro):
+    inside, between = in_hosts(group, per_host)
+    model = make_network(seed=group.rank, width=11, depth=3).double()
+    trained = Hsdp(model, torch.optim.AdamW, inside, between, lr=0.01)
+
+    def step():
+        trained.clip_grad_norm_(CLIP)
+        trained.step()
+
+    for rows in batches(1797, 24, 4):
+        mine = rows[group.rank :: group.size]
+        parts = [mine[i::micro] for i in range(micro)]
+        for part in parts[:-1]:
+            train(model, lambda: None, [part], 24 / group.size)
+        train(model, step, [parts[-1]], 24 / group.size)
+    return {name: value.clone() for name, value in trained.full_parameters()}
+
+
+@pytest.mark.parametrize(("ranks", "per_host"), [(4, 2), (6, 2), (6, 3), (4, 1), (4, 4)])
+@pytest.mark.parametrize("micro", [1, 2])
+def test_weights_are_those_of_one_device_on_every_host(pools, ranks, per_host, micro):
+    model = make_network(width=11, depth=3).double()
+    alone = Alone(model, torch.optim.AdamW, lr=0.01)
+
+    def step():
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        alone.step()
+
+    train(model, step, batches(1797, 24, 4), 24)
+    for found in pools[ranks](weights_of_rank, per_host, micro):
+        for name, value in model.named_parameters():
+            torch.testing.assert_close(found[name], value.detach(), rtol=1e-9, atol=1e-9)
+
+
+def sent_by_rank(group, per_host):
+    inside, between = (RingGroup(part) for part in in_hosts(group, per_host))
+    model = make_network(width=16, depth=4)
+    trained = Hsdp(model, torch.optim.SGD, inside, between, lr=0.1)
+    inside.trace, between.trace = Trace(0), Trace(0)
+    for _ in range(3):  # accumulate: between hosts goes only the sum
+        train(model, lambda: None, batches(1797, 8, 1), 8.0)
+    before = between.trace.sent
+    trained.step()
+    return before, between.trace.sent, inside.trace.sent, shares_of(trained)
+
+
+@pytest.mark.parametrize(("ranks", "per_host"), [(4, 2), (6, 2), (6, 3)])
+def test_between_hosts_goes_a_share_once_a_step(pools, ranks, per_host):
+    hosts = ranks // per_host
+    for before, between, inside, shares in pools[ranks](sent_by_rank, per_host):
+        assert before == 0
+        expected = 4 * between_hosts(sum(shares[0]) + shares[1], hosts)
+        # A ring's parts differ by a number where hosts do not divide a share.
+        assert abs(between - expected) <= 4 * 2 * hosts * len(shares[0])
+        # Rooms still hold blocks from the backward pass before: those are not gathered again.
+        assert 0 < inside <= 3 * 4 * sum(numbers_sent(3, per_host, *shares).values())
+
+
+def test_hosts_must_be_full(pools):
+    with pytest.raises(RankError, match="per_host=4: 6 ranks do not fill hosts of that size"):
+        pools[6](in_hosts, 4)
+
+
+def buffers_of_rank(group):
+    inside, between = in_hosts(group, 2)
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    model[1].running_mean.fill_(group.rank)
+    Hsdp(model, torch.optim.SGD, inside, between, lr=0.1)
+    return model[1].running_mean.tolist()
+
+
+def test_buffers_come_from_rank_0(pools):
+    assert pools[4](buffers_of_rank) == [[0, 0]] * 4
