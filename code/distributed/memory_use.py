@@ -56,12 +56,13 @@ class MemoryUse(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        # Forget what is gone first: a new storage can have the address of an old one.
+        self.made = {key: made for key, made in self.made.items() if made[0]() is not None}
         for tensor in result if isinstance(result, tuple | list) else [result]:
             if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.device.type != "meta":
                 storage = tensor.untyped_storage()
                 if storage._cdata not in self.made:
                     self.made[storage._cdata] = (weakref.ref(storage), self.current)
-        self.made = {key: made for key, made in self.made.items() if made[0]() is not None}
         now = self.now()
         if sum(now.values()) > sum(self.peak.values()):
             self.peak = now

@@ -70,6 +70,16 @@ def test_what_autograd_keeps_is_seen_and_what_is_freed_is_gone():
     assert sum(use.peak.values()) >= 4000 * 3
 
 
+def test_a_new_storage_at_an_old_address_counts():
+    with MemoryUse() as use:
+        kept = []
+        for _ in range(20):
+            gone = torch.zeros(100)
+            del gone
+            kept.append(torch.zeros(100))
+        assert sum(use.now().values()) == 20 * 400
+
+
 def test_a_resized_storage_counts_as_it_is():
     with MemoryUse() as use:
         x = torch.zeros(1000)

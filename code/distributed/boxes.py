@@ -1,0 +1,110 @@
+"""Any share of an array as boxes: what lets files be written by 4 ranks and read by 3.
+
+    numbers start…stop of a flattened matrix = the rest of a row, whole rows, the beginning of a row
+
+Files of `torch.distributed.checkpoint` know where each box of a parameter is. Whoever reads asks
+for its own boxes, and gets the overlaps.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    MetadataIndex,
+    TensorProperties,
+)
+from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
+
+from distributed.script import run_script
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets, sizes
+
+
+def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
+    """Cut the numbers start…stop of a flattened array into boxes of it, in order.
+
+    With k dimensions there are at most 2k − 1.
+    """
+    if start >= stop:
+        return
+    if len(shape) < 2:
+        yield ((start,), (stop - start,)) if shape else ((), ())
+        return
+    row = prod(shape[1:])
+    while start < stop:
+        first = start // row
+        if start % row == 0 and stop - start >= row:
+            count = (stop - start) // row
+            yield (first, *[0] * (len(shape) - 1)), (count, *shape[1:])
+            start += count * row
+        else:
+            end = min(stop, (first + 1) * row)
+            for offsets, sizes in boxes(shape[1:], start - first * row, end - first * row):
+                yield (first, *offsets), (1, *sizes)
+            start = end
+
+
+class Boxed(torch.Tensor):
+    """A parameter as a file sees it: a shape, and the boxes of it that are on this rank.
+
+    Numbers are not copied: boxes are views of a share. The three methods with underscores are what
+    torch.distributed.checkpoint asks of a tensor that is in parts.
+    """
+
+    parts: dict[Box, torch.Tensor]
+
+    @staticmethod
+    def __new__(cls, shape: Sequence[int], dtype: torch.dtype) -> "Boxed":
+        boxed = torch.Tensor._make_wrapper_subclass(cls, torch.Size(shape), dtype=dtype)
+        boxed.parts = {}
+        return boxed
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:  # type: ignore[override]
+        raise NotImplementedError(f"{func}: a Boxed tensor is only to be saved and loaded")
+
+    def add(self, of: slice, numbers: torch.Tensor) -> None:  # type: ignore[override]
+        """The numbers `of` the flattened parameter are in numbers[n]."""
+        at = 0
+        for box in boxes(self.shape, of.start, of.stop):
+            self.parts[box] = numbers[at : at + prod(box[1])].view(box[1])
+            at += prod(box[1])
+
+    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
+        return [ChunkStorageMetadata(*map(torch.Size, box)) for box in self.parts]
+
+    def __create_write_items__(self, name: str, _: Any) -> list[WriteItem]:
+        properties = TensorProperties(dtype=self.dtype)
+        return [
+            WriteItem(
+                MetadataIndex(name, chunk.offsets),
+                WriteItemType.SHARD,
+                tensor_data=TensorWriteData(chunk, properties, self.shape),
+            )
+            for chunk in self.__create_chunk_list__()
+        ]
+
+    def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
+        return next(part for (offsets, _), part in self.parts.items() if offsets == index.offset)
+
+
+def main(rows: int = 4, columns: int = 5, ranks: int = 3) -> None:
+    """Cut a matrix into shares, and each share into boxes."""
+    if min(rows, columns, ranks) < 1:
+        raise ValueError(f"rows={rows}, columns={columns}, ranks={ranks}: all are 1 or more")
+    owner = torch.full((rows, columns), -1)
+    share = -(-rows * columns // ranks)
+    for rank in range(ranks):
+        start, stop = rank * share, min((rank + 1) * share, rows * columns)
+        for (row, column), (height, width) in boxes(owner.shape, start, stop):
+            print(f"rank {rank}: rows {row}:{row + height}, columns {column}:{column + width}")
+            owner[row : row + height, column : column + width] = rank
+    print(owner)
+    assert torch.equal(owner.flatten(), torch.arange(rows * columns) // share)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,230 @@
+"""Checkpoints of shares: every rank writes what it has, and any number of ranks reads it again.
+
+    rank r: W[s], states[s] → boxes of parameters → one file of each rank      save
+    files → the boxes that the shares of another number of ranks need          load
+
+Files are those of `torch.distributed.checkpoint`, which PyTorch's FSDP writes and reads too. A
+folder gets its name when all that is in it is on the disk: a kill leaves the last one whole.
+"""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+from distributed.boxes import Boxed
+from distributed.dp import shard
+from distributed.group import Group
+from distributed.memory_use import make_network, train
+from distributed.script import run_script
+from distributed.single_device import batches
+from distributed.world import launch
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
+
+STAGES: dict[int, type[Zero1]] = {1: Zero1, 2: Zero2, 3: Zero3}
+GROUPS = "optim.param_groups."
+
+
+def state(zero: Zero1) -> dict[str, dict[str, Any]]:
+    """What this rank has of everything, on its own memory: to be saved, or to be written into.
+
+    model: name → parameter or buffer; master: name → its master copy; optim: "state.NAME.KEY" and
+    "param_groups.NUMBER.SETTING", the names that PyTorch's FSDP gives them. Raises ValueError for
+    an optimizer that keeps something else than tensors.
+    """
+    found: dict[str, dict[str, Any]] = {"model": {}, "master": {}, "optim": {}}
+
+    def add(part: str, name: str, like: nn.Parameter, of: slice, here: torch.Tensor) -> None:
+        found[part].setdefault(name, Boxed(like.shape, here.dtype)).add(of, here)
+
+    for unit, share in zip(zero.units, zero.shares, strict=True):
+        for parameter, of, at in unit.pieces(zero.group.rank):
+            add("model", zero.names[parameter], parameter, of, share[at])
+    in_units = {parameter for unit in zero.units for parameter in unit.parameters}
+    for name, tensor in zero.module.state_dict(keep_vars=True).items():
+        if tensor not in in_units:
+            found["model"][name] = tensor.detach()  # whole on every rank: buffers, what is frozen
+        elif zero.names[tensor] in found["model"]:  # tied: the same under its other name
+            found["model"][name] = found["model"][zero.names[tensor]]
+    for name, parameter, of, local, at in zero.local:
+        if zero.master:
+            add("master", name, parameter, of, local.data.view(-1)[at])
+        for key, value in zero.optimizer.state[local].items():
+            if not isinstance(value, torch.Tensor):
+                raise ValueError(f"optimizer: its state {key!r} of {name} is not a tensor")
+            if value.shape == local.shape and value.dim():
+                add("optim", f"state.{name}.{key}", parameter, of, value.view(-1)[at])
+            else:
+                found["optim"][f"state.{name}.{key}"] = value
+    kind_of = {id(local): zero.kind_of[parameter] for _, parameter, _, local, _ in zero.local}
+    for group in zero.optimizer.param_groups if zero.local else ():
+        kind = kind_of[id(group["params"][0])]
+        for setting, value in {**group, "params": names_in_group(zero, kind)}.items():
+            found["optim"][f"param_groups.{kind}.{setting}"] = value
+    return found
+
+
+def names_in_group(zero: Zero1, kind: int) -> list[str]:
+    """The parameters of one of the optimizer's groups, on all ranks."""
+    return [zero.names[p] for p, i in zero.kind_of.items() if i == kind]
+
+
+def save(zero: Zero1, folder: str | Path, step: int, **extra: Any) -> Path:
+    """Write folder/step-N. Every rank of `zero.group` must call it (HSDP: those of one host).
+
+    What rank 0 gives as `extra` is returned by `load`.
+    """
+    group, folder = zero.group, Path(folder)
+    whole, partial = folder / f"step-{step:08}", folder / f".step-{step:08}.partial"
+    if group.rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        for left in folder.glob(".step-*.partial"):  # by a save that was killed
+            shutil.rmtree(left)
+    group.barrier()
+    parts = {**state(zero), "extra": extra if group.rank == 0 else {}}
+    dcp.save(parts, checkpoint_id=partial, process_group=group.backend)
+    if group.rank == 0:
+        if whole.exists():
+            shutil.rmtree(whole)
+        partial.rename(whole)
+        entry = os.open(folder, os.O_RDONLY)
+        os.fsync(entry)  # the name, too, is on the disk
+        os.close(entry)
+    group.barrier()
+    return whole
+
+
+def steps(folder: str | Path) -> list[int]:
+    """The steps of which there is a whole checkpoint, in order."""
+    return sorted(int(path.name.removeprefix("step-")) for path in Path(folder).glob("step-*"))
+
+
+def load(zero: Zero1, folder: str | Path, step: int | None = None) -> dict[str, Any]:
+    """Read folder/step-N, by default the last, and return `extra`. Every rank must call it.
+
+    Any number of ranks can have saved it, and any stage. Raises FileNotFoundError if it is not
+    there, ValueError if it is of another model or optimizer; then nothing is changed.
+    """
+    found = steps(folder)
+    if not found or step not in (None, *found):
+        which = "checkpoint" if step is None else f"checkpoint of step {step}"
+        there = ", ".join(map(str, found)) or "none"
+        raise FileNotFoundError(f"folder={str(folder)!r}: no {which} is in it (steps: {there})")
+    return load_path(zero, Path(folder) / f"step-{found[-1] if step is None else step:08}")
+
+
+@torch.no_grad()
+def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
+    """Read the checkpoint at this very path, which PyTorch's FSDP can have saved; see `load`."""
+    saved: dict[str, Any] = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    check_model(zero, saved, path)
+    notes: dict[str, Any] = {key: None for key in saved if key.startswith((GROUPS, "extra."))}
+    dcp.load(notes, checkpoint_id=path, process_group=zero.group.backend)
+    check_optimizer_of(zero, notes, path)
+
+    zero.zero_grad()
+    zero.optimizer.state.clear()
+    for name, _, _, local, _ in zero.local:  # make room for the states that the files have
+        prefix, shape = f"optim.state.{name}.", saved[f"model.{name}"].size
+        for key in (key for key in saved if key.startswith(prefix)):
+            size, dtype = saved[key].size, saved[key].properties.dtype
+            key = key.removeprefix(prefix)
+            made = torch.zeros(
+                local.shape if size == shape and key != "step" else size, dtype=dtype
+            )
+            zero.optimizer.state[local].setdefault(key, made.to(local.device))
+    parts = {
+        part: {key: value for key, value in values.items() if f"{part}.{key}" in saved}
+        for part, values in state(zero).items()
+    }
+    dcp.load(parts, checkpoint_id=path, process_group=zero.group.backend)
+    kind_of = {id(local): zero.kind_of[parameter] for _, parameter, _, local, _ in zero.local}
+    for group in zero.optimizer.param_groups if zero.local else ():
+        prefix = f"{GROUPS}{kind_of[id(group['params'][0])]}."
+        read = {key.removeprefix(prefix): v for key, v in notes.items() if key.startswith(prefix)}
+        group.update({**read, "params": group["params"]})
+    for i in zero.trained if zero.master and not parts["master"] else ():
+        zero.masters[i].copy_(zero.shares[i])
+    zero._publish()
+    return {key.removeprefix("extra."): v for key, v in notes.items() if key.startswith("extra.")}
+
+
+def check_model(zero: Zero1, saved: Any, path: str | Path) -> None:
+    """Raise ValueError, naming the first difference, if a checkpoint is of another model."""
+    there = {key.removeprefix("model."): v for key, v in saved.items() if key.startswith("model.")}
+    here = zero.module.state_dict(keep_vars=True)
+    for name in sorted(there.keys() | here.keys()):
+        if name not in there or name not in here:
+            where = "only in the checkpoint" if name in there else "not in the checkpoint"
+            raise ValueError(f"{path} is of another model: {name} is {where}")
+        if tuple(there[name].size) != tuple(here[name].shape):
+            sizes = f"{list(there[name].size)}, here {list(here[name].shape)}"
+            raise ValueError(f"{path} is of another model: {name} is {sizes}")
+
+
+def check_optimizer_of(zero: Zero1, notes: dict[str, Any], path: str | Path) -> None:
+    """Raise ValueError if a checkpoint is of another optimizer, or of other groups."""
+    for kind in sorted({zero.kind_of[p] for p in zero.unit_of}):
+        prefix = f"{GROUPS}{kind}."
+        read = {key.removeprefix(prefix): v for key, v in notes.items() if key.startswith(prefix)}
+        unknown = read.keys() - zero.optimizer.defaults.keys() - {"params", "initial_lr"}
+        if unknown:
+            has = f"{type(zero.optimizer).__name__} has no {', '.join(sorted(unknown))}"
+            raise ValueError(f"{path} is of another optimizer: {has}")
+        if read and set(read["params"]) != set(names_in_group(zero, kind)):
+            raise ValueError(f"{path}: group {kind} of param_groups has other parameters there")
+
+
+def full_state_dict(zero: Zero1) -> dict[str, torch.Tensor]:
+    """The whole model's state dict on rank 0, in its CPU's memory; {} on others.
+
+    The others never hold more than one unit of it. Every rank must call it.
+    """
+    whole = {name: p.cpu().clone() for name, p in zero.full_parameters() if zero.group.rank == 0}
+    if zero.group.rank:
+        return {}
+    found = {}
+    for name, tensor in zero.module.state_dict(keep_vars=True).items():
+        kept = whole.get(zero.names.get(tensor, ""))
+        found[name] = tensor.detach().cpu() if kept is None else kept
+    return found
+
+
+def train_and_save(
+    group: Group, stage: int, folder: str, batch: int, until: int, every: int
+) -> list[float]:
+    """One rank: go on from the last checkpoint, or begin; losses of the steps that are done now."""
+    zero = STAGES[stage](make_network(seed=group.rank), torch.optim.AdamW, group, lr=1e-2)
+    done = load(zero, folder)["done"] if steps(folder) else 0
+    losses = []
+    for step, rows in enumerate(batches(1797, batch, until)):
+        if step >= done:
+            mine = shard(rows, group.rank, group.size)
+            losses += train(zero.module, zero.step, [mine], examples=batch / group.size)
+            if (step + 1) % every == 0:
+                save(zero, folder, step + 1, done=step + 1)
+    return group.all_reduce(torch.tensor(losses, dtype=torch.float64), "avg").tolist()
+
+
+def main(batch: int = 256, until: int = 20) -> None:
+    """Train on 4 ranks with ZeRO-3, go on with 3 ranks and ZeRO-1: one curve."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+        first = launch(train_and_save, 3, folder, batch, until // 2, 5, ranks=4, device="cpu")[0]
+        then = launch(train_and_save, 1, folder, batch, until, 5, ranks=3, device="cpu")[0]
+        once = launch(train_and_save, 2, other, batch, until, until, ranks=2, device="cpu")[0]
+    apart = np.abs(np.array(first + then) / once - 1).max()
+    print(f"{len(first)} steps on 4 ranks, {len(then)} on 3; last loss {then[-1]:.6f}")
+    print(f"in one go on 2 ranks: {once[-1]:.6f}; losses differ by at most {apart:.1e}")
+    assert apart < 1e-3
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,392 @@
+"""Sharded checkpoints: other ranks, other stages, PyTorch's own, kills and mistakes."""
+
+import copy
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from math import prod
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from distributed.boxes import boxes
+from distributed.checkpoint import full_state_dict, load, load_path, save, steps
+from distributed.hsdp import Hsdp, in_hosts
+from distributed.memory_use import MemoryUse, make_network, train
+from distributed.single_device import batches
+from distributed.world import RankError
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
+
+CODE = Path(__file__).parents[2] / "code"
+STAGES = {1: Zero1, 2: Zero2, 3: Zero3}
+
+
+@given(shape=st.lists(st.integers(1, 6), max_size=4), data=st.data())
+def test_boxes_are_the_numbers_in_order_and_few(shape, data):
+    n = prod(shape)
+    start, stop = sorted(data.draw(st.tuples(st.integers(0, n), st.integers(0, n))))
+    whole = torch.arange(n).view(shape)
+    found = list(boxes(shape, start, stop))
+    cut = [whole[tuple(slice(o, o + s) for o, s in zip(*box, strict=True))] for box in found]
+    assert [number for part in cut for number in part.flatten().tolist()] == [*range(start, stop)]
+    assert len(found) <= max(1, 2 * len(shape) - 1)
+
+
+class Mixed(nn.Module):
+    """Tied, frozen, empty and single numbers, a buffer, and sizes that nothing divides."""
+
+    def __init__(self, odd=True):
+        super().__init__()
+        torch.manual_seed(1)
+        self.embed = nn.Linear(3, 7)
+        self.blocks = nn.ModuleList(nn.Linear(7, 7) for _ in range(3))
+        self.norm = nn.BatchNorm1d(7)
+        self.tied = nn.Linear(3, 7, bias=False)
+        self.tied.weight = self.embed.weight
+        self.scale = nn.Parameter(torch.ones(() if odd else 1))
+        if odd:
+            self.nothing = nn.Parameter(torch.ones(0, 2))
+        self.blocks[1].weight.requires_grad_(False)
+
+    def forward(self, x):
+        x = self.embed(x)
+        for block in self.blocks:
+            x = block(x).tanh()
+        return (self.norm(x) * self.scale) @ self.tied.weight
+
+
+def groups_of(model):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in trained if p.dim() > 1]},
+        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
+    ]
+
+
+def make(group, stage, odd=True):
+    model = Mixed(odd)
+    for p in model.parameters():
+        p.data.add_(group.rank)
+    groups = groups_of(model)
+    return STAGES[stage](model, torch.optim.AdamW, group, param_groups=groups, lr=0.05)
+
+
+def learn(zero, times, seed=0):
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(seed))
+    for _ in range(times):
+        zero.module(x).square().mean().backward()
+        zero.step()
+
+
+def everything(zero):
+    """Weights by name, and each state's numbers by name and place."""
+    weights = {name: value.clone() for name, value in zero.full_parameters()}
+    states = {}
+    for name, _, of, local, at in zero.local:
+        for key, value in zero.optimizer.state[local].items():
+            numbers = value.view(-1)[at] if value.shape == local.shape else value.view(-1)
+            states.setdefault((name, key), []).append((of.start, numbers.clone()))
+    return weights, states, zero.module.norm.running_mean.clone()
+
+
+def gathered(results):
+    """All ranks' states put together: (name, key) → numbers."""
+    found = {}
+    for _, states, _ in results:
+        for key, parts in states.items():
+            found.setdefault(key, []).extend(parts)
+    return {
+        key: torch.cat([part for _, part in sorted(parts, key=lambda p: p[0])])
+        if key[1] != "step"
+        else parts[0][1]
+        for key, parts in found.items()
+    }
+
+
+def train_and_save(group, stage, folder):
+    zero = make(group, stage)
+    learn(zero, 3)
+    zero.optimizer.param_groups[0]["lr"] = 0.01
+    save(zero, folder, 3, seen=24, note=["a", None])
+    return everything(zero)
+
+
+def load_and_look(group, stage, folder):
+    zero = make(group, stage)
+    learn(zero, 1, seed=5)  # states that are there already must go
+    extra = load(zero, folder)
+    rates = {name: zero.optimizer.param_groups[0]["lr"] for name, *_ in zero.local[:1]}
+    return everything(zero), extra, rates
+
+
+@pytest.mark.parametrize(
+    ("saved_by", "loaded_by"),
+    [((3, 4), (3, 2)), ((3, 4), (1, 3)), ((1, 4), (3, 8)), ((2, 3), (2, 3)), ((1, 1), (3, 5))],
+)
+def test_any_stage_and_number_of_ranks_reads_what_another_wrote(
+    pools, tmp_path, saved_by, loaded_by
+):
+    stage, ranks = saved_by
+    before = pools[ranks](train_and_save, stage, tmp_path)
+    stage, ranks = loaded_by
+    results = pools[ranks](load_and_look, stage, tmp_path)
+    after = [found for found, _, _ in results]
+    for weights, _, mean in after:
+        assert torch.equal(mean, before[0][2])
+        for name, value in before[0][0].items():
+            if name in weights:  # ZeRO-1 has no share of what is frozen
+                assert torch.equal(weights[name], value), name
+    states, expected = gathered(after), gathered(before)
+    assert states.keys() == expected.keys()
+    assert all(torch.equal(states[key], expected[key]) for key in states)
+    assert all(extra == {"seen": 24, "note": ["a", None]} for _, extra, _ in results)
+    assert all(rates in ({}, {name: 0.01}) for _, _, rates in results for name in rates or [""])
+
+
+def master_and_back(group, folder):
+    model = make_network(width=9).to(torch.bfloat16)
+    zero = Zero3(model, torch.optim.Adam, group, master=torch.float32, lr=1e-3)
+    train(model, zero.step, batches(1797, 8, 3), 8.0)
+    save(zero, folder, 3)
+    kept = {i: master.clone() for i, master in zero.masters.items()}
+    for master in zero.masters.values():
+        master.zero_()
+    load(zero, folder)
+    same = all(torch.equal(kept[i], zero.masters[i]) for i in kept)
+    rounded = any((kept[i].bfloat16().float() != kept[i]).any().item() for i in kept)
+    return same, rounded
+
+
+def test_the_master_copy_is_kept_in_its_own_precision(pools, tmp_path):
+    assert pools[2](master_and_back, tmp_path) == [(True, True)] * 2
+
+
+# --- PyTorch's own road
+
+
+def shard_by_torch(group):
+    model = Mixed(odd=False)  # FSDP takes no parameter without dimensions or numbers
+    for block in model.blocks:
+        fully_shard(block, mesh=init_device_mesh("cpu", (group.size,)))
+    fully_shard(model, mesh=init_device_mesh("cpu", (group.size,)))
+    return model, torch.optim.AdamW(groups_of(model), lr=0.05)
+
+
+def learn_by_torch(model, optimizer, times, seed=0):
+    x = torch.randn(8, 3, generator=torch.Generator().manual_seed(seed))
+    for _ in range(times):
+        model(x).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def ours_to_torch(group, folder):
+    zero = make(group, 3, odd=False)
+    learn(zero, 3)
+    path = save(zero, folder, 3)
+    model, optimizer = shard_by_torch(group)
+    learn_by_torch(model, optimizer, 1, seed=7)
+    weights, states = get_state_dict(model, optimizer)
+    dcp.load({"model": weights, "optim": states}, checkpoint_id=path)
+    set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=states)
+    learn(zero, 3)
+    learn_by_torch(model, optimizer, 3)
+    theirs = {name: p.full_tensor().detach() for name, p in model.named_parameters()}
+    return [(value - theirs[name]).abs().max().item() for name, value in zero.full_parameters()]
+
+
+def torch_to_ours(group, folder):
+    model, optimizer = shard_by_torch(group)
+    learn_by_torch(model, optimizer, 3)
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optim": states}, checkpoint_id=folder)
+    zero = make(group, 3, odd=False)
+    load_path(zero, folder)
+    learn(zero, 3)
+    learn_by_torch(model, optimizer, 3)
+    theirs = {name: p.full_tensor().detach() for name, p in model.named_parameters()}
+    return [(value - theirs[name]).abs().max().item() for name, value in zero.full_parameters()]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("way", [ours_to_torch, torch_to_ours])
+def test_fsdp_goes_on_where_we_stopped_and_the_reverse(pools, tmp_path, way):
+    for apart in pools[3](way, tmp_path / "there"):
+        assert len(apart) > 5
+        assert max(apart) < 1e-5
+
+
+def save_for_one(group, folder):
+    zero = make(group, 3)
+    learn(zero, 2)
+    save(zero, folder, 2)
+    return full_state_dict(zero)
+
+
+def test_one_process_reads_it_without_any_rank_and_the_full_state_is_on_rank_0(pools, tmp_path):
+    whole, *others = pools[3](save_for_one, tmp_path)
+    assert others == [{}, {}]
+    model = Mixed()
+    read = {"model": model.state_dict()}
+    dcp.load(read, checkpoint_id=tmp_path / "step-00000002")
+    assert read["model"].keys() == whole.keys() == model.state_dict().keys()
+    assert all(torch.equal(read["model"][name], whole[name]) for name in whole)
+    model.load_state_dict(whole)
+
+
+def peak_of_full(group):
+    model = make_network(width=256, depth=12)
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
+    with MemoryUse(zero.tensors) as use:
+        full_state_dict(zero)
+    loose = {k: v for k, v in use.peak.items() if k not in zero.tensors()}
+    return sum(loose.values()), max(unit.size for unit in zero.units) * 4
+
+
+def test_the_full_state_is_never_whole_on_the_other_ranks(pools):
+    (first, _), *others = pools[3](peak_of_full)
+    for loose, unit in others:
+        assert loose <= 2 * unit
+    assert first > 10 * others[0][1]
+
+
+def hosts_save_once(group, folder):
+    inside, between = in_hosts(group, 2)
+    model = make_network(width=9)
+    zero = Hsdp(model, torch.optim.Adam, inside, between, lr=0.01)
+    train(model, zero.step, batches(1797, 8, 2), 8.0)
+    if between.rank == 0:
+        save(zero, folder, 2)
+    group.barrier()
+    before = [share.clone() for share in zero.shares]
+    for share in zero.shares:
+        share.zero_()
+    load(zero, folder)
+    return all(torch.equal(a, b) for a, b in zip(before, zero.shares, strict=True))
+
+
+def test_one_host_saves_and_every_host_loads(pools, tmp_path):
+    assert pools[4](hosts_save_once, tmp_path) == [True] * 4
+
+
+# --- what goes wrong
+
+
+def refused(group, folder, change):
+    model = Mixed()
+    optimizer, settings = torch.optim.AdamW, {}
+    if change == "bigger":
+        model.embed = nn.Linear(4, 7)
+    if change == "more":
+        model.more = nn.Linear(2, 2)
+    if change == "optimizer":
+        optimizer, settings = torch.optim.SGD, {"momentum": 0.9}
+    groups = None if change == "groups" else groups_of(model)
+    zero = Zero3(model, optimizer, group, param_groups=groups, lr=0.05, **settings)
+    before = [share.clone() for share in zero.shares]
+    try:
+        load(zero, folder, 4 if change == "step" else None)
+    except (ValueError, FileNotFoundError) as error:
+        assert all(torch.equal(a, b) for a, b in zip(before, zero.shares, strict=True))
+        assert not zero.optimizer.state
+        return str(error)
+    return "loaded"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("bigger", "is of another model: embed.weight is [7, 3], here [7, 4]"),
+        ("more", "is of another model: more.bias is not in the checkpoint"),
+        ("optimizer", "is of another optimizer: SGD has no amsgrad, betas"),
+        ("groups", "group 0 of param_groups has other parameters there"),
+        ("step", "no checkpoint of step 4 is in it (steps: 3)"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_changes_nothing(pools, tmp_path, change, message):
+    pools[2](train_and_save, 1, tmp_path)
+    for said in pools[2](refused, tmp_path, change):
+        assert message in said
+
+
+class Remembers(torch.optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                self.state[p]["seen"] = "something"
+        return super().step(closure)
+
+
+def odd_state(group, folder):
+    zero = Zero1(make_network(width=4), Remembers, group, lr=0.1)
+    train(zero.module, zero.step, batches(1797, 4, 1), 4.0)
+    save(zero, folder, 1)
+
+
+def test_a_state_that_is_no_tensor_is_named(pools, tmp_path):
+    with pytest.raises(RankError, match=r"its state 'seen' of .* is not a tensor"):
+        pools[2](odd_state, tmp_path)
+    assert steps(tmp_path) == []
+
+
+FOREVER = """
+import sys
+import torch
+from distributed.checkpoint import save
+from distributed.memory_use import make_network
+from distributed.world import launch
+from distributed.zero3 import Zero3
+
+def forever(group, folder):
+    zero = Zero3(make_network(width=400, depth=4), torch.optim.SGD, group, lr=0.1, momentum=0.9)
+    for step in range(1, 10_000):
+        for share in zero.shares:
+            share.fill_(step)
+        save(zero, folder, step, done=step)
+
+if __name__ == "__main__":
+    launch(forever, sys.argv[1], ranks=2, device="cpu")
+"""
+
+
+def test_a_kill_at_any_moment_leaves_the_last_checkpoint_whole(tmp_path):
+    script = tmp_path / "forever.py"
+    script.write_text(FOREVER)
+    moments, folder, last = random.Random(3), tmp_path / "kept", 0
+    for _ in range(4):
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(folder)],
+            env={**os.environ, "PYTHONPATH": str(CODE)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        until = time.monotonic() + 60
+        while steps(folder)[-1:] in ([], [last]) and time.monotonic() < until:
+            time.sleep(0.005)
+        time.sleep(moments.random() * 0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        time.sleep(0.2)  # ranks see that their parent is gone
+        found = steps(folder)
+        assert found, "nothing was saved within a minute"
+        model = {"model": make_network(width=400, depth=4).state_dict(), "extra": {"done": None}}
+        for step in (found[0], found[-1]):
+            read = copy.deepcopy(model)
+            dcp.load(read, checkpoint_id=folder / f"step-{step:08}")
+            assert read["extra"]["done"] == step
+            assert all((value == step).all() for value in read["model"].values())
+        last = found[-1]
