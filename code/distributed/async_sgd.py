@@ -1,0 +1,169 @@
+"""A parameter server: one rank has the weights, the others send gradients when they are ready.
+
+    worker: fetch W → dW on its own rows → send dW, and again
+    server, asynchronous: whoever comes first: W ← W − η dW, answer with the new W
+    server, synchronous: wait for the first k of all workers, average, answer them all
+
+Asynchronous workers wait for nobody, and their gradients are *stale*: of weights that others have
+changed since (Dean et al. 2012). With k below the number of workers the slowest are *backups* whose
+work is thrown away when it comes late (Chen et al. 2016).
+"""
+
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from distributed.group import Group
+from distributed.script import run_script
+from distributed.simple_ddp import make_network
+from distributed.single_device import batches, digits
+from distributed.trace import Trace
+from distributed.world import launch
+
+END = -1.0
+
+
+class Served(NamedTuple):
+    """What a server saw: loss of each update's gradient, staleness of each, how many were late."""
+
+    losses: list[float]
+    staleness: list[int]
+    late: int
+    seconds: float
+    trace: Trace
+
+
+def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for: int) -> Served:
+    """Rank 0: change weights[n] `updates` times. `wait_for` gradients make one; 1 is asynchronous.
+
+    A message is dW[n], its loss, and the number of the update that its weights came from.
+    """
+    workers = group.size - 1
+    version, late, message = 0, 0, torch.empty(len(weights) + 2)
+    losses: list[float] = []
+    staleness: list[int] = []
+    total, came = torch.zeros_like(weights), []
+    trace, begun = Trace(0), time.perf_counter()
+
+    def answer(rank: int, number: float) -> None:
+        group.send(torch.cat([weights, torch.tensor([number])]), rank)
+
+    asked = 0
+    while version < updates:
+        with trace.span("wait", "waiting"):
+            source = dist.recv(message, group=group.backend)
+        loss, of_version = message[-2].item(), int(message[-1])
+        with trace.span("update"):
+            if wait_for > 1 and of_version < version:  # the others went on without it
+                late += 1
+                answer(source, version)
+                continue
+            losses.append(loss)
+            staleness.append(version - of_version)
+            total += message[:-2]
+            came.append(source)
+            if len(came) == wait_for:
+                weights -= lr * total / wait_for
+                version += 1
+                if version < updates:
+                    for rank in came:
+                        answer(rank, version)
+                else:
+                    asked = len(came)
+                    for rank in came:
+                        answer(rank, END)
+                total.zero_()
+                came = []
+    for _ in range(workers - asked):  # the gradients that are still under way
+        answer(dist.recv(message, group=group.backend), END)
+    return Served(losses, staleness, late, time.perf_counter() - begun, trace)
+
+
+def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) -> Trace:
+    """A worker: gradients of one batch after the other, until the server says that it is enough.
+
+    It sleeps `pause` seconds in each, as if its computation took so long.
+    """
+    images, labels = (torch.from_numpy(array) for array in digits())
+    parameters = list(module.parameters())
+    message = torch.empty(sum(p.numel() for p in parameters) + 1)
+    trace, version, number = Trace(group.rank), 0.0, 0
+    while version != END:
+        with trace.span("gradient"):
+            mine = rows[number % len(rows)]
+            number += 1
+            loss = nn.functional.cross_entropy(module(images[mine]), labels[mine])
+            gradients = torch.autograd.grad(loss, parameters)
+            time.sleep(pause)
+            flat = torch.cat([g.view(-1) for g in gradients])
+            flat = torch.cat([flat, torch.tensor([loss.item(), version])])
+        with trace.span("server", "communication"):
+            group.send(flat, 0)
+            group.receive(message, 0)
+        version = message[-1].item()
+        put(message[:-1], parameters)
+    return trace
+
+
+@torch.no_grad()
+def put(flat: torch.Tensor, parameters: list[nn.Parameter]) -> None:
+    """flat[n] → the parameters."""
+    for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        p.copy_(part.view(p.shape))
+
+
+def train_rank(
+    group: Group,
+    updates: int,
+    lr: float,
+    wait_for: int = 1,
+    pauses: tuple[float, ...] = (),
+    batch: int = 32,
+    seed: int = 0,
+) -> tuple[Served | None, Trace, float]:
+    """A server on rank 0 and workers on all others; what was seen, and the final loss (rank 0).
+
+    `pauses` are seconds that each worker sleeps in each gradient. Raises ValueError where there is
+    no worker, or where the server would wait for more than there are.
+    """
+    if not 1 <= wait_for < group.size:
+        raise ValueError(f"wait_for={wait_for}: there are {group.size - 1} workers, and 1 server")
+    module = make_network(seed)
+    if group.rank:
+        pause = pauses[group.rank - 1] if pauses else 0.0
+        rows = list(batches(1797, batch, 2 * updates, seed=100 * seed + group.rank))
+        return None, work(group, module, rows, pause), 0.0
+    weights = torch.cat([p.detach().view(-1) for p in module.parameters()])
+    served = serve(group, weights, updates, lr, wait_for)
+    put(weights, list(module.parameters()))
+    images, labels = (torch.from_numpy(array) for array in digits())
+    final = nn.functional.cross_entropy(module(images), labels).item()
+    return served, served.trace, final
+
+
+def main(workers: int = 3, updates: int = 60, lr: float = 0.1) -> None:
+    """Train synchronously, with a backup, and asynchronously, beside a worker that is slow."""
+    if workers < 2:
+        raise ValueError(f"workers={workers}: give 2 or more")
+    pauses = (0.0,) * (workers - 1) + (0.02,)
+    for name, wait_for in {"all": workers, "all but one": workers - 1, "anyone": 1}.items():
+        # Where one gradient makes an update: as many gradients in all, each with less of the rate.
+        many, rate = (updates, lr) if wait_for > 1 else (updates * workers, lr / workers)
+        results = launch(train_rank, many, rate, wait_for, pauses, ranks=workers + 1, device="cpu")
+        served, _, final = results[0]
+        assert served is not None
+        stale = np.mean(served.staleness)
+        print(
+            f"wait for {name:11}: {served.seconds:.2f} s, loss {final:.3f}, "
+            f"staleness {stale:.1f} on average, {served.late} gradients late"
+        )
+        assert final < served.losses[0]
+        assert (stale > 0) == (wait_for == 1)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,157 @@
+"""Large batches: what more ranks do to learning, and how large a batch is worth it.
+
+    gradient of b examples = true gradient + noise, whose variance falls as 1/b
+    noise scale B = tr(Σ)/|G|²; steps to a loss: S(b) = S∞ (1 + B/b); examples: b S(b)
+
+Below B twice the batch takes half the steps. Far above it nothing is gained (McCandlish et al.
+2018, §2). B is measured from gradients of two batch sizes, which data parallelism has anyway: those
+of single ranks, and their mean.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from distributed.dp import shard
+from distributed.group import Group
+from distributed.script import run_script
+from distributed.simple_ddp import make_network
+from distributed.single_device import batches, digits
+from distributed.world import launch
+
+TRAINED = 1500  # digits to train on; the others are to test
+
+
+class NoiseScale(NamedTuple):
+    """|G|² of the true gradient, tr(Σ) of one example's noise, both estimated without bias."""
+
+    squared: float
+    noise: float
+
+    @property
+    def examples(self) -> float:
+        """B = tr(Σ)/|G|²: about the batch above which more examples pay less."""
+        return self.noise / self.squared
+
+
+def estimate(small: float, large: float, b_small: int, b_large: int) -> NoiseScale:
+    """From the mean of |g|² over batches of b_small, and of b_large, examples (appendix A.1).
+
+    E|g_b|² = |G|² + tr(Σ)/b for each b: two equations. Raises ValueError for equal sizes.
+    """
+    if not 0 < b_small < b_large:
+        raise ValueError(f"b_small={b_small}, b_large={b_large}: two sizes, the smaller one first")
+    squared = (b_large * large - b_small * small) / (b_large - b_small)
+    noise = (small - large) / (1 / b_small - 1 / b_large)
+    return NoiseScale(squared, noise)
+
+
+def noise_of_ranks(group: Group, gradients: list[torch.Tensor]) -> tuple[float, float]:
+    """|g|² of this rank's gradients, averaged over ranks, and |mean over ranks of g|².
+
+    Costs one number more than the all-reduce that a step does anyway. Gradients become the mean.
+    """
+    flat = torch.cat([g.reshape(-1) for g in gradients])
+    small = group.all_reduce(flat.square().sum(), "avg").item()
+    large = group.all_reduce(flat, "avg").square().sum().item()
+    for g, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        g.copy_(mean.view(g.shape))
+    return small, large
+
+
+def warm_up(steps: int) -> Callable[[int], float]:
+    """The share of the rate in step i: from little to all of it in `steps` (Goyal et al. 2017)."""
+    return lambda i: min(1.0, (i + 1) / max(1, steps))
+
+
+def scaled(rate: float, batch: int, base: int, rule: str) -> float:
+    """The rate for a batch, from the rate that is good for `base`: "linear", "root" or "same".
+
+    Linear for SGD: k batches of steps become one, so it should go as far (Goyal et al. 2017, §2.1).
+    The root for Adam, whose steps do not grow with the gradient (Malladi et al. 2022).
+    """
+    factors = {"linear": batch / base, "root": (batch / base) ** 0.5, "same": 1.0}
+    if rule not in factors:
+        raise ValueError(f"rule={rule!r}: choose one of {', '.join(factors)}")
+    return rate * factors[rule]
+
+
+class Run(NamedTuple):
+    """Losses of all steps, the steps until the loss was low enough (None: never), test accuracy."""
+
+    losses: list[float]
+    steps_to_goal: int | None
+    accuracy: float
+
+
+def train(
+    batch: int,
+    rate: float,
+    steps: int,
+    goal: float = 0.0,
+    warm: int = 0,
+    optimizer: str = "SGD",
+    seed: int = 0,
+) -> Run:
+    """Train on one device; the loss is a running mean, and training ends when it is below `goal`.
+
+    On N ranks with a shard of the batch each the steps are the same, so one device is enough here.
+    """
+    images, labels = (torch.from_numpy(array) for array in digits())
+    model = make_network(seed)
+    opt = getattr(torch.optim, optimizer)(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(opt, warm_up(warm))
+    losses: list[float] = []
+    reached, mean = None, None
+    for rows in batches(TRAINED, batch, steps, seed):
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
+        loss.backward()
+        opt.step()
+        schedule.step()
+        losses.append(loss.item())
+        mean = losses[-1] if mean is None else 0.8 * mean + 0.2 * losses[-1]
+        if mean < goal or not np.isfinite(mean):
+            reached = len(losses) if mean < goal else None
+            break
+    with torch.no_grad():
+        right = model(images[TRAINED:]).argmax(1) == labels[TRAINED:]
+    return Run(losses, reached, right.float().mean().item())
+
+
+def measure_noise(group: Group, batch: int, steps: int, rate: float) -> list[NoiseScale]:
+    """One rank: train with shards of the batch; the noise scale in each quarter of the steps."""
+    images, labels = (torch.from_numpy(array) for array in digits())
+    model, found = make_network(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    for rows in batches(TRAINED, batch, steps):
+        mine = shard(rows, group.rank, group.size)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images[mine]), labels[mine]).backward()
+        found.append(
+            noise_of_ranks(group, [p.grad for p in model.parameters() if p.grad is not None])
+        )
+        optimizer.step()
+    means = [quarter.mean(0).tolist() for quarter in np.array_split(np.array(found), 4)]
+    return [estimate(small, large, batch // group.size, batch) for small, large in means]
+
+
+def main(ranks: int = 4, batch: int = 64, steps: int = 120) -> None:
+    """Measure the noise scale as training goes on, and steps to one loss for several batches."""
+    if batch % ranks or ranks < 2:
+        raise ValueError(f"batch={batch}, ranks={ranks}: 2 ranks or more, and a multiple of them")
+    scales = launch(measure_noise, batch, steps, 0.1, ranks=ranks, device="cpu")[0]
+    for i, scale in enumerate(scales):
+        print(f"quarter {i + 1}: noise scale {scale.examples:,.0f} examples")
+        assert scale.noise > 0
+    for size in (16, 32, 64):
+        needed = train(size, scaled(0.05, size, 16, "linear"), 400, goal=0.3).steps_to_goal
+        assert needed is not None
+        print(f"batch {size:3}: loss 0.3 after {needed} steps, {size * needed} examples")
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,146 @@
+"""Local SGD: each rank trains by itself for a while, and then the weights are averaged.
+
+    H times:  W_r ← W_r − η dW_r, on this rank's data, without a message
+    then:     Δ = W − mean over ranks of W_r,   W ← outer optimizer(W, Δ)
+
+With an outer step of plain SGD with rate 1 this is averaging (McMahan et al. 2017; Stich 2019);
+with Nesterov momentum it is DiLoCo (Douillard et al. 2023). Bytes for each step fall by H.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import nn
+
+from distributed.dp import shard
+from distributed.group import Group
+from distributed.ring_group import RingGroup
+from distributed.script import run_script
+from distributed.simple_ddp import broadcast_module, make_network
+from distributed.single_device import batches, digits
+from distributed.trace import Trace
+from distributed.world import launch
+
+
+class LocalSGD:
+    """Weights that ranks change for themselves, and agree on every `every` steps.
+
+    After each optimizer step call `step()`. `outer_lr` and `momentum` are those of the outer
+    optimizer, SGD with Nesterov's momentum where it has any. Raises ValueError for every < 1.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group,
+        every: int,
+        outer_lr: float = 1.0,
+        momentum: float = 0.0,
+    ):
+        if every < 1:
+            raise ValueError(f"every={every}: 1 (in each step) or more")
+        broadcast_module(module, group)
+        self.parameters = [p for p in module.parameters() if p.requires_grad]
+        self.group, self.every, self.steps = group, every, 0
+        self.agreed = [p.detach().clone().requires_grad_() for p in self.parameters]
+        self.outer = torch.optim.SGD(self.agreed, outer_lr, momentum, nesterov=momentum > 0)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Count a local step; every so often, agree."""
+        self.steps += 1
+        if self.steps % self.every:
+            return
+        apart = [w - p for w, p in zip(self.agreed, self.parameters, strict=True)]
+        flat = self.group.all_reduce(torch.cat([d.view(-1) for d in apart]), "avg")
+        for w, delta in zip(self.agreed, flat.split([d.numel() for d in apart]), strict=True):
+            w.grad = delta.view(w.shape)
+        self.outer.step()
+        for w, p in zip(self.agreed, self.parameters, strict=True):
+            p.copy_(w)
+
+
+class Gossip:
+    """Each rank averages with its two neighbours in a ring, and never with all (Lian et al. 2017).
+
+    W_r ← (W_{r−1} + W_r + W_{r+1}) / 3: 2Ψ numbers sent a step from each rank, whatever their
+    number, and no rank waits for more than two others. Replicas stay near each other, not equal.
+    """
+
+    def __init__(self, module: nn.Module, group: Group):
+        broadcast_module(module, group)
+        self.parameters, self.group = [p for p in module.parameters() if p.requires_grad], group
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Average with the neighbours, after an optimizer step."""
+        group, n = self.group, self.group.size
+        if n == 1:
+            return
+        flat = torch.cat([p.view(-1) for p in self.parameters])
+        left, right = (group.rank - 1) % n, (group.rank + 1) % n
+        from_left = group.exchange(flat, right, torch.empty_like(flat), left)
+        from_right = group.exchange(flat, left, torch.empty_like(flat), right)
+        flat = (flat + from_left + from_right) / 3
+        parts = flat.split([p.numel() for p in self.parameters])
+        for p, part in zip(self.parameters, parts, strict=True):
+            p.copy_(part.view(p.shape))
+
+
+def train(
+    group: Group, agree: LocalSGD | Gossip, module: nn.Module, rows: Iterable[np.ndarray], lr: float
+) -> list[float]:
+    """Train on this rank's rows of the digits; the mean loss over ranks in each step."""
+    images, labels = (torch.from_numpy(array) for array in digits())
+    optimizer = torch.optim.SGD(module.parameters(), lr=lr)
+    losses = []
+    for mine in rows:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(images[mine]), labels[mine])
+        loss.backward()
+        optimizer.step()
+        agree.step()
+        losses.append(loss.detach())
+    return group.all_reduce(torch.stack(losses), "avg").tolist()
+
+
+@torch.no_grad()
+def distance(group: Group, module: nn.Module) -> float:
+    """How far this rank's weights are from the mean of all, relative to their size."""
+    flat = torch.cat([p.view(-1) for p in module.parameters()])
+    mean = group.all_reduce(flat.clone(), "avg")
+    return ((flat - mean).norm() / mean.norm()).item()
+
+
+def train_rank(
+    group: Group, way: str, batch: int, steps: int, seed: int = 0
+) -> tuple[list[float], int, float]:
+    """One rank: losses, bytes sent, how far apart replicas are at the end.
+
+    `way` is "gossip", or "every H" with "momentum" behind it for DiLoCo's outer step.
+    """
+    rings, module = RingGroup(group), make_network(seed)
+    agree: LocalSGD | Gossip
+    if way == "gossip":
+        agree = Gossip(module, rings)
+    else:
+        outer = (0.7, 0.9) if "momentum" in way else (1.0, 0.0)
+        agree = LocalSGD(module, rings, int(way.split()[1]), *outer)
+    rings.trace = trace = Trace(group.rank)
+    rows = (shard(r, group.rank, group.size) for r in batches(1797, batch, steps, seed))
+    losses = train(group, agree, module, rows, lr=0.1)
+    return losses, trace.sent, distance(group, module)
+
+
+def main(ranks: int = 4, batch: int = 128, steps: int = 64) -> None:
+    """Agree in every step, every 8 steps, with outer momentum, and only with neighbours."""
+    for way in ("every 1", "every 8", "every 8 momentum", "gossip"):
+        losses, sent, apart = launch(train_rank, way, batch, steps, ranks=ranks, device="cpu")[0]
+        last = np.mean(losses[-8:])
+        print(f"{way:17} loss {last:.3f}, {sent / steps:9,.0f} bytes a step, apart by {apart:.1e}")
+        assert last < losses[0]
+
+
+if __name__ == "__main__":
+    run_script(main)

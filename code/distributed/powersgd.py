@@ -1,0 +1,118 @@
+"""PowerSGD: send two thin matrices in the place of a gradient (Vogels et al. 2019, algorithm 1).
+
+    M[a, b] = gradient + error{partial over ranks}
+    P[a, r] = all_reduce(M Q[b, r]), made orthogonal;   Q[b, r] = all_reduce(Mᵀ P)
+    mean of M ≈ P Qᵀ: of all matrices of rank r nearly the closest, for r(a + b) numbers, not ab
+
+Q is kept from step to step, so that one multiplication a step is enough (*warm start*). Both sums
+are linear in M, so they can be all-reduced: ranks need not gather what each other sent.
+"""
+
+import torch
+
+from distributed.compression import Gradients
+from distributed.group import Group
+from distributed.ring_group import RingGroup
+from distributed.script import run_script
+from distributed.trace import Trace
+from distributed.world import launch
+
+
+class PowerSGD:
+    """Average matrices by their rank-r approximation, and vectors as they are.
+
+    A parameter of more dimensions is a matrix of its first against all others. One that a rank-r
+    form would not make smaller is sent whole.
+    """
+
+    def __init__(
+        self, rank: int = 2, error_feedback: bool = True, warm_start: bool = True, seed: int = 0
+    ):
+        if rank < 1:
+            raise ValueError(f"rank={rank}: a matrix has rank 1 or more")
+        self.rank, self.error_feedback, self.warm_start = rank, error_feedback, warm_start
+        self.seed = seed  # the same Q on every rank, and whatever bucket a parameter is in
+        self.q: dict[int, torch.Tensor] = {}
+        self.draws: dict[int, int] = {}
+        self.memory: dict[int, torch.Tensor] = {}
+
+    def average(self, group: Group, bucket: Gradients) -> None:
+        """bucket.flat[n]{partial over ranks} → about its mean, in place."""
+        matrices, whole = [], []
+        for parameter, gradient in zip(bucket.parameters, bucket.views, strict=True):
+            m = gradient.view(len(gradient), -1) if gradient.dim() > 1 else gradient.view(1, -1)
+            a, b = m.shape
+            if self.rank * (a + b) < a * b:
+                matrices.append((id(parameter), m))
+            else:
+                whole.append(gradient)
+        if matrices:
+            self._average_matrices(group, dict(matrices))
+        if whole:
+            flat = group.all_reduce(torch.cat([w.reshape(-1) for w in whole]), "avg")
+            for gradient, mean in zip(whole, flat.split([w.numel() for w in whole]), strict=True):
+                gradient.copy_(mean.view(gradient.shape))
+
+    def _average_matrices(self, group: Group, matrices: dict[int, torch.Tensor]) -> None:
+        if self.error_feedback:
+            for key, m in matrices.items():
+                if key in self.memory:
+                    m += self.memory[key]
+        for key, m in matrices.items():
+            if key not in self.q or not self.warm_start:
+                self.draws[key] = self.draws.get(key, 0) + 1
+                generator = torch.Generator().manual_seed(self.seed + self.draws[key])
+                drawn = torch.randn(m.shape[1], self.rank, generator=generator)
+                self.q[key] = drawn.to(m.device, m.dtype)
+        p = reduced(group, {key: m @ self.q[key] for key, m in matrices.items()})
+        p = {key: torch.linalg.qr(each).Q for key, each in p.items()}
+        self.q = self.q | reduced(group, {key: m.T @ p[key] for key, m in matrices.items()})
+        for key, m in matrices.items():
+            close = p[key] @ self.q[key].T
+            if self.error_feedback:
+                self.memory[key] = m - close
+            m.copy_(close)
+
+
+def reduced(group: Group, parts: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
+    """The mean over ranks of several matrices, in one message."""
+    flat = group.all_reduce(torch.cat([part.reshape(-1) for part in parts.values()]), "avg")
+    means = flat.split([part.numel() for part in parts.values()])
+    return {key: mean.view(parts[key].shape) for key, mean in zip(parts, means, strict=True)}
+
+
+def numbers_to_send(shapes: list[tuple[int, int]], rank: int) -> int:
+    """Numbers that are all-reduced for matrices[a, b]; a ring sends 2(N − 1)/N of them."""
+    return sum(min(a * b, rank * (a + b)) for a, b in shapes)
+
+
+def main(ranks: int = 4, a: int = 400, b: int = 300, steps: int = 4) -> None:
+    """Average the same matrices some times: with a warm start, rank r gets closer to the best."""
+
+    def approach(group: Group, rank: int, warm_start: bool) -> tuple[list[float], float, int]:
+        rings, power = RingGroup(group), PowerSGD(rank, False, warm_start)
+        generator = torch.Generator().manual_seed(group.rank)
+        left, right = (torch.randn(n, 8, generator=generator) for n in (a, b))
+        mine = left @ torch.diag(2.0 ** -torch.arange(8)) @ right.T
+        mean = group.all_reduce(mine.clone(), "avg")
+        best = (torch.linalg.svdvals(mean)[rank:].norm() / mean.norm()).item()
+        parameter, errors = torch.zeros(a, b), []
+        for _ in range(steps):
+            x = mine.clone()
+            rings.trace = trace = Trace(group.rank)
+            power.average(rings, Gradients(x.view(-1), [x], [parameter]))
+            errors.append(((x - mean).norm() / mean.norm()).item())
+        return errors, best, trace.sent
+
+    for rank in (1, 4):
+        for warm_start in (True, False):
+            errors, best, sent = launch(approach, rank, warm_start, ranks=ranks, device="cpu")[0]
+            shown = ", ".join(f"{error:.3f}" for error in errors)
+            print(f"rank {rank}, warm start {warm_start}: off by {shown}; at best {best:.3f}")
+            assert min(errors) > best * 0.999, "no matrix of this rank is closer"
+            expected = 2 * 4 * (ranks - 1) * numbers_to_send([(a, b)], rank) / ranks
+            assert abs(sent - expected) <= 2 * 2 * 4 * ranks  # the parts of a ring are rounded
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,156 @@
+"""Mixed precision by hand: compute and send in 16 bits, remember in 32.
+
+    half = W as 16 bits → forward, backward → d(scale · loss)/d half, in 16 bits
+    all_reduce in 16 bits → / scale → W ← optimizer(W, dW) in 32 bits → half = W as 16 bits
+
+Small updates are lost when they are added to large weights of 16 bits, so a *master copy* has 32.
+Small gradients are zero in float16, so the loss is scaled up first (Micikevicius et al. 2018).
+"""
+
+import copy
+
+import torch
+from torch import nn
+
+from distributed.dp import shard
+from distributed.group import Group
+from distributed.ring_group import RingGroup
+from distributed.script import run_script
+from distributed.simple_ddp import broadcast_module
+from distributed.single_device import batches, digits
+from distributed.trace import Trace
+from distributed.world import launch
+
+
+class LossScale:
+    """A factor as large as gradients can bear: halved when one overflows, doubled now and then."""
+
+    def __init__(self, start: float = 2.0**16, every: int = 200):
+        self.scale, self.every, self.good = start, every, 0
+
+    def update(self, finite: bool) -> None:
+        """Learn from a step, whose gradients were all finite, or not."""
+        self.good = self.good + 1 if finite else 0
+        if not finite:
+            self.scale /= 2
+        elif self.good % self.every == 0:
+            self.scale *= 2
+
+
+class MixedPrecision:
+    """`module` stays in float32, the master copy; `half` computes, in `dtype`, on every rank.
+
+    Without `master`, weights are kept in `dtype` too. `loss_scale` None means 1, for ever.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: Group,
+        dtype: torch.dtype,
+        lr: float,
+        loss_scale: LossScale | None = None,
+        master: bool = True,
+    ):
+        broadcast_module(module, group)
+        self.group, self.loss_scale, self.skipped = group, loss_scale, 0
+        self.half = copy.deepcopy(module).to(dtype)
+        kept = module if master else self.half
+        self.pairs = list(zip(kept.parameters(), self.half.parameters(), strict=True))
+        self.optimizer = torch.optim.SGD(kept.parameters(), lr=lr)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Gradients of the scaled loss."""
+        (loss * self.loss_scale.scale if self.loss_scale else loss).backward()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Average in 16 bits, unscale, update in 32; not at all if a gradient is not finite.
+
+        All ranks decide alike, for they look at the same sum.
+        """
+        for _, half in self.pairs:
+            assert half.grad is not None
+            half.grad /= self.group.size  # before the sum, or it could overflow
+            self.group.all_reduce(half.grad)
+        grads = [half.grad.float() for _, half in self.pairs if half.grad is not None]
+        finite = all(bool(g.isfinite().all()) for g in grads)
+        if finite:
+            scale = self.loss_scale.scale if self.loss_scale else 1.0
+            for (kept, _), g in zip(self.pairs, grads, strict=True):
+                kept.grad = (g / scale).to(kept.dtype)
+            self.optimizer.step()
+            for kept, half in self.pairs:
+                half.copy_(kept)
+        self.skipped += not finite
+        if self.loss_scale:
+            self.loss_scale.update(finite)
+        for kept, half in self.pairs:
+            kept.grad = half.grad = None
+
+
+def make_deep(depth: int = 6, width: int = 64, seed: int = 0) -> nn.Module:
+    """Many sigmoids one after the other: gradients of the first layers are very small."""
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(64 if not layers else width, width), nn.Sigmoid()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+WAYS: dict[str, tuple[torch.dtype, bool, bool]] = {  # dtype, master copy, loss scale
+    "float32": (torch.float32, True, False),
+    "bfloat16": (torch.bfloat16, True, False),
+    "bfloat16, no master copy": (torch.bfloat16, False, False),
+    "float16, scaled": (torch.float16, True, True),
+    "float16, not scaled": (torch.float16, True, False),
+}
+
+
+def train_rank(
+    group: Group,
+    way: str,
+    module: nn.Module,
+    batch: int,
+    steps: int,
+    lr: float,
+    smaller: float = 1.0,
+    seed: int = 0,
+) -> tuple[list[float], int, int]:
+    """One rank: losses of whole batches, bytes sent in a step, steps that were skipped.
+
+    `smaller` divides the loss and multiplies the rate: in exact numbers that changes nothing.
+    """
+    dtype, master, scaled = WAYS[way]
+    rings = RingGroup(group)
+    loss_scale = LossScale(2.0**16 * smaller) if scaled else None
+    mixed = MixedPrecision(module, rings, dtype, lr * smaller, loss_scale, master)
+    images, labels = (torch.from_numpy(array) for array in digits())
+    images = images.to(dtype)
+    rings.trace = trace = Trace(group.rank)
+    losses = []
+    for rows in batches(1797, batch, steps, seed):
+        mine = shard(rows, group.rank, group.size)
+        loss = nn.functional.cross_entropy(mixed.half(images[mine]).float(), labels[mine])
+        mixed.backward(loss / smaller)
+        mixed.step()
+        losses.append(loss.detach())
+    return (
+        group.all_reduce(torch.stack(losses), "avg").tolist(),
+        trace.sent // steps,
+        mixed.skipped,
+    )
+
+
+def main(ranks: int = 2, batch: int = 128, steps: int = 40) -> None:
+    """Train a small network in each way."""
+    for way in WAYS:
+        module = make_deep(depth=1)
+        results = launch(train_rank, way, module, batch, steps, 0.5, ranks=ranks, device="cpu")
+        losses, sent, skipped = results[0]
+        print(f"{way:25} loss {losses[-1]:.4f}, {sent:,} bytes a step, {skipped} steps skipped")
+        assert losses[-1] < losses[0]
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,248 @@
+"""Precision, parameter servers, local SGD, gossip and batch sizes, against what they stand for."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from distributed import async_sgd, local_sgd, precision
+from distributed.dp import shard
+from distributed.large_batch import estimate, noise_of_ranks, scaled, train, warm_up
+from distributed.ring_group import RingGroup
+from distributed.simple_ddp import make_network, train_by_hand
+from distributed.single_device import batches
+from distributed.trace import Trace
+from distributed.world import RankError
+
+PSI = sum(p.numel() for p in make_network().parameters())
+
+
+# --- 16 bits
+
+
+def test_a_loss_scale_halves_at_once_and_doubles_after_a_while():
+    scale = precision.LossScale(1024, every=3)
+    seen = []
+    for finite in (True, True, True, True, False, True, True, True):
+        scale.update(finite)
+        seen.append(scale.scale)
+    assert seen == [1024, 1024, 2048, 2048, 1024, 1024, 1024, 2048]
+
+
+@pytest.mark.parametrize("way", [*precision.WAYS])
+def test_bytes_follow_the_bits_and_it_learns(pools, way):
+    results = pools[2](precision.train_rank, way, make_network(), 64, 30, 0.1)
+    dtype = precision.WAYS[way][0]
+    for losses, sent, _ in results:
+        assert losses == results[0][0]
+        assert losses[-1] < 0.7 * losses[0]
+        assert sent == pytest.approx(PSI * dtype.itemsize, rel=1e-3)  # 2Ψ(N − 1)/N, for two
+
+
+def test_float32_is_training_by_hand(pools):
+    losses, *_ = pools[2](precision.train_rank, "float32", make_network(), 64, 10, 0.1)[0]
+    module = make_network()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    images, labels = (torch.from_numpy(array) for array in precision.digits())
+    for rows, loss_there in zip(batches(1797, 64, 10), losses, strict=True):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(images[rows]), labels[rows])
+        loss.backward()
+        optimizer.step()
+        assert loss.item() == pytest.approx(loss_there, rel=1e-4)
+
+
+def overflow_on_one(group):
+    mixed = precision.MixedPrecision(
+        nn.Linear(2, 1, bias=False), group, torch.float16, 0.1, precision.LossScale(2.0**10)
+    )
+    before = mixed.pairs[0][0].detach().clone()
+    x = torch.full((1, 2), 60_000.0 if group.rank == 1 else 1.0).half()
+    mixed.backward(mixed.half(x).float().sum())
+    mixed.step()
+    return torch.equal(before, mixed.pairs[0][0]), mixed.skipped, mixed.loss_scale.scale
+
+
+def test_one_ranks_overflow_skips_the_step_everywhere(pools):
+    assert pools[3](overflow_on_one) == [(True, 1, 512.0)] * 3
+
+
+def test_tiny_gradients_need_the_scale_in_float16(pools):
+    run = pools[2]
+    usual = run(precision.train_rank, "float16, scaled", make_network(), 64, 40, 0.1, 1e6)[0][0]
+    lost = run(precision.train_rank, "float16, not scaled", make_network(), 64, 40, 0.1, 1e6)[0][0]
+    assert usual[-1] < 0.7 * usual[0]
+    assert lost[-1] > 0.9 * lost[0]
+
+
+# --- servers
+
+
+def test_a_server_that_waits_for_all_is_synchronous_sgd(pools):
+    served, _, final = pools[4](async_sgd.train_rank, 12, 0.1, 3)[0]
+    assert served.staleness == [0] * 36
+    assert served.late == 0
+    module = make_network()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    images, labels = (torch.from_numpy(array) for array in async_sgd.digits())
+    of_workers = [list(batches(1797, 32, 24, seed=rank)) for rank in (1, 2, 3)]
+    for step in range(12):
+        optimizer.zero_grad()
+        for rows in of_workers:
+            loss = nn.functional.cross_entropy(module(images[rows[step]]), labels[rows[step]])
+            (loss / 3).backward()
+        optimizer.step()
+    assert final == pytest.approx(nn.functional.cross_entropy(module(images), labels).item(), 1e-4)
+
+
+def test_nobody_waits_and_gradients_are_stale(pools):
+    served, *_ = pools[4](async_sgd.train_rank, 90, 0.02, 1, (0.002,) * 3)[0]
+    assert len(served.losses) == 90
+    later = served.staleness[3:]
+    # Every other worker delivers about once in between: exactly so on average, as all take turns.
+    assert np.mean(later) == pytest.approx(2, abs=0.2)
+
+
+def test_backups_are_late_and_thrown_away(pools):
+    served, *_ = pools[4](async_sgd.train_rank, 30, 0.1, 2, (0.0, 0.0, 0.02))[0]
+    assert served.late > 0
+    assert len(served.losses) == 60
+    assert set(served.staleness) == {0}
+
+
+@pytest.mark.parametrize("wait_for", [0, 3])
+def test_a_server_cannot_wait_for_workers_that_are_not_there(pools, wait_for):
+    with pytest.raises(RankError, match=f"wait_for={wait_for}: there are 2 workers"):
+        pools[3](async_sgd.train_rank, 5, 0.1, wait_for)
+
+
+# --- local steps
+
+
+def test_to_agree_in_every_step_is_data_parallelism(pools):
+    def both(group):
+        losses, *_ = local_sgd.train_rank(group, "every 1", 64, 12)
+        return losses
+
+    module = make_network()
+    images, labels = (torch.from_numpy(array) for array in local_sgd.digits())
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    expected = []
+    for rows in batches(1797, 64, 12):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(images[rows]), labels[rows])
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    assert pools[4](both)[0] == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("every", "ranks"), [(1, 2), (4, 3), (8, 4)])
+def test_bytes_fall_by_the_steps_between(pools, every, ranks):
+    for _, sent, apart in pools[ranks](local_sgd.train_rank, f"every {every}", 48, 16):
+        assert sent == pytest.approx(16 / every * 2 * 4 * PSI * (ranks - 1) / ranks, rel=1e-3)
+        assert apart < 1e-6
+
+
+def outer_steps(group):
+    module = nn.Linear(1, 1, bias=False)
+    module.weight.data.fill_(1.0)
+    agree = local_sgd.LocalSGD(module, group, every=2, outer_lr=0.5, momentum=0.9)
+    seen = []
+    for _ in range(2):
+        for _ in range(2):
+            module.weight.data -= 0.1 * (group.rank + 1)  # two ranks: by 0.1, by 0.2
+            agree.step()
+        seen.append(module.weight.item())
+    return seen
+
+
+def test_the_outer_step_is_sgd_with_nesterov_on_the_mean_change(pools):
+    weight = nn.Parameter(torch.tensor(1.0))
+    optimizer = torch.optim.SGD([weight], 0.5, 0.9, nesterov=True)
+    expected = []
+    for _ in range(2):
+        weight.grad = torch.tensor(0.3)  # the mean of 0.2 and 0.4
+        optimizer.step()
+        expected.append(weight.item())
+    assert pools[2](outer_steps) == [pytest.approx(expected)] * 2
+
+
+def gossip_once(group):
+    module = nn.Linear(1, 1, bias=False)
+    agree = local_sgd.Gossip(module, RingGroup(group))
+    agree.group.trace = trace = Trace(group.rank)
+    module.weight.data.fill_(float(group.rank))
+    agree.step()
+    return module.weight.item(), trace.sent
+
+
+def test_gossip_averages_with_two_neighbours_and_keeps_the_mean(pools):
+    results = pools[5](gossip_once)
+    expected = [(0 + 1 + 4) / 3, 1, 2, 3, (4 + 3 + 0) / 3]
+    assert [weight for weight, _ in results] == pytest.approx(expected)
+    assert sum(weight for weight, _ in results) == pytest.approx(10)
+    assert {sent for _, sent in results} == {8}
+    assert pools[1](gossip_once)[0] == (0.0, 0)
+
+
+def test_nonsense_is_refused(pools):
+    with pytest.raises(RankError, match="every=0"):
+        pools[2](local_sgd.train_rank, "every 0", 8, 1)
+    with pytest.raises(ValueError, match="rule='square'"):
+        scaled(0.1, 64, 16, "square")
+    with pytest.raises(ValueError, match="b_small=4, b_large=4"):
+        estimate(1.0, 1.0, 4, 4)
+
+
+# --- batches
+
+
+@given(
+    squared=st.floats(0.01, 10), noise=st.floats(0.01, 1000), sizes=st.tuples(
+        st.integers(1, 50), st.integers(51, 500))
+)  # fmt: skip
+def test_two_sizes_give_back_what_they_came_from(squared, noise, sizes):
+    small, large = (squared + noise / size for size in sizes)
+    found = estimate(small, large, *sizes)
+    assert found.squared == pytest.approx(squared, rel=1e-4, abs=1e-6)
+    assert found.noise == pytest.approx(noise, rel=1e-4)
+    assert found.examples == pytest.approx(noise / squared, rel=1e-3, abs=1e-3)
+
+
+def known_noise(group):
+    """Gradients of mean (1, …, 1) with variance 9/4 in each of 400 places, on each rank."""
+    random = torch.Generator().manual_seed(group.rank)
+    seen = []
+    for _ in range(40):
+        g = [1 + 1.5 * torch.randn(20, 20, generator=random)]
+        seen.append(noise_of_ranks(group, g))
+    mean = g[0].mean().item()
+    return [sum(x) / len(seen) for x in zip(*seen, strict=True)], mean
+
+
+def test_the_noise_of_a_known_distribution(pools):
+    (small, large), mean = pools[4](known_noise)[0]
+    found = estimate(small, large, 1, 4)
+    assert found.squared == pytest.approx(400, rel=0.05)
+    assert found.noise == pytest.approx(400 * 2.25, rel=0.05)
+    assert mean == pytest.approx(1, abs=0.2)
+
+
+def test_rates_and_warm_up():
+    assert scaled(0.1, 64, 16, "linear") == pytest.approx(0.4)
+    assert scaled(0.1, 64, 16, "root") == pytest.approx(0.2)
+    assert scaled(0.1, 64, 16, "same") == 0.1
+    assert [warm_up(4)(i) for i in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+    assert warm_up(0)(0) == 1
+
+
+def test_on_ranks_a_batch_learns_what_it_learns_on_one_device(pools):
+    alone = train(64, 0.1, 10)
+    assert len(alone.losses) == 10
+    assert alone.steps_to_goal is None
+    assert train(64, 0.1, 200, goal=1.0).steps_to_goal < 100
+    assert shard(np.arange(8), 1, 2).tolist() == [4, 5, 6, 7]
+    assert len(pools[2](train_by_hand, 64, 2)[0][0]) == 2
