@@ -1,0 +1,170 @@
+"""What a step costs in time: computation, messages, and how much of them happens at once.
+
+    message: α + β · bytes;  ring over N ranks: (N − 1)(α + β n/N) for a reduce-scatter of n bytes
+    bucket i leaves when it is full and the one before has left: begin_i = max(ready_i, end_{i−1})
+
+Events are followed one after the other, for one rank: where all ranks are alike, one stands for
+all. So the cost of a prediction grows with the buckets, and not with the ranks.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from distributed.script import run_script
+
+
+class Link(NamedTuple):
+    """A message of n bytes takes latency + n / bandwidth (s; bytes/s)."""
+
+    latency: float
+    bandwidth: float
+
+
+class Cluster(NamedTuple):
+    """Hosts of `per_host` ranks; links inside a host and between hosts; each rank's speed.
+
+    `speed` is in operations per second as measured in training, not as promised.
+    """
+
+    ranks: int
+    per_host: int
+    inside: Link
+    between: Link
+    speed: float
+    jitter: float = 0.0  # standard deviation of a rank's time to compute, as a share of it
+
+
+def half_ring(cluster: Cluster, size: float) -> float:
+    """Time of a reduce-scatter, or of an all-gather, of `size` bytes around a ring (s).
+
+    All move at the pace of the slowest link, so over several hosts at that between hosts.
+    """
+    n = cluster.ranks
+    link = cluster.inside if n <= cluster.per_host else cluster.between
+    return (n - 1) * (link.latency + size / n / link.bandwidth)
+
+
+def all_reduce(cluster: Cluster, size: float) -> float:
+    """Time of an all-reduce: in a ring, or over several hosts with a part for each rank (s).
+
+    Then ranks of a host reduce-scatter inside, each all-reduces its part between hosts, and they
+    gather inside. A host's ranks share its link. Between many hosts a double tree needs fewer
+    messages, one after the other, for hardly more bytes (Sanders et al. 2009): the faster counts.
+    """
+    n, local = cluster.ranks, cluster.per_host
+    if n <= local or local == 1:
+        return 2 * half_ring(cluster, size)
+    inside = half_ring(cluster._replace(ranks=local), size)
+    hosts, link = -(-n // local), cluster.between
+    ring = 2 * (hosts - 1) * (link.latency + size / hosts / link.bandwidth)
+    tree = 2 * math.ceil(math.log2(hosts)) * link.latency + 2 * size / link.bandwidth
+    return 2 * inside + min(ring, tree)
+
+
+def slowest(cluster: Cluster, seconds: float) -> float:
+    """How long the last of all ranks computes, if times scatter: about the mean of the largest.
+
+    Of N normal numbers the largest is about σ√(2 ln N) above their mean.
+    """
+    return seconds * (1 + cluster.jitter * math.sqrt(2 * math.log(max(1, cluster.ranks))))
+
+
+class Step(NamedTuple):
+    """Seconds of a step, of its computation, and of all its messages."""
+
+    total: float
+    compute: float
+    communication: float
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which nothing is computed."""
+        return self.total - self.compute
+
+
+def overlapped(ready: Sequence[float], messages: Sequence[float], computed: float) -> float:
+    """When all is done (s): message i leaves when it is ready and i − 1 has been sent."""
+    end = 0.0
+    for at, seconds in zip(ready, messages, strict=True):
+        end = max(end, at) + seconds
+    return max(end, computed)
+
+
+def step_ddp(cluster: Cluster, flops: float, sizes: Sequence[float]) -> Step:
+    """DDP: `flops` operations of each rank in a step, gradients in buckets of these sizes (bytes).
+
+    A third of the operations is the forward pass. Buckets fill evenly over the backward pass.
+    """
+    compute = slowest(cluster, flops / cluster.speed)
+    forward, backward, whole = compute / 3, compute * 2 / 3, sum(sizes)
+    messages = [all_reduce(cluster, size) if cluster.ranks > 1 else 0.0 for size in sizes]
+    ready, filled = [], 0.0
+    for size in sizes:
+        filled += size
+        ready.append(forward + backward * filled / whole)
+    return Step(overlapped(ready, messages, compute), compute, sum(messages))
+
+
+def step_zero(
+    cluster: Cluster, flops: float, stage: int, blocks: Sequence[float], gradient: float = 1.0
+) -> Step:
+    """ZeRO: parameters of each block in bytes, in the order of the forward pass.
+
+    `gradient` is the bytes of a gradient for each of its parameter's. Stage 1 reduces and gathers
+    after the backward pass, 2 reduces in it, 3 gathers each block in both passes, one ahead.
+    """
+    if stage not in (1, 2, 3):
+        raise ValueError(f"stage={stage}: choose 1, 2 or 3; for DDP there is step_ddp")
+    compute, n = slowest(cluster, flops / cluster.speed), cluster.ranks
+    if n == 1:
+        return Step(compute, compute, 0.0)
+    each = compute / len(blocks)
+    gathers = [half_ring(cluster, size) for size in blocks]
+    scatters = [half_ring(cluster, size * gradient) for size in blocks]
+    if stage < 3:
+        ready = [compute / 3 + 2 / 3 * each * (i + 1) for i in range(len(blocks))]
+        ready = ready if stage == 2 else [compute] * len(blocks)
+        end = overlapped(ready, scatters[::-1], compute) + sum(gathers)
+        return Step(end, compute, sum(scatters) + sum(gathers))
+    forward = in_turn(0.0, gathers, [each / 3] * len(blocks), [0.0] * len(blocks))
+    again = [0.0] * min(2, len(blocks)) + gathers[:-2][::-1]  # the last two are still there
+    end = in_turn(forward, again, [each * 2 / 3] * len(blocks), scatters[::-1])
+    return Step(end, compute, sum(gathers) + sum(again) + sum(scatters))
+
+
+def in_turn(
+    begin: float, gathers: Sequence[float], computes: Sequence[float], scatters: Sequence[float]
+) -> float:
+    """When blocks have computed one after the other, and all messages have left (s).
+
+    The next block is gathered while one computes, as soon as the room of the one before is free.
+    Messages leave in the order in which they are asked for.
+    """
+    link = arrived = begin + gathers[0]
+    done = begin
+    for i, (compute, scatter) in enumerate(zip(computes, scatters, strict=True)):
+        start = max(done, arrived)
+        if i + 1 < len(gathers):
+            link = arrived = max(link, done) + gathers[i + 1]
+        done = start + compute
+        link = max(link, done) + scatter if scatter else link
+    return max(done, link)
+
+
+def main(ranks: int = 16384, buckets: int = 200) -> None:
+    """A step of DDP on very many ranks: predicted at once."""
+    if ranks < 1 or buckets < 1:
+        raise ValueError(f"ranks={ranks}, buckets={buckets}: 1 or more of each")
+    cluster = Cluster(ranks, 8, Link(5e-6, 400e9), Link(10e-6, 45e9), 400e12, jitter=0.02)
+    for size in (2.5e6, 25e6, 100e6):
+        step = step_ddp(cluster, 6 * 7e9 * 8192, [size] * buckets)
+        waits = step.exposed / step.total
+        print(
+            f"{buckets} buckets of {size / 1e6:g} MB: {step.total:.2f} s, {waits:.0%} of it waiting"
+        )
+        assert step.total >= max(step.compute, 0)
+
+
+if __name__ == "__main__":
+    run_script(main)

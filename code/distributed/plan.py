@@ -1,0 +1,223 @@
+"""Which strategy for which model on which machines: what fits, how long a step takes, and why.
+
+    python -m distributed.plan --params 70e9 --gpus 64 --gpu-memory 80GB --interconnect nvlink
+
+Memory is `footprint`'s, time is `cost`'s. Numbers of machines are stated, not measured: give your
+own where you have them.
+"""
+
+import argparse
+import importlib
+import json
+from typing import Any, NamedTuple
+
+from distributed.cost import Cluster, Link, Step, step_ddp, step_zero
+from distributed.footprint import Shape, footprint
+from distributed.measure import to_bytes
+from distributed.memory import RECIPES, STAGES
+
+# Bandwidth inside a host, in each direction, for each device: what vendors state (bytes/s).
+INTERCONNECTS = {
+    "nvlink": Link(5e-6, 450e9),  # fourth generation: 900 GB/s in both directions
+    "pcie": Link(10e-6, 32e9),  # 16 lanes of the fourth generation
+    "ethernet": Link(30e-6, 12.5e9),  # 100 Gbit/s
+}
+RECIPE = "bf16, Adam in fp32, fp32 master copy"
+
+
+class Option(NamedTuple):
+    """One strategy: bytes on each rank by what they are for, whether they fit, and its step."""
+
+    name: str
+    memory: dict[str, float]
+    fits: bool
+    step: Step
+
+    @property
+    def efficiency(self) -> float:
+        """The share of a step in which ranks compute."""
+        return self.step.compute / self.step.total
+
+
+class Plan(NamedTuple):
+    """All options, the recommended one (None: nothing fits), and words to it."""
+
+    options: list[Option]
+    recommended: Option | None
+    why: str
+
+
+def shape_for(parameters: float, context: int) -> Shape:
+    """A transformer of about so many parameters: deeper and wider together, heads of 128."""
+    layers = 2
+    while 12 * layers * (128 * layers) ** 2 < parameters and layers < 512:
+        layers += 1
+    d = max(1, round((parameters / 12 / layers) ** 0.5))
+    return Shape(layers, d, max(1, d // 128), context, 1)
+
+
+def plan(
+    parameters: float,
+    cluster: Cluster,
+    memory: float,
+    rows: float = 1,
+    context: int = 2048,
+    recipe: str = RECIPE,
+    checkpoint: bool = False,
+    shape: Shape | None = None,
+) -> Plan:
+    """Compare DDP, ZeRO-1, 2 and 3, and HSDP, for `rows` of `context` tokens on each rank.
+
+    `memory` is bytes of each rank. Without a `shape`, layers are guessed from the parameters.
+    Raises ValueError for numbers that make no sense.
+    """
+    check(parameters, cluster, memory, rows, context, recipe)
+    shape, sizes = shape or shape_for(parameters, context), RECIPES[recipe]
+    flops = (8 if checkpoint else 6) * parameters * rows * context
+    blocks = [parameters / shape.layers * sizes.parameters] * shape.layers
+    ratio = sizes.gradients / sizes.parameters
+    hosts = -(-cluster.ranks // cluster.per_host)
+    options = []
+    for name in [*STAGES, *(["HSDP"] if hosts > 1 and cluster.per_host > 1 else [])]:
+        stage = STAGES.index(name) if name in STAGES else 3
+        sharded = cluster.per_host if name == "HSDP" else cluster.ranks
+        held = footprint(shape, rows, sharded, stage, sizes, checkpoint, parameters=parameters)
+        if stage == 0:
+            step = step_ddp(cluster, flops, [size * ratio for size in blocks])
+        elif name == "HSDP":
+            step = step_hsdp(cluster, flops, blocks, ratio)
+        else:
+            step = step_zero(cluster, flops, stage, blocks, ratio)
+        options.append(Option(name, held, sum(held.values()) <= memory, step))
+    return recommend(options, memory)
+
+
+def step_hsdp(cluster: Cluster, flops: float, blocks: list[float], ratio: float) -> Step:
+    """ZeRO-3 inside of each host; then each rank all-reduces its share between hosts."""
+    inside = cluster._replace(ranks=min(cluster.ranks, cluster.per_host))
+    step = step_zero(inside, flops, 3, blocks, ratio)
+    hosts, link = -(-cluster.ranks // cluster.per_host), cluster.between
+    between = 2 * (hosts - 1) * (link.latency + sum(blocks) * ratio / hosts / link.bandwidth)
+    return Step(step.total + between, step.compute, step.communication + between)
+
+
+def recommend(options: list[Option], memory: float) -> Plan:
+    """The fastest that fits; of those within 1 % of it the simplest."""
+    fitting = [option for option in options if option.fits]
+    if not fitting:
+        least = min(options, key=lambda option: sum(option.memory.values()))
+        needed = sum(least.memory.values()) / memory
+        largest = max(least.memory, key=lambda part: least.memory[part])
+        ways = {
+            "activations": "checkpoint activations, or take fewer rows",
+            "gathered": "make blocks smaller",
+        }
+        way = ways.get(largest, "more GPUs, 8-bit states, or states in the host's memory")
+        needs = f"{least.name} needs the least, {needed:.1f} × the memory"
+        return Plan(options, None, f"nothing fits: {needs}, most of it for {largest}: {way}")
+    fastest = min(option.step.total for option in fitting)
+    best = next(option for option in fitting if option.step.total <= 1.01 * fastest)
+    why = "it fits, and no other that fits is faster"
+    if best is not options[0]:
+        left = [option.name for option in options[: options.index(best)] if not option.fits]
+        why = f"{', '.join(left)} would not fit; " * bool(left) + why
+    return Plan(options, best, why)
+
+
+def check(
+    parameters: float, cluster: Cluster, memory: float, rows: float, context: int, recipe: str
+) -> None:
+    """Raise ValueError, naming the argument, for what makes no sense."""
+    for name, value in {
+        "params": parameters,
+        "gpus": cluster.ranks,
+        "per_host": cluster.per_host,
+        "gpu_memory": memory,
+        "rows": rows,
+        "context": context,
+        "speed": cluster.speed,
+    }.items():
+        if not value > 0:
+            raise ValueError(f"{name}={value:g}: give a number above 0")
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe={recipe!r}: choose one of {'; '.join(RECIPES)}")
+
+
+def as_text(found: Plan, memory: float) -> str:
+    """A table for people. GB are 10⁹ bytes."""
+    lines = [f"{'':8}{'GB':>9}  {'fits':4} {'step':>9} {'efficiency':>10}   the largest parts (GB)"]
+    for option in found.options:
+        parts = sorted(option.memory.items(), key=lambda item: -item[1])[:3]
+        shown = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in parts)
+        size, fits = sum(option.memory.values()) / 1e9, "yes" if option.fits else "no"
+        time = f"{option.step.total:8.2f}s {option.efficiency:10.0%}"
+        lines.append(f"{option.name:8}{size:9.1f}  {fits:4} {time}   {shown}")
+    name = found.recommended.name if found.recommended else "none"
+    return "\n".join([*lines, f"memory: {memory / 1e9:g} GB; recommended: {name}: {found.why}"])
+
+
+def as_json(found: Plan) -> str:
+    """All of it, for programs: bytes and seconds."""
+    options: list[dict[str, Any]] = [
+        {
+            "name": option.name,
+            "bytes": option.memory,
+            "fits": option.fits,
+            "step_s": option.step.total,
+            "compute_s": option.step.compute,
+            "communication_s": option.step.communication,
+            "efficiency": option.efficiency,
+        }
+        for option in found.options
+    ]
+    name = found.recommended.name if found.recommended else None
+    return json.dumps({"recommended": name, "why": found.why, "options": options}, indent=1)
+
+
+def count_parameters(path: str) -> int:
+    """Parameters of the module that `path`, package.module:function, makes on the meta device."""
+    import torch
+
+    package, _, name = path.partition(":")
+    try:
+        make = getattr(importlib.import_module(package), name)
+        with torch.device("meta"):
+            return sum(p.numel() for p in make().parameters())
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"module={path!r}: {error}; give package.module:function") from None
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line: see --help."""
+    parser = argparse.ArgumentParser(prog="python -m distributed.plan", description=__doc__)
+    add = parser.add_argument
+    add("--params", type=float, default=7e9)
+    add("--module", help="count another model's: package.module:function, called without arguments")
+    add("--gpus", type=int, default=8)
+    add("--per-host", type=int, default=8)
+    add("--gpu-memory", default="80GB", help="such as 80GB (10⁹) or 80GiB (2³⁰)")
+    add("--interconnect", choices=INTERCONNECTS, default="nvlink", help="inside a host")
+    add("--network", default="50GB", help="of a host, in a second: 50GB is 400 Gbit")
+    add("--speed", type=float, default=400e12, help="operations per second of a GPU, measured")
+    add("--rows", type=float, default=1, help="on each GPU")
+    add("--context", type=int, default=2048, help="tokens in a row")
+    add("--recipe", default=RECIPE, help="; ".join(RECIPES))
+    add("--checkpoint", action="store_true", help="activations are computed again")
+    add("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    try:
+        network = Link(10e-6, to_bytes(given.network))
+        cluster = Cluster(
+            given.gpus, given.per_host, INTERCONNECTS[given.interconnect], network, given.speed
+        )
+        memory = to_bytes(given.gpu_memory)
+        numbers = given.rows, given.context, given.recipe, given.checkpoint
+        parameters = count_parameters(given.module) if given.module else given.params
+        found = plan(parameters, cluster, memory, *numbers)
+    except ValueError as error:
+        parser.exit(2, f"{parser.prog}: error: {error}\n")
+    print(as_json(found) if given.json else as_text(found, memory))
+
+
+if __name__ == "__main__":
+    main(None if "__file__" in globals() else [])  # in a cell the command line is the kernel's
