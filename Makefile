@@ -67,7 +67,7 @@ node_modules/.installed: package.json package-lock.json .venv/.installed
 
 # What a page shows was computed by the modules: when one changes, no output of before is kept.
 _build/.code: $(CODE) .venv/.installed
-	@mkdir -p _build && rm -rf _build/.jupyter_cache && touch $@
+	@mkdir -p _build && rm -rf _build/.jupyter_cache _build/.doctrees && touch $@
 
 # A changed extension, style or setting reaches every page only if all pages are written again.
 _build/.machinery: $(MACHINERY) node_modules/.installed

@@ -44,7 +44,7 @@ def memory_bars(
         axis.text(place, top, f"{top:.4g}", ha="center", va="bottom", fontsize=9)
     axis.set_xticks(places, list(bars))
     axis.set(ylabel=label, title=title)
-    axis.margins(y=0.12)
+    axis.set_ylim(0, 1.12 * max(bottoms, default=1))
     if groups > 1:  # many bars, the lower ones to the right: let them have the width
         axis.legend(loc="upper right")
     else:
