@@ -141,18 +141,22 @@ class Zero3(Zero2):
     def _bring(self, block: Block) -> None:
         """Gather a block's parameters if need be, and let the module see them."""
         self._call(block)
-        if self.prefetch:
-            for handle in block.room.handles:
-                handle.wait()
-        block.room.handles = []
+        self._arrive(block.room)
         for i in block.units:
             unit = self.units[i]
             flat = block.room.flats[unit.dtype, unit.trainable]
             for parameter, view in unit.views(flat[: unit.size]).items():
                 parameter.data = view
 
+    def _arrive(self, room: Room) -> None:
+        """Wait for what is on its way into a room."""
+        for handle in room.handles if self.prefetch else ():
+            handle.wait()
+        room.handles = []
+
     def _leave(self, room: Room) -> None:
         """The parameters in a room are valid no longer."""
+        self._arrive(room)  # called ahead, and not needed: it must not come later, over the next
         if room.holder:
             self._hide(room.holder)
         room.holder = None

@@ -172,6 +172,36 @@ def test_a_block_that_computes_twice(pools):
             torch.testing.assert_close(found[name], value.detach(), rtol=1e-12, atol=1e-12)
 
 
+class Watched(RingGroup):
+    """Notes when a gather starts into memory into which another is still under way."""
+
+    def __init__(self, group):
+        super().__init__(group)
+        self.last, self.clashes = {}, 0
+
+    def all_gather(self, x, out, async_op=False):
+        before = self.last.get(out.data_ptr())
+        self.clashes += before is not None and not before.done
+        result = super().all_gather(x, out, async_op)
+        if async_op:
+            self.last[out.data_ptr()] = result
+        return result
+
+
+def clashes(group):
+    watched = Watched(group)
+    model = Loop()
+    zero = Zero3(model, torch.optim.SGD, watched, lr=0.1)
+    for _ in range(2):
+        model(torch.ones(2, 4, dtype=torch.float64)).sum().backward()
+        zero.step()
+    return watched.clashes
+
+
+def test_a_block_called_for_nothing_has_arrived_before_another_takes_its_room(pools):
+    assert pools[2](clashes) == [0, 0]
+
+
 def test_blocks_that_cannot_be():
     model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 2)))
     with pytest.raises(ValueError, match="blocks: Linear is not inside of the module"):
