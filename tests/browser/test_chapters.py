@@ -24,6 +24,7 @@ RAISES = {  # cells that are there to fail: page → what their code contains
     "book/zero/zero1.html": ['check_optimizer(torch.optim.Muon, "flat")'],
     "book/zero/zero2.html": ["def log_gradient"],
     "book/zero/which_stage.html": ["run(in_hosts, 4)"],
+    "book/at_scale/where_it_ends.html": ["run(mesh, 2)"],
     "book/at_scale/which_strategy.html": ["plan(-7e9"],
     "book/zero/checkpoints.html": ["def killed_while_saving", "def load_wider"],
 }

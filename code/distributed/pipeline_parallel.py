@@ -1,0 +1,121 @@
+"""Pipeline parallelism: every rank has some layers, and the batch comes by in small parts.
+
+    rank r: x_i from rank r − 1 → stage → x_i to rank r + 1      for each of M micro-batches
+            dy_i from rank r + 1 → backward → dx_i to rank r − 1
+
+While the first parts come, later ranks wait, and while the last ones leave, the earlier: the
+*bubble*, (S − 1)/(M + S − 1) of the time with S stages (Huang et al. 2019, §2.3). Sent are the
+results between stages, 2Mbd numbers in all, whatever the number of parameters.
+"""
+
+import time
+
+import torch
+from torch import nn
+
+from distributed.group import Group
+from distributed.script import run_script
+from distributed.trace import Trace
+from distributed.world import launch
+
+
+def make_stage(stage: int, width: int = 32, last: bool = False) -> nn.Module:
+    """One rank's layers, x[b, width] → x[b, width]; the last gives 10 logits."""
+    torch.manual_seed(stage)
+    head = [nn.Linear(width, 10)] if last else []
+    return nn.Sequential(nn.Linear(width, width), nn.Tanh(), *head).double()
+
+
+def step(
+    group: Group,
+    stage: nn.Module,
+    micro: int,
+    x: torch.Tensor,
+    labels: torch.Tensor,
+    pause: float = 0.0,
+) -> float:
+    """Gradients of one batch x[b, d] in this rank's stage, all forward and then all backward.
+
+    Only the first rank uses x, only the last uses labels; the loss is returned there, 0 elsewhere.
+    `pause` (s) is slept in each forward pass, and twice in each backward pass, as if it computed.
+    Raises ValueError unless `micro` divides the batch.
+    """
+    if micro < 1 or len(x) % micro:
+        raise ValueError(f"micro={micro}: {len(x)} rows do not make so many equal parts")
+    first, last = group.rank == 0, group.rank == group.size - 1
+    trace = group.trace or Trace(group.rank)
+    came, left, total = [], [], 0.0
+    for rows, wanted in zip(x.chunk(micro), labels.chunk(micro), strict=True):
+        part = rows if first else group.receive(torch.empty_like(rows), group.rank - 1)
+        part = part.clone().requires_grad_(not first)
+        with trace.span("forward"):
+            time.sleep(pause)
+            out = stage(part)
+            if last:
+                out = nn.functional.cross_entropy(out, wanted) / micro
+                total += out.item()
+        came.append(part)
+        left.append(out)
+        if not last:
+            group.send(out.detach(), group.rank + 1)
+    for part, out in zip(came, left, strict=True):
+        grad = None if last else group.receive(torch.empty_like(out), group.rank + 1)
+        with trace.span("backward"):
+            time.sleep(2 * pause)
+            out.backward(grad)
+        if part.grad is not None:  # not on the first rank
+            group.send(part.grad, group.rank - 1)
+    return total
+
+
+def bubble(stages: int, micro: int) -> float:
+    """The share of a step in which a rank waits, if all stages take equally long."""
+    return (stages - 1) / (micro + stages - 1)
+
+
+def run_rank(
+    group: Group, micro: int, batch: int, pause: float
+) -> tuple[float, list[torch.Tensor], Trace]:
+    """One rank: the loss, its gradients, and what it did."""
+    stage = make_stage(group.rank, last=group.rank == group.size - 1)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, 32, generator=generator, dtype=torch.float64)
+    labels = torch.randint(10, (batch,), generator=generator)
+    step(group, stage, micro, x, labels)  # warm
+    stage.zero_grad()
+    group.barrier()
+    group.trace = trace = Trace(group.rank)
+    loss = step(group, stage, micro, x, labels, pause)
+    group.trace = None
+    return loss, [p.grad for p in stage.parameters() if p.grad is not None], trace
+
+
+def waiting(traces: list[Trace]) -> float:
+    """The share of all ranks' time, from the first span to the last, without computation."""
+    spans = [span for trace in traces for span in trace.spans if span.kind == "compute"]
+    whole = max(s.end for s in spans) - min(s.start for s in spans)
+    return 1 - sum(s.seconds for s in spans) / (whole * len(traces))
+
+
+def main(stages: int = 4, batch: int = 32, pause: float = 0.004) -> None:
+    """The bubble for 1, 4 and 16 micro-batches; gradients are those of one device."""
+    if stages < 1 or batch % 16:
+        raise ValueError(f"stages={stages}, batch={batch}: 1 or more, and a multiple of 16")
+    whole = nn.Sequential(*(make_stage(i, last=i == stages - 1) for i in range(stages)))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, 32, generator=generator, dtype=torch.float64)
+    labels = torch.randint(10, (batch,), generator=generator)
+    nn.functional.cross_entropy(whole(x), labels).backward()
+    expected = [p.grad for p in whole.parameters() if p.grad is not None]
+    for micro in (1, 4, 16):
+        results = launch(run_rank, micro, batch, pause, ranks=stages, device="cpu")
+        found = [g for _, gradients, _ in results for g in gradients]
+        assert all(torch.allclose(a, b) for a, b in zip(found, expected, strict=True))
+        share = waiting([trace for _, _, trace in results])
+        print(
+            f"{micro:2} micro-batches: {share:.0%} waiting, predicted {bubble(stages, micro):.0%}"
+        )
+
+
+if __name__ == "__main__":
+    run_script(main)
