@@ -28,16 +28,18 @@ let restarting = null; // promise of the end of a restart that the reader asked 
 function describeCell(node, index) {
   const find = (selector) => node.querySelector(selector);
   const listing = find(".cell_input").firstElementChild;
-  const code = textOfListing(listing);
+  const bookCode = textOfListing(listing);
+  const code = window.liveEdits.read(index, bookCode);
   return {
     node, index, listing,
     run: find(".live-run"), runLabel: find(".live-run-label"), runTitle: find(".live-run").title,
     edit: find(".live-edit"),
     reset: find(".live-reset"), stateText: find(".live-state"), message: find(".live-message"),
     output: find(".cell_output"),
-    bookCode: code, // what the book says
-    code, // what stands in the editor
-    codeOfOutput: code, // what made the output that is shown
+    bookCode, // what the book says
+    bookListing: listing.querySelector("pre").innerHTML, // the same, in colours
+    code, // what stands in the editor, or did when the reader was here before
+    codeOfOutput: bookCode, // what made the output that is shown
     codeInKernel: null, // what this kernel ran last for this cell; null: nothing that counts
     settled: ["built", "built"], // state and words to come back to after "queued" and "edited"
     area: null, // thebe's output area, made at the first run
@@ -50,6 +52,13 @@ function textOfListing(listing) {
   const copy = listing.querySelector("pre").cloneNode(true);
   copy.querySelectorAll(".linenos").forEach((number) => number.remove());
   return copy.textContent.replace(/\n+$/, "");
+}
+
+// What the reader wrote on an earlier visit. The editor comes only when it is asked for.
+function showKeptEdit(cell) {
+  if (cell.code === cell.bookCode) return;
+  cell.listing.querySelector("pre").textContent = cell.code;
+  showSettled(cell);
 }
 
 function show(cell, state, words) {
@@ -375,6 +384,7 @@ function openEditor(cell, parts) {
   cell.editor.setOption("extraKeys", keysOf(cell));
   cell.editor.on("change", () => {
     cell.code = cell.editor.getValue();
+    window.liveEdits.write(cell.index, cell.bookCode, cell.code);
     if (!isUnderWay(cell)) showSettled(cell);
   });
 }
@@ -396,6 +406,8 @@ function reset(cell) {
   cell.removeEditor?.();
   cell.editor = null;
   cell.code = cell.codeOfOutput = cell.bookCode;
+  cell.listing.querySelector("pre").innerHTML = cell.bookListing;
+  window.liveEdits.write(cell.index, cell.bookCode, cell.code);
   showOutput(cell, "built");
   say(cell, "");
   if (!isUnderWay(cell)) settle(cell, "built", "built");
@@ -412,6 +424,7 @@ function editAtClick(cell, event) {
 // ---------------------------------------------------------------------------------- the buttons
 
 for (const cell of cells) {
+  showKeptEdit(cell);
   cell.run.addEventListener("click", () => press(cell));
   cell.edit.addEventListener("click", () => edit(cell));
   cell.reset.addEventListener("click", () => reset(cell));

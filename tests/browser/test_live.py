@@ -212,6 +212,35 @@ def test_reset_brings_back_the_books_code_and_output(live: LivePage) -> None:
     assert live.run_and_wait(PRODUCT) == "product 42"
 
 
+def test_an_edit_is_kept_in_the_browser_until_reset(live: LivePage) -> None:
+    book_code = live.code(BASE)
+    live.edit(BASE, "factor = 2", "factor = 100")
+    live.open("cells.html")
+    assert "factor = 100" in live.code(BASE)
+    assert live.states() == ["edited"] + ["built"] * 6
+    assert live.cell(BASE).locator(".CodeMirror").count() == 0  # thebe is not loaded for this
+    assert live.run_and_wait(PRODUCT) == "product 2100"
+    live.reset(BASE)
+    assert live.code(BASE) == book_code
+    live.open("cells.html")
+    assert live.code(BASE) == book_code
+    assert live.states() == ["built"] * 7
+
+
+def test_a_kept_edit_of_code_that_the_book_has_changed_since_is_not_shown(live: LivePage) -> None:
+    book_code = live.code(BASE)
+    live.edit(BASE, "factor = 2", "factor = 100")
+    live.page.evaluate(
+        """() => {
+             for (const [place, kept] of Object.entries(localStorage))
+               if (place.startsWith("live-edit")) localStorage[place] = kept.replace("Base", "Old");
+           }"""
+    )
+    live.open("cells.html")
+    assert live.code(BASE) == book_code
+    assert live.state(BASE) == "built"
+
+
 def test_everything_works_with_the_keyboard_alone(live: LivePage) -> None:
     press, focused = live.page.keyboard.press, live.page.locator(":focus")
     live.cell(BASE).locator(".live-run").focus()
