@@ -43,7 +43,9 @@ class Server:
 
 @contextmanager
 def running_server(
-    html: Path, options: Sequence[str] = ("--no-browser",), env: Mapping[str, str] | None = None
+    html: Path,
+    options: Sequence[str] = ("--no-browser", "--kernels", "99"),  # pages of earlier tests linger
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[Server]:
     """Serve `html` on a free port; at the end the server is stopped, by force if it must be.
 

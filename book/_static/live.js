@@ -138,6 +138,7 @@ async function startSession() {
   const answer = await askServer("POST", "sessions", { path, name: path, type: "notebook", kernel })
     .catch(() => null);
   if (answer?.ok) return answer.json();
+  if (answer?.status === 503) throw new Error((await answer.json()).message); // it is full
   throw new Error(answer?.status === 403 ? UNKNOWN_READER : NO_SERVER);
 }
 

@@ -16,10 +16,10 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import DictLoader, Environment
@@ -27,6 +27,8 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_server.auth.identity import PasswordIdentityProvider, User
 from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.serverapp import ServerApp
+from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
+from jupyter_server.services.sessions.handlers import SessionRootHandler
 from tornado import web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
@@ -125,11 +127,46 @@ class OwnKernel(KernelSpecManager):
         return spec
 
 
+class FewKernels(AsyncMappingKernelManager):
+    """At most `limit` kernels at a time: each holds torch in memory, and may start ranks."""
+
+    limit = 8
+    starting = 0  # kernels that were asked for and that Jupyter does not list yet
+
+    def make_sure_of_room(self) -> None:
+        if len(self.list_kernel_ids()) + self.starting >= self.limit:
+            raise web.HTTPError(
+                503,
+                f"This server runs {self.limit} kernels at a time, and all are in use. Close a "
+                "page of the book whose cells you ran, then press Run again.",
+            )
+
+    async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]
+        self.make_sure_of_room()
+        self.starting += 1
+        try:
+            return await super().start_kernel(**kwargs)
+        finally:
+            self.starting -= 1
+
+
+class BookSessions(SessionRootHandler):
+    """Jupyter's, which would call a server that is full an internal error."""
+
+    kernel_manager: FewKernels
+
+    @web.authenticated
+    async def post(self) -> None:
+        self.kernel_manager.make_sure_of_room()
+        await cast(Awaitable[None], super().post())
+
+
 class BookServer(ServerApp):
     """Jupyter Server without what a book does not need, and with the book's pages."""
 
     default_services: Any = ("api", "events", "kernels", "kernelspecs", "security", "sessions")
     identity_provider: BookLogin
+    kernel_manager: FewKernels
     html: Path
     sockets: list[socket.socket]
 
@@ -143,7 +180,8 @@ class BookServer(ServerApp):
         # Ahead of all of Jupyter's routes but these two: its public files, metrics and so on go.
         pages = (r"(?!/api(?:/|$)|/login$)/?(.*)", BookPages)
         files = {"path": str(self.html), "default_filename": "index.html"}
-        self.web_app.add_handlers(".*$", [(*pages, files)])
+        sessions = (r"/api/sessions", BookSessions)
+        self.web_app.add_handlers(".*$", [sessions, (*pages, files)])
 
     def init_httpserver(self) -> None:
         # The sockets are bound already: no second look for a port, no other port.
@@ -184,7 +222,9 @@ class BookServer(ServerApp):
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
 
-def make_server(html: Path, sockets: list[socket.socket], browser: bool, home: Path) -> BookServer:
+def make_server(
+    html: Path, sockets: list[socket.socket], browser: bool, kernels: int, home: Path
+) -> BookServer:
     """Every setting is here: nothing comes from the user's configuration.
 
     Jupyter's defaults that we rely on: no origin but our own, and no culling of a kernel whose
@@ -221,6 +261,7 @@ def make_server(html: Path, sockets: list[socket.socket], browser: bool, home: P
         runtime_dir=str(home / "run"),
         root_dir=str(home / "kernels"),
         kernel_spec_manager_class=OwnKernel,
+        kernel_manager_class=FewKernels,
         identity_provider_class=BookLogin,
         extra_log_scrub_param_keys=["ticket"],
         tornado_settings={
@@ -231,6 +272,7 @@ def make_server(html: Path, sockets: list[socket.socket], browser: bool, home: P
     )
     server.html, server.sockets = html, sockets
     server.initialize(argv=[], find_extensions=False)
+    server.kernel_manager.limit = kernels
     return server
 
 
@@ -246,11 +288,14 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.server", description=__doc__)
     parser.add_argument("--html", type=Path, default=Path("_build/html"), help="the built book")
     parser.add_argument("--port", default="8123", help="0 takes any free port")
+    parser.add_argument("--kernels", type=int, default=8, help="how many may run at a time")
     parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args(argv)
 
     if not (args.port.isdecimal() and len(args.port) < 6 and int(args.port) < 65536):
         parser.exit(2, f"port {args.port!r} is not a number from 0 to 65535\n")
+    if args.kernels < 1:
+        parser.exit(2, f"--kernels {args.kernels}: a live cell needs 1 kernel or more\n")
     html = args.html.resolve()
     if not (html / "index.html").is_file():
         parser.exit(1, f"no built book at {args.html}: run make book\n")
@@ -262,7 +307,7 @@ def main(argv: list[str] | None = None) -> None:
 
     on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
-        make_server(html, sockets, args.browser, Path(home)).start()
+        make_server(html, sockets, args.browser, args.kernels, Path(home)).start()
 
 
 if __name__ == "__main__":

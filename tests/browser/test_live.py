@@ -344,6 +344,21 @@ def test_without_a_server_one_message_says_how_to_get_one(
     live.expect_problems("ERR_CONNECTION_REFUSED")
 
 
+def test_a_server_that_is_full_says_what_to_do_and_loses_no_edit(
+    visit: Callable[..., LivePage], small_book: Path
+) -> None:
+    with running_server(small_book, ("--no-browser", "--kernels", "1")) as server:
+        here, there = (visit(server).open("cells.html") for _ in range(2))
+        here.run_and_wait(BASE)
+        there.edit(BASE, "factor = 2", "factor = 7")
+        there.run(BASE)
+        there.page.locator(".live-message:visible").wait_for()
+        assert "Close a page of the book" in there.message(BASE)
+        there.expect_problems("503")
+        assert there.state(BASE) == "edited"
+        assert "factor = 7" in there.code(BASE)
+
+
 @pytest.mark.parametrize("width", [1280, 375, 320])
 def test_nothing_sticks_out_of_the_window(
     visit: Callable[..., LivePage], server: Server, width: int

@@ -487,6 +487,23 @@ def test_a_cell_runs(kernel: Kernel) -> None:
     assert kernel.run("print(6*7)") == "42"
 
 
+def test_no_more_kernels_than_the_server_may_have(html: Path) -> None:
+    with running_server(html, ("--no-browser", "--kernels", "1")) as server:
+        browser = logged_in(server)
+        first = Kernel(browser)
+        path = uuid.uuid4().hex
+        body = {"path": path, "name": path, "type": "notebook", "kernel": {"name": "python3"}}
+        status, answer = browser.api("POST", "/api/sessions", body)
+        assert status == 503
+        assert "Close a page of the book" in answer["message"]
+        assert browser.api("POST", "/api/kernels", {"name": "python3"})[0] == 503
+        assert first.run("print(6 * 7)") == "42"
+        first.socket.close()
+        browser.api("DELETE", f"/api/sessions/{first.session['id']}")
+        second = Kernel(browser)  # there is room again
+        second.socket.close()
+
+
 def test_only_this_interpreter_is_offered(reader: Browser, kernel: Kernel) -> None:
     _, specs = reader.api("GET", "/api/kernelspecs")
     assert list(specs["kernelspecs"]) == [specs["default"]] == ["python3"]
@@ -617,6 +634,14 @@ def test_a_bad_port_is_said_in_one_line(
 ) -> None:
     said = refused(capsys, "--html", str(html), f"--port={port}")
     assert said == (2, f"port {port!r} is not a number from 0 to 65535\n")
+
+
+def test_a_server_without_kernels_is_refused_in_one_line(
+    html: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["--html", str(html), "--kernels", "0"])
+    assert capsys.readouterr().err == "--kernels 0: a live cell needs 1 kernel or more\n"
 
 
 def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path: Path) -> None:
