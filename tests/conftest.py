@@ -1,11 +1,16 @@
 """What all tests share: pools of warm ranks, so that a property costs milliseconds an example."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from distributed.world import World, world
+
+
+# A shell's background job ignores Ctrl+C, and so would every script that a test starts to press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Pools:

@@ -4,7 +4,8 @@ Three things happen here, and nothing of them needs a network:
 
 1. Every code cell becomes a *live* cell: it gets a bar with Run, Edit and Reset in the page
    itself, and an output container even where the built cell printed nothing.
-2. The web parts (thebe, MathJax) are copied from `node_modules` into the book's own `_static`.
+2. The web parts (thebe, MathJax, Vega) are copied from `node_modules` into the book's
+   own `_static`.
 3. What other extensions would fetch from another host is taken out: a page of this book asks
    only the host that served it.
 
@@ -13,6 +14,7 @@ What happens when a reader presses Run is in `book/_static/live.js` and `live-th
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +36,8 @@ WEB_PARTS = {
         ["tex-chtml.js", "input/tex/extensions/*.js", "output/chtml/fonts/woff-v2/*.woff"],
         "mathjax",
     ),
+    "vega": ("build", ["vega.min.js"], "vega"),
+    "vega-interpreter": ("build", ["vega-interpreter.js"], "vega"),
 }
 
 # "cell 3" is for screen readers: there, ten buttons that all say "Run" are of little use.
@@ -118,6 +122,8 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
         app.add_js_file("ranks.js", loading_method="defer")
         app.add_css_file("steps.css")
         app.add_js_file("steps.js", loading_method="defer")
+        app.add_css_file("calculator.css")
+        app.add_js_file("calculator.js", loading_method="defer")
 
 
 def copy_web_parts(app: Sphinx) -> None:
@@ -138,7 +144,12 @@ def copy_web_parts(app: Sphinx) -> None:
 def copy_if_newer(source: Path, target: Path) -> None:
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(source, target)
+        if source.name == "vega-interpreter.js":  # a browser knows no package by its name
+            import_by_name = r"import \{(.+?)\} from 'vega-util';"
+            text = re.sub(import_by_name, r"const {\1} = globalThis.vega;", source.read_text())
+            target.write_text(text)
+        else:
+            shutil.copy2(source, target)
 
 
 def serve_everything_from_the_book(app: Sphinx, config: Config) -> None:

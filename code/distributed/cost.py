@@ -8,7 +8,8 @@ all. So the cost of a prediction grows with the buckets, and not with the ranks.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 from distributed.script import run_script
@@ -24,7 +25,10 @@ class Link(NamedTuple):
 class Cluster(NamedTuple):
     """Hosts of `per_host` ranks; links inside a host and between hosts; each rank's speed.
 
-    `speed` is in operations per second as measured in training, not as promised.
+    `speed` is in operations per second as measured in training, not as promised. Times to compute
+    scatter by `jitter`, their standard deviation as a share of their mean. `oversubscription` is
+    how many hosts' traffic meets in one link between switches; a ring in the order of the switches
+    does not meet there, so for it that is 1.
     """
 
     ranks: int
@@ -32,7 +36,14 @@ class Cluster(NamedTuple):
     inside: Link
     between: Link
     speed: float
-    jitter: float = 0.0  # standard deviation of a rank's time to compute, as a share of it
+    jitter: float = 0.0
+    scatter: str = "normal"  # or another of SCATTER
+    oversubscription: float = 1.0
+
+    @property
+    def network(self) -> Link:
+        """What is left of the link between hosts when all send at once."""
+        return Link(self.between.latency, self.between.bandwidth / self.oversubscription)
 
 
 def half_ring(cluster: Cluster, size: float) -> float:
@@ -41,7 +52,7 @@ def half_ring(cluster: Cluster, size: float) -> float:
     All move at the pace of the slowest link, so over several hosts at that between hosts.
     """
     n = cluster.ranks
-    link = cluster.inside if n <= cluster.per_host else cluster.between
+    link = cluster.inside if n <= cluster.per_host else cluster.network
     return (n - 1) * (link.latency + size / n / link.bandwidth)
 
 
@@ -56,18 +67,45 @@ def all_reduce(cluster: Cluster, size: float) -> float:
     if n <= local or local == 1:
         return 2 * half_ring(cluster, size)
     inside = half_ring(cluster._replace(ranks=local), size)
-    hosts, link = -(-n // local), cluster.between
+    hosts, link = -(-n // local), cluster.network
     ring = 2 * (hosts - 1) * (link.latency + size / hosts / link.bandwidth)
     tree = 2 * math.ceil(math.log2(hosts)) * link.latency + 2 * size / link.bandwidth
     return 2 * inside + min(ring, tree)
 
 
-def slowest(cluster: Cluster, seconds: float) -> float:
-    """How long the last of all ranks computes, if times scatter: about the mean of the largest.
+def usual_largest(n: int) -> float:
+    """Of n normal numbers the largest, in standard deviations above their mean (Blom 1958)."""
+    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0
 
-    Of N normal numbers the largest is about σ√(2 ln N) above their mean.
+
+def largest_exponential(n: int, s: float) -> float:
+    """1 − s, and then a wait with mean s: of n the largest waits s(1 + 1/2 + … + 1/n)."""
+    harmonic = sum(1 / i for i in range(1, n + 1)) if n < 100 else math.log(n) + 0.5772 + 0.5 / n
+    return 1 - s + s * harmonic
+
+
+def largest_lognormal(n: int, s: float) -> float:
+    """Many small factors multiply: the logarithm is normal."""
+    sigma = math.sqrt(math.log(1 + s * s))
+    return math.exp(sigma * usual_largest(n) - sigma**2 / 2) if n > 1 else 1.0
+
+
+# The expected largest of n times with mean 1 and standard deviation s, by how they scatter.
+SCATTER: dict[str, Callable[[int, float], float]] = {
+    "normal": lambda n, s: 1 + s * usual_largest(n),
+    "exponential": largest_exponential,
+    "lognormal": largest_lognormal,
+}
+
+
+def slowest(cluster: Cluster, seconds: float) -> float:
+    """How long the last of all ranks computes when the mean is `seconds` (s).
+
+    Raises ValueError for a scatter that is not known.
     """
-    return seconds * (1 + cluster.jitter * math.sqrt(2 * math.log(max(1, cluster.ranks))))
+    if cluster.scatter not in SCATTER:
+        raise ValueError(f"scatter={cluster.scatter!r}: choose one of {', '.join(SCATTER)}")
+    return seconds * SCATTER[cluster.scatter](cluster.ranks, cluster.jitter)
 
 
 class Step(NamedTuple):
@@ -89,6 +127,11 @@ def overlapped(ready: Sequence[float], messages: Sequence[float], computed: floa
     for at, seconds in zip(ready, messages, strict=True):
         end = max(end, at) + seconds
     return max(end, computed)
+
+
+def with_loading(step: Step, loading: float, ahead: bool = True) -> Step:
+    """A step whose batch takes `loading` seconds to arrive: in its shadow if loaded `ahead`."""
+    return step._replace(total=max(step.total, loading) if ahead else step.total + loading)
 
 
 def step_ddp(cluster: Cluster, flops: float, sizes: Sequence[float]) -> Step:

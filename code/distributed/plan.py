@@ -96,7 +96,7 @@ def step_hsdp(cluster: Cluster, flops: float, blocks: list[float], ratio: float)
     """ZeRO-3 inside of each host; then each rank all-reduces its share between hosts."""
     inside = cluster._replace(ranks=min(cluster.ranks, cluster.per_host))
     step = step_zero(inside, flops, 3, blocks, ratio)
-    hosts, link = -(-cluster.ranks // cluster.per_host), cluster.between
+    hosts, link = -(-cluster.ranks // cluster.per_host), cluster.network
     between = 2 * (hosts - 1) * (link.latency + sum(blocks) * ratio / hosts / link.bandwidth)
     return Step(step.total + between, step.compute, step.communication + between)
 

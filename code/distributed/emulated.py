@@ -1,0 +1,71 @@
+"""A network that takes its time: layers wait as long as a device of some speed would compute.
+
+Where ranks share few cores, their computation and their messages are in each other's way, and no
+measurement says what overlap would save on devices of their own. Waiting needs no core. What is
+measured with this network is therefore real in its messages, and stated in its computation.
+"""
+
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from distributed.script import run_script
+
+
+class _Wait(torch.autograd.Function):
+    """Passes x on after `seconds`, and its gradient after twice as long."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        ctx.save_for_backward(weight)
+        time.sleep(seconds)
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        time.sleep(2 * ctx.seconds)
+        (weight,) = ctx.saved_tensors
+        return gradients[0], torch.ones_like(weight), None
+
+
+class EmulatedLayer(nn.Module):
+    """`numbers` parameters; forward takes `seconds`, backward twice as long."""
+
+    def __init__(self, numbers: int, seconds: float):
+        super().__init__()
+        if numbers < 1 or not seconds >= 0:
+            raise ValueError(f"numbers={numbers}, seconds={seconds}: 1 or more, 0 or more")
+        self.weight = nn.Parameter(torch.zeros(numbers))
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Wait.apply(x, self.weight, self.seconds)
+
+
+def emulated_network(layers: int, numbers: int, step: float) -> nn.Sequential:
+    """A network whose step takes `step` seconds on one rank: a third of it forward."""
+    return nn.Sequential(*(EmulatedLayer(numbers, step / 3 / layers) for _ in range(layers)))
+
+
+def train_step(model: nn.Module) -> None:
+    """Forward and backward."""
+    model(torch.zeros(1, requires_grad=True)).sum().backward()
+
+
+def main(layers: int = 8, step: float = 0.06) -> None:
+    """How long a step takes, beside how long it was asked to take."""
+    model = emulated_network(layers, 1000, step)
+    train_step(model)
+    begun = time.perf_counter()
+    train_step(model)
+    taken = time.perf_counter() - begun
+    print(f"asked for {step * 1e3:.0f} ms, took {taken * 1e3:.0f} ms")
+    assert taken >= step
+    assert all(set(p.grad.tolist()) == {2.0} for p in model.parameters() if p.grad is not None)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,127 @@
+"""Calculators in the page: without a kernel, and equal to the Python models."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from live_page import LivePage
+from playwright.sync_api import Locator
+from serving import Server
+
+from distributed.cost import Cluster, Link
+from distributed.memory import STAGES, Recipe, per_rank
+from distributed.plan import INTERCONNECTS
+from distributed.scaling import Scaling, weak
+from playground.calculator import (
+    BUCKETS,
+    COUNTS,
+    LATENCY,
+    NETWORKS,
+    OPTIMIZERS,
+    PER_HOST,
+    PRECISIONS,
+)
+
+# Sets signals of a chart, lets it compute, and returns the rows that have a certain field.
+COMPUTE = """async (calculator, [signals, field]) => {
+  const view = calculator.view;
+  for (const [name, value] of Object.entries(signals)) view.signal(name, value);
+  await view.runAsync();
+  const names = Object.keys(view.getState({data: () => true, signals: () => false}).data);
+  const sets = names.map((name) => view.data(name));
+  return sets.findLast((rows) => rows.length && field in rows[0]);
+}"""
+
+
+@pytest.fixture
+def page(visit: Callable[..., LivePage], server: Server) -> LivePage:
+    return visit(server).open("calculators.html")
+
+
+def calculator(page: LivePage, number: int) -> Locator:
+    """The calculator of this cell: what the build left there, or what ran there."""
+    found = page.cell(number).locator(".calculator:visible")
+    found.scroll_into_view_if_needed()
+    page.cell(number).locator(".calculator-ready:visible").wait_for()
+    return found
+
+
+def compute(chart: Locator, signals: dict[str, Any], field: str) -> list[dict[str, Any]]:
+    return chart.evaluate(COMPUTE, [signals, field])
+
+
+def test_memory_is_what_the_module_says_for_any_choice(page: LivePage) -> None:
+    chart, random_ = calculator(page, 0), random.Random(0)
+    for _ in range(40):
+        exponent, doublings = random_.uniform(8, 12.5), random_.randint(0, 13)
+        precision, states = (random_.choice([*d.values()]) for d in (PRECISIONS, OPTIMIZERS))
+        signals = {
+            "exponent": exponent,
+            "doublings": doublings,
+            "precision": list(precision),
+            "optimizer": states,
+        }
+        found = {
+            (row["stage"], row["purpose"]): row["GB"] for row in compute(chart, signals, "GB_end")
+        }
+        for stage, name in enumerate(STAGES):
+            expected = per_rank(10**exponent, 2**doublings, stage, Recipe(*precision, states))
+            for purpose, size in expected.items():
+                assert found[name, purpose] == pytest.approx(size / 1e9, rel=1e-9), signals
+
+
+def test_efficiency_is_what_the_module_says_for_any_choice(page: LivePage) -> None:
+    chart, random_ = calculator(page, 1), random.Random(0)
+    for _ in range(40):
+        exponent, tokens, speed = (
+            random_.uniform(8, 12.5),
+            random_.randint(8, 17),
+            random_.randint(10, 1000),
+        )
+        link, network, bucket = (
+            random_.choice([*d.values()]) for d in (INTERCONNECTS, NETWORKS, BUCKETS)
+        )
+        signals = {"exponent": exponent, "tokens": tokens, "speed": speed, "link": list(link),
+                   "network": network, "bucket": bucket}  # fmt: skip
+        rows = compute(chart, signals, "efficiency")
+        found = {row["ranks"]: row["efficiency"] for row in rows if row["way"] == "at once"}
+        cluster = Cluster(1, PER_HOST, link, Link(LATENCY, network), speed * 1e12)
+        flops, size = 6 * 10**exponent * 2**tokens, 2 * 10**exponent
+        expected = weak(cluster, flops, size, COUNTS, bucket)
+        assert [Scaling(n, n * found[n]) for n in COUNTS] == [
+            Scaling(n, pytest.approx(speedup, rel=1e-9)) for n, speedup in expected
+        ], signals
+        apart = {row["ranks"]: row["efficiency"] for row in rows if row["way"] != "at once"}
+        assert all(apart[n] <= found[n] * (1 + 1e-9) for n in COUNTS)
+
+
+def test_a_reader_moves_the_sliders_without_a_kernel(page: LivePage) -> None:
+    chart = calculator(page, 0)
+    assert "fits" not in chart.locator("svg").text_content()
+    size = chart.get_by_role("slider", name="parameters")
+    size.fill("9")
+    assert size.get_attribute("aria-valuetext") == "1 billion"
+    chart.locator("svg text", has_text="fits").first.wait_for()
+    chart.get_by_role("combobox", name="memory of a GPU").select_option("16 GB")
+    chart.get_by_role("combobox", name="optimizer").select_option("SGD")
+    assert "8.0 fits" in chart.locator("svg").text_content()
+    ranks = chart.get_by_role("slider", name="ranks")
+    ranks.focus()
+    page.page.keyboard.press("ArrowRight")
+    assert ranks.get_attribute("aria-valuetext") == "16"
+    assert not [request for request in page.requests if "/api/" in request]
+
+
+def test_without_scripts_a_picture_stands(visit: Callable[..., LivePage], server: Server) -> None:
+    page = visit(server, java_script_enabled=False).open("calculators.html")
+    picture = page.page.locator(".calculator-chart").first
+    assert "1,120.0" in picture.locator("svg").text_content()
+    assert "70 billion parameters on 8 ranks" in picture.get_attribute("aria-label")
+
+
+def test_a_calculator_that_a_reader_runs_is_drawn_again(page: LivePage) -> None:
+    page.run_and_wait(0)
+    chart = calculator(page, 0)
+    assert "ZeRO-3" in chart.locator("svg").text_content()
+    assert compute(chart, {"doublings": 0}, "GB_end")
