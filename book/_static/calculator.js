@@ -1,22 +1,22 @@
 // Calculators: charts that compute in the page. playground/calculator.py wrote them; Vega, which is
 // loaded when the first of them comes near, draws them. Until then the built picture stands.
 
-const here = document.currentScript.src;
-let loaded; // a promise of { vega, expressionInterpreter }
+const ownAddress = document.currentScript.src;
+let vegaLoaded; // a promise of { vega, expressionInterpreter }
 
-function load() {
-  loaded ??= new Promise((resolve, reject) => {
+function loadVega() {
+  vegaLoaded ??= new Promise((resolve, reject) => {
     const script = document.createElement("script");
-    Object.assign(script, { src: new URL("vega/vega.min.js", here), onload: resolve, onerror: reject });
+    Object.assign(script, { src: new URL("vega/vega.min.js", ownAddress), onload: resolve, onerror: reject });
     document.head.append(script);
   }) // expressions without eval, and it takes its tools from Vega
-    .then(() => import(new URL("vega/vega-interpreter.js", here)))
+    .then(() => import(new URL("vega/vega-interpreter.js", ownAddress)))
     .then((interpreter) => ({ vega: window.vega, ...interpreter }));
-  return loaded;
+  return vegaLoaded;
 }
 
-async function draw(calculator) {
-  const { vega, expressionInterpreter } = await load();
+async function drawCalculator(calculator) {
+  const { vega, expressionInterpreter } = await loadVega();
   const chart = calculator.querySelector(".calculator-chart");
   const controls = calculator.querySelector(".calculator-controls");
   const spec = JSON.parse(calculator.dataset.vega);
@@ -43,7 +43,7 @@ const near = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting) continue;
     near.unobserve(target);
-    draw(target).catch((error) => console.error("a calculator stays a picture:", error));
+    drawCalculator(target).catch((error) => console.error("a calculator stays a picture:", error));
   }
 }, { rootMargin: "400px" });
 
