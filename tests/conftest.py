@@ -8,7 +8,6 @@ import pytest
 
 from distributed.world import World, world
 
-
 # A shell's background job ignores Ctrl+C, and so would every script that a test starts to press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

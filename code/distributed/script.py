@@ -12,6 +12,7 @@ import inspect
 import io
 import os
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,9 @@ def under_torchrun() -> bool:
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ)
 
 
-def run_as_torchrun_rank(fn: Callable[..., Any], args: tuple[Any, ...], device: str) -> list[Any]:
+def run_as_torchrun_rank(
+    fn: Callable[..., Any], args: tuple[Any, ...], device: str, timeout: float | None = None
+) -> list[Any]:
     """Call `fn(group, *args)` as the rank that the environment says; every rank's result."""
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     on_this_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
@@ -53,7 +56,8 @@ def run_as_torchrun_rank(fn: Callable[..., Any], args: tuple[Any, ...], device: 
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)
     if not dist.is_initialized():
-        dist.init_process_group(backend)
+        longest = None if timeout is None else timedelta(seconds=timeout)
+        dist.init_process_group(backend, timeout=longest)
         atexit.register(dist.destroy_process_group)
     group = Group(here.device, local_size=on_this_host)
     print(f"{size} ranks · {how} · torchrun", flush=True)

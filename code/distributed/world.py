@@ -52,13 +52,14 @@ def launch(
 
     `device` is "auto", "cpu" or "cuda"; `threads` is how many compute threads each rank has;
     `timeout` is in seconds. Under torchrun this process is a rank already: `fn` runs here, in the
-    world that is there. Raises ValueError or TypeError before any process starts when an argument
+    world that is there, and no collective waits longer than `timeout`. Raises ValueError or
+    TypeError before any process starts when an argument
     is wrong, RankError when a rank raises or dies, and RanksHang (a TimeoutError), with the line on
     which each rank stands, when they do not finish.
     """
-    if under_torchrun():
-        return run_as_torchrun_rank(fn, args, device)
     check_timeout(timeout)
+    if under_torchrun():
+        return run_as_torchrun_rank(fn, args, device, timeout)
     call = pack_call(fn, args)
     with world(ranks, device, threads) as run:
         return run.packed(call, timeout)

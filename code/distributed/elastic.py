@@ -1,0 +1,138 @@
+"""Training that outlives its workers: torchrun starts them again, a checkpoint says from where.
+
+    torchrun --nnodes 1:4 --max-restarts 100 … elastic.py --folder run --until 1000
+
+Whatever decides step k + 1 is in the checkpoint of step k, or follows from k: weights, the
+optimizer's states, which rows are next. Then the losses after a restart are those of a run that
+never stopped, to the bit, on as many ranks; on fewer or more they are the same but for rounding.
+"""
+
+import json
+import math
+import os
+import shutil
+import signal
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from distributed.checkpoint import STAGES, load, save, steps
+from distributed.dp import shard
+from distributed.group import Group
+from distributed.memory_use import make_network, train
+from distributed.report import RankError
+from distributed.script import run_script, under_torchrun
+from distributed.single_device import batches
+from distributed.world import launch
+
+
+def train_rank(
+    group: Group,
+    folder: str,
+    stage: int,
+    batch: int,
+    until: int,
+    every: int,
+    pace: float = 0.0,
+    die_at: int = -1,
+) -> list[float]:
+    """One rank: go on from the last whole checkpoint, or begin; the losses of all steps.
+
+    Before step `die_at` rank 1 kills itself, once: an accident for demonstrations. Each step takes
+    `pace` seconds longer, for accidents from outside.
+    """
+    zero = STAGES[stage](make_network(), torch.optim.AdamW, group, lr=1e-2)
+    losses: list[float] = json.loads(load(zero, folder)["losses"]) if steps(folder) else []
+    for step, rows in enumerate(batches(1797, batch, until)):
+        if step < len(losses):
+            continue
+        if step == die_at and group.rank == 1 and first_time(folder):
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(pace)
+        mine = shard(rows, group.rank, group.size)
+        loss = train(zero.module, zero.step, [mine], examples=batch / group.size)
+        losses += group.all_reduce(torch.tensor(loss, dtype=torch.float64), "avg").tolist()
+        if group.rank == 0:
+            print(f"step {step + 1} on {group.size} ranks: loss {losses[-1]:.6f}", flush=True)
+        if (step + 1) % every == 0 or step + 1 == until:
+            save(zero, folder, step + 1, losses=json.dumps(losses))
+            forget_all_but(2, folder, group)
+    return losses
+
+
+def first_time(folder: str) -> bool:
+    """True once: the accident leaves a note."""
+    note = Path(folder, "died")
+    if note.exists():
+        return False
+    note.touch()
+    return True
+
+
+def forget_all_but(keep: int, folder: str, group: Group) -> None:
+    """Remove all checkpoints but the last ones."""
+    if group.rank == 0:
+        for step in steps(folder)[:-keep]:
+            shutil.rmtree(Path(folder, f"step-{step:08}"))
+
+
+def best_interval(saving: float, between_failures: float) -> float:
+    """Seconds of work from one checkpoint to the next, if a save takes `saving` (s).
+
+    √(2 · saving · between_failures) loses the least, as long as saves are short (Young 1974).
+    Raises ValueError unless both are more than 0.
+    """
+    if not (saving > 0 and between_failures > 0):
+        raise ValueError(f"saving={saving}, between_failures={between_failures}: more than 0 each")
+    return math.sqrt(2 * saving * between_failures)
+
+
+def share_lost(interval: float, saving: float, between_failures: float, restart: float) -> float:
+    """The share of time that is no progress: saves, work done twice, and restarts."""
+    return saving / interval + (interval / 2 + restart) / between_failures
+
+
+def main(
+    folder: str = "",
+    ranks: int = 4,
+    stage: int = 3,
+    batch: int = 256,
+    until: int = 12,
+    every: int = 3,
+    pace: float = 0.0,
+    die_at: int = -1,
+    patience: float = 30.0,
+) -> None:
+    """Train; without a folder, let a rank die, start again, and compare with a run in one go.
+
+    Under torchrun no rank waits longer than `patience` (s) for another: it fails, and torchrun
+    starts all of them again.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"stage={stage}: choose from {', '.join(map(str, STAGES))}")
+    if until < 1 or every < 1 or patience <= 0:
+        raise ValueError(f"until={until}, every={every}, patience={patience}: more than 0 of each")
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        longest = patience if under_torchrun() else None
+        given = folder, stage, batch, until, every, pace, die_at
+        losses = launch(train_rank, *given, ranks=ranks, device="cpu", timeout=longest)[0]
+        print(f"{len(losses)} steps, last loss {losses[-1]!r}")
+        return
+    with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
+        work = stage, batch, until, every, 0.0
+        once = launch(train_rank, one, *work, ranks=ranks, device="cpu")[0]
+        try:
+            launch(train_rank, other, *work, until // 2, ranks=ranks, device="cpu")
+        except RankError as error:
+            print(str(error).splitlines()[0])
+        print(f"whole checkpoints: steps {', '.join(map(str, steps(other)))}")
+        again = launch(train_rank, other, *work, until // 2, ranks=ranks, device="cpu")[0]
+    print(f"the same {len(once)} losses, to the bit: {again == once}")
+    assert again == once
+
+
+if __name__ == "__main__":
+    run_script(main)

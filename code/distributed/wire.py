@@ -1,0 +1,244 @@
+"""What really crosses a host's network card, beside what the formulas say.
+
+    payload of a host = Σ over its ranks of what they send to ranks of other hosts
+    wire = payload + headers of packets + acknowledgements
+
+The kernel counts bytes for each card, in /proc/net/dev (Linux). On one machine all messages cross
+the card `lo`, so that every rank counts as a host of its own. Under torchrun on several hosts give
+the card that connects them, such as `eth0`: then messages inside a host are not seen.
+"""
+
+import json
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from distributed.all_reduce import ring_sent
+from distributed.compression import Cast, hook
+from distributed.ddp import DistributedDataParallel
+from distributed.emulated import emulated_network, train_step
+from distributed.group import Group
+from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
+from distributed.hsdp import Hsdp, between_hosts, in_hosts
+from distributed.measure import seconds
+from distributed.memory_use import make_network
+from distributed.powersgd import PowerSGD
+from distributed.ring_group import RingGroup
+from distributed.script import run_script
+from distributed.simple_ddp import average_gradients
+from distributed.traffic import CLASSES, numbers_sent, shares_of
+from distributed.world import launch
+
+LAYERS, SIDE = 8, 256  # of the emulated network: 2 MB of gradients
+
+
+class Seen(NamedTuple):
+    """A piece of work, once: bytes that this host sent, those of the formula, and seconds."""
+
+    name: str
+    wire: float
+    payload: float | None  # None: there is no formula of ours
+    seconds: float
+
+
+class Work(NamedTuple):
+    """Something to do again and again, and the bytes that this rank then sends to other hosts."""
+
+    do: Callable[[], Any]
+    payload: float | None
+
+
+class Site(NamedTuple):
+    """Where a rank is: its group, the card to be watched, and the time that a step computes (s)."""
+
+    group: Group
+    card: str
+    compute: float
+
+    @property
+    def alone(self) -> bool:
+        """Whether each message leaves the host: where all ranks' messages cross one card."""
+        return self.card == "lo" or self.group.local_size == 1
+
+    def ring(self, numbers: float) -> float:
+        """Bytes to other hosts, of `numbers` that this rank sends to the next one in a ring."""
+        after = (self.group.rank + 1) % self.group.size
+        leaves = self.group.rank // self.group.local_size != after // self.group.local_size
+        return 4 * numbers if self.alone or leaves else 0
+
+
+def sent_by(card: str) -> int:
+    """Bytes that this host's card has sent so far.
+
+    Raises ValueError for a card that is not there, and where the kernel does not say.
+    """
+    table = Path("/proc/net/dev")
+    lines = table.read_text().splitlines()[2:] if table.exists() else []
+    cards = {name.strip(): row.split() for name, row in (line.split(":") for line in lines)}
+    if card not in cards:
+        raise ValueError(f"card={card!r}: choose from {', '.join(cards) or 'none: no Linux here'}")
+    return int(cards[card][8])
+
+
+# --- bytes: collectives, and the stages
+
+
+def ring(site: Site, n: int) -> Work:
+    rings, x = RingGroup(site.group), torch.zeros(n)
+    sent = ring_sent(n, site.group.rank, site.group.size).numbers
+    return Work(lambda: rings.all_reduce(x), site.ring(sent))
+
+
+def hierarchical(site: Site, n: int) -> Work:
+    group, x = HierarchicalGroup(site.group), torch.zeros(n)
+    where = site.group.rank, site.group.size, site.group.local_size
+    return Work(lambda: group.all_reduce(x), 4 * hierarchical_sent(n, *where).numbers)
+
+
+def gloo(site: Site, n: int) -> Work:
+    x = torch.zeros(n)
+    return Work(lambda: Group.all_reduce(site.group, x), None)
+
+
+def one_step(model: nn.Module, update: Callable[[], None]) -> Callable[[], None]:
+    def step() -> None:
+        model(torch.zeros(4, 64)).square().mean().backward()
+        update()
+
+    return step
+
+
+def width_for(n: int) -> int:
+    """About n parameters in `make_network` with six layers."""
+    return max(16, round((n / 7) ** 0.5))
+
+
+def ddp(site: Site, n: int) -> Work:
+    model = DistributedDataParallel(
+        make_network(width=width_for(n), depth=6), RingGroup(site.group)
+    )
+    do = one_step(model, lambda: None)
+    do()  # after the first step, buckets are made anew
+    where = site.group.rank, site.group.size
+    sent = sum(ring_sent(len(bucket.flat), *where).numbers for bucket in model.buckets)
+    return Work(do, site.ring(sent))
+
+
+def zero(site: Site, n: int, stage: int) -> Work:
+    model = make_network(width=width_for(n), depth=6)
+    zero = CLASSES[stage](model, torch.optim.Adam, RingGroup(site.group))
+    sent = sum(numbers_sent(stage, site.group.size, *shares_of(zero)).values())
+    return Work(one_step(model, zero.step), site.ring(sent))
+
+
+def hsdp(site: Site, n: int) -> Work:
+    inside, between = (RingGroup(part) for part in in_hosts(site.group, site.group.local_size))
+    model = make_network(width=width_for(n), depth=6)
+    zero = Hsdp(model, torch.optim.Adam, inside, between)
+    blocks, root = shares_of(zero)
+    own = sum(numbers_sent(3, inside.size, blocks, root).values()) if site.card == "lo" else 0
+    return Work(
+        one_step(model, zero.step), 4 * (own + between_hosts(sum(blocks) + root, between.size))
+    )
+
+
+# --- time: what helps on a slow link, with computation that only waits
+
+
+def train(site: Site, group: Group, bucket: int, compressor: Any = None) -> Work:
+    network = emulated_network(LAYERS, SIDE, site.compute)
+    model = DistributedDataParallel(network, group, bucket, bucket)
+    if compressor:
+        model.register_comm_hook(hook(compressor))
+    train_step(model)
+    return Work(lambda: train_step(model), None)
+
+
+def by_hand(site: Site, _: int) -> Work:
+    network, group = emulated_network(LAYERS, SIDE, site.compute), RingGroup(site.group)
+
+    def do() -> None:
+        train_step(network)
+        average_gradients(network, group)
+
+    return Work(do, None)
+
+
+SMALL, WHOLE = 4 * SIDE**2, 10**9  # bytes of a bucket: one layer, or all of them
+CASES: dict[str, Callable[[Site, int], Work]] = {
+    "ring": ring,
+    "hierarchical": hierarchical,
+    "gloo": gloo,
+    "DDP": ddp,
+    **{f"ZeRO-{i}": lambda site, n, i=i: zero(site, n, i) for i in CLASSES},  # type: ignore[misc]
+    "HSDP": hsdp,
+    "train: by hand": by_hand,
+    "train: one bucket": lambda site, _: train(site, RingGroup(site.group), WHOLE),
+    "train: overlapped": lambda site, _: train(site, RingGroup(site.group), SMALL),
+    "train: hierarchical": lambda site, _: train(site, HierarchicalGroup(site.group), SMALL),
+    "train: bf16": lambda site, _: train(site, RingGroup(site.group), SMALL, Cast()),
+    "train: PowerSGD": lambda site, _: train(site, RingGroup(site.group), WHOLE, PowerSGD(4)),
+}
+
+
+def watch(
+    group: Group, names: list[str], card: str, n: int, times: int, compute: float
+) -> list[Seen]:
+    """One rank: for each case, what its host's card sent for one piece of work."""
+    sent_by(card)  # the card must be there before anything starts
+    site, found = Site(group, card, compute), []
+    for name in names:
+        work = CASES[name](site, n)
+        work.do()
+        group.barrier()
+        before = sent_by(card)
+        taken = statistics.median(seconds(group, work.do, times, warm_up=0))
+        wire = (sent_by(card) - before) / times
+        group.barrier()
+        payload = None
+        if work.payload is not None:
+            each = torch.zeros(group.size, dtype=torch.float64)
+            each[group.rank] = work.payload
+            Group.all_reduce(group, each)
+            first = group.rank // group.local_size * group.local_size
+            mine = each if card == "lo" else each[first : first + group.local_size]
+            payload = mine.sum().item()
+        found.append(Seen(name, wire, payload, taken))
+    return found
+
+
+def main(
+    ranks: int = 4,
+    cases: str = "ring,gloo,DDP,ZeRO-1,ZeRO-2,ZeRO-3",
+    card: str = "lo",
+    n: int = 500_000,
+    times: int = 3,
+    compute: float = 0.1,
+    json_to: str = "",
+) -> None:
+    """Count what leaves this host, beside the payload of the formulas."""
+    names = cases.split(",")
+    if unknown := [name for name in names if name not in CASES]:
+        raise ValueError(f"cases={','.join(unknown)}: choose from {', '.join(CASES)}")
+    if n < 1 or times < 1:
+        raise ValueError(f"n={n}, times={times}: 1 or more of each")
+    sent_by(card)
+    results = launch(watch, names, card, n, times, compute, ranks=ranks, device="cpu", timeout=300)
+    print(f"{'':22}{'payload':>14}{'on the wire':>14}{'more by':>9}{'seconds':>9}")
+    for name, wire, payload, taken in results[0]:
+        formula = f"{payload:14,.0f}" if payload else f"{'':14}"
+        more = f"{wire / payload - 1:9.1%}" if payload else f"{'':9}"
+        print(f"{name:22}{formula}{wire:14,.0f}{more}{taken:9.3f}")
+        assert not payload or wire >= payload
+    if json_to:
+        Path(json_to).write_text(
+            json.dumps([[seen._asdict() for seen in rank] for rank in results])
+        )
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,63 @@
+"""Bytes that the kernel counts on one machine, how often to save, and what makes no sense."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributed import elastic, wire
+
+
+def test_the_card_lo_sees_every_message_of_every_rank(pools):
+    for seen in pools[3](wire.watch, ["ring", "ZeRO-1", "ZeRO-3"], "lo", 100_000, 2, 0.0):
+        ring, zero_1, zero_3 = seen
+        assert ring.payload == pytest.approx(3 * 4 * 2 * 2 / 3 * 100_000, rel=1e-4)
+        assert zero_3.payload > 1.3 * zero_1.payload
+        for row in seen:
+            assert row.payload <= row.wire < 1.5 * row.payload + 200_000  # others use lo as well
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"card": "eth99"}, "card='eth99': choose from .*lo"),
+        ({"cases": "ring,star"}, "cases=star: choose from ring, hierarchical"),
+        ({"n": 0}, "n=0, times=3: 1 or more of each"),
+    ],
+)
+def test_nonsense_is_named_before_any_rank_starts(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        wire.main(**arguments)
+
+
+@given(st.floats(0.1, 100), st.floats(1e4, 1e7), st.floats(0.3, 3))
+def test_no_interval_loses_less_than_youngs(saving, between, factor):
+    best = elastic.best_interval(saving, between)
+    least = elastic.share_lost(best, saving, between, 10.0)
+    assert elastic.share_lost(best * factor, saving, between, 10.0) >= least * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stage": 4}, "stage=4: choose from 1, 2, 3"),
+        ({"until": 0}, "until=0, every=3"),
+        ({"patience": 0.0}, "patience=0.0: more than 0"),
+    ],
+)
+def test_a_training_that_makes_no_sense_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        elastic.main(**arguments)
+    with pytest.raises(ValueError, match="saving=0.* more than 0 each"):
+        elastic.best_interval(0.0, 1.0)
+
+
+def test_a_run_goes_on_from_any_number_of_ranks(pools, tmp_path):
+    once = pools[2](elastic.train_rank, str(tmp_path / "once"), 2, 128, 6, 2)[0]
+    given = str(tmp_path / "run"), 3, 128
+    first = pools[3](elastic.train_rank, *given, 3, 2)[0]
+    assert len(first) == 3
+    assert pools[2](elastic.train_rank, *given, 6, 2)[0] == pytest.approx(once, rel=1e-4)
+    assert [path.name for path in sorted((tmp_path / "run").glob("step-*"))] == [
+        "step-00000004",
+        "step-00000006",
+    ], "the last two are kept"

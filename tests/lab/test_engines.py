@@ -1,0 +1,117 @@
+"""Launch files: torchrun and Ray are executed; Slurm and Kubernetes are checked against schemas."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from distributed.elastic import train_rank
+from playground.accidents import losses_in
+from playground.lab import Host, laboratory, unavailable
+
+ROOT = Path(__file__).parents[2]
+ENGINES = ROOT / "engines"
+
+
+# --- torchrun, on two hosts, by the file that the reader starts
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+def test_the_torchrun_file_runs_a_module_on_two_hosts() -> None:
+    with laboratory(2) as lab:
+        given = {"HOSTS": "2", "FIRST": lab.hosts[0].address, "RANKS": "2"}
+        given["PYTHON"] = sys.executable
+        module = str(ROOT / "code/distributed/hsdp.py")
+        script = [str(ENGINES / "torchrun.sh"), module, "--steps", "4"]
+        processes = [host.popen(script, given, stdout=subprocess.PIPE) for host in lab.hosts]
+        said = [process.communicate(timeout=100)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0]
+    assert "4 ranks · gloo · CPU · torchrun" in said[0]
+    assert "bytes inside its host" in said[0]
+    assert said[1] == "", "only rank 0 speaks"
+
+
+def test_without_its_settings_the_torchrun_file_says_which() -> None:
+    clean = {"PATH": os.environ["PATH"]}
+    command = [ENGINES / "torchrun.sh"]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "HOSTS: how many hosts" in done.stderr
+
+
+# --- Ray, on a cluster of two hosts
+
+
+@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tmp_path: Path, pools) -> None:
+    expected = pools[2](train_rank, str(tmp_path / "once"), 3, 256, 9, 3)[0]
+    ray = str(Path(sys.executable).with_name("ray"))
+    env = {"PYTHONPATH": str(ROOT / "code"), "RAY_TRAIN_V2_ENABLED": "1"}
+
+    def finish(host: Host, *words: str) -> str:
+        process = host.popen(words, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        said = process.communicate(timeout=150)[0]
+        assert process.returncode == 0, said
+        return said
+
+    with tempfile.TemporaryDirectory() as short, laboratory(2) as lab:  # sockets need short names
+        first = lab.hosts[0].address
+        where = ["--head", "--port=6379", f"--temp-dir={short}"], [f"--address={first}:6379"]
+        for host, options in zip(lab.hosts, where, strict=True):
+            small = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats"]
+            finish(host, ray, "start", f"--node-ip-address={host.address}", *options, *small)
+        env["RAY_ADDRESS"] = f"{first}:6379"
+        job = [sys.executable, str(ENGINES / "ray_train.py"), "--workers", "2", "--until", "9"]
+        said = finish(lab.hosts[0], *job, "--folder", str(tmp_path / "run"), "--die-at", "4")
+    assert "checkpoints of steps 6, 9" in said
+    assert {"10.77.0.1", "10.77.0.2"} <= set(re.findall(r"ip=(10[.\d]+)", said)), "on both hosts"
+    assert (tmp_path / "run/died").exists(), "the accident took place"
+    assert losses_in(tmp_path / "run/step-00000009") == expected, "the curve, to the bit"
+
+
+# --- Kubernetes and Slurm: not executed here
+
+
+def test_the_trainjob_is_one_by_kubeflows_published_models() -> None:
+    models = pytest.importorskip("kubeflow_trainer_api.models")
+    job = yaml.safe_load((ENGINES / "trainjob.yaml").read_text())
+    read = models.TrainerV1alpha1TrainJob.from_dict(job)
+    assert json.loads(read.to_json()) == job, "no field is unknown to the schema"
+    assert job["spec"]["trainer"]["numNodes"] == 2
+    module = ROOT / Path(job["spec"]["trainer"]["command"][1]).relative_to("/book")
+    assert f"{job['spec']['trainer']['args'][0].strip('-')}: int" in module.read_text()
+
+
+# Options of sbatch that the file may use, from its manual page (Slurm 24.05).
+SBATCH = {"job-name", "nodes", "ntasks-per-node", "cpus-per-task", "time", "requeue", "output"}
+
+
+def test_the_slurm_file_is_a_script_with_known_options(tmp_path: Path) -> None:
+    """Run with stand-ins for Slurm's own programs: what it asks them, and what it starts."""
+    text = (ENGINES / "slurm.sbatch").read_text()
+    options = re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", text, re.M)
+    assert len(options) == text.count("#SBATCH --")
+    assert {name for name, _ in options} <= SBATCH
+    for name, script in {
+        "scontrol": 'echo "$@" >>asked; printf "node7\\nnode8\\n"',
+        "srun": 'echo "$HOSTS $FIRST $RANKS $JOB: $*"',
+    }.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+    slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "11",
+             "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_CPUS_PER_TASK": "4"}  # fmt: skip
+    done = subprocess.run(
+        ["bash", ENGINES / "slurm.sbatch", "code/distributed/hsdp.py", "--batch", "512"],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **slurm},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (tmp_path / "asked").read_text() == "show hostnames node[7-8]\n"
+    expected = "--kill-on-bad-exit=1 engines/torchrun.sh code/distributed/hsdp.py --batch 512"
+    assert done.stdout == f"2 node7 4 11: {expected}\n"

@@ -1,0 +1,146 @@
+"""The laboratory of hosts: links, limits, cables, counters; and nothing of it is left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from bench.lab import watch
+
+from playground import lab as module
+from playground.lab import Laboratory, laboratory, unavailable
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+REACH = """
+import socket, sys, time
+if sys.argv[1] == "serve":
+    with socket.create_server(("0.0.0.0", 7000)) as server:
+        print("ready", flush=True)
+        while True:
+            server.accept()[0].close()
+try:
+    socket.create_connection((sys.argv[1], 7000), timeout=1).close()
+    print("reached")
+except OSError as error:
+    print("not reached:", error)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Laboratory]:
+    with laboratory(2) as made:
+        yield made
+
+
+def interfaces() -> str:
+    return subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
+
+
+def test_hosts_reach_each_other_until_the_cable_is_out(lab: Laboratory) -> None:
+    one, other = lab.hosts
+    server = other.popen([sys.executable, "-c", REACH, "serve"], stdout=subprocess.PIPE)
+    assert server.stdout is not None
+    assert server.stdout.readline() == "ready\n"
+
+    def reach() -> str:
+        return one.run(sys.executable, "-c", REACH, other.address)
+
+    assert reach() == "reached\n"
+    other.cut()
+    assert reach().startswith("not reached")
+    other.mend()
+    assert reach() == "reached\n"
+    assert server.pid in other.processes() or len(other.processes()) >= 2
+    assert one.run("pwd").strip() == os.getcwd()
+    assert one.run("hostname").strip() == one.address == "10.77.0.1"
+
+
+def test_a_limit_is_set_on_both_sides_of_the_cable_and_taken_away(lab: Laboratory) -> None:
+    host = lab.hosts[0]
+    host.limit("50Mbit")
+    for where, card in ((host, "eth0"), (lab.switch, host.port)):
+        assert "rate 50Mbit" in where.run("tc", "qdisc", "show", "dev", card)
+    host.limit(None)
+    for where, card in ((host, "eth0"), (lab.switch, host.port)):
+        assert "rate" not in where.run("tc", "qdisc", "show", "dev", card)
+
+
+def test_nonsense_is_named(lab: Laboratory) -> None:
+    with pytest.raises(ValueError, match=r"bandwidth='fast': .*try '100Mbit'"):
+        lab.limit("fast")
+    lab.limit(None)
+    for hosts in (0, 101):
+        with pytest.raises(ValueError, match=f"hosts={hosts}: give 1 to 100"):
+            Laboratory(hosts, None)
+    with pytest.raises(RuntimeError, match=r"10\.77\.0\.1: false"):
+        lab.hosts[0].run("false")
+
+
+def test_where_there_can_be_none_it_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.shutil, "which", lambda name: None if name == "tc" else name)
+    assert unavailable() == "not installed: tc (packages util-linux and iproute2)"
+    monkeypatch.setattr(module.sys, "platform", "darwin")
+    assert "needs Linux, and this is darwin" in str(unavailable())
+    with pytest.raises(RuntimeError, match="needs Linux"):
+        Laboratory(2, None)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left_however_its_owner_ends(how: signal.Signals) -> None:
+    before = interfaces()
+    script = (
+        "from playground.lab import laboratory\\n"
+        "import time\\n"
+        "with laboratory(2) as lab:\\n"
+        "    lab.hosts[0].popen(['sleep', '1000'])\\n"
+        "    while len(lab.hosts[0].processes()) < 2: time.sleep(0.01)\\n"
+        "    print(*[p for h in lab.hosts for p in h.processes()],\\n"
+        "          flush=True)\\n"
+        "    time.sleep(1000)\\n"
+    ).replace("\\n", "\n")
+    owner = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert owner.stdout is not None
+    pids = [int(pid) for pid in owner.stdout.readline().split()]
+    assert len(pids) >= 3
+    assert all(map(is_running, pids))
+    os.kill(owner.pid, how)
+    owner.wait(20)
+    owner.stdout.close()
+    until = time.monotonic() + 10
+    while any(map(is_running, pids)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not any(map(is_running, pids))
+    assert interfaces() == before
+
+
+def test_the_kernels_counters_see_what_the_formulas_say(lab: Laboratory) -> None:
+    """Headers and acknowledgements come on top: less than a tenth. Nothing is missing."""
+    cases = ["ring", "hierarchical", "gloo", "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "HSDP"]
+    seen = {row["name"]: row for row in watch(lab, cases, 2, n=300_000, times=3)}
+    assert list(seen) == cases
+    for name, row in seen.items():
+        if row["payload"] is not None:
+            assert row["payload"] <= row["wire"] < 1.1 * row["payload"], name
+    assert seen["hierarchical"]["payload"] == seen["ring"]["payload"] * 2 / 3
+    assert seen["HSDP"]["wire"] < seen["ZeRO-3"]["wire"] / 1.8
+    assert seen["gloo"]["wire"] == pytest.approx(seen["ring"]["wire"], rel=0.1)
+
+
+def test_a_script_that_fails_says_so_with_its_host(lab: Laboratory) -> None:
+    wrong = str(ROOT / "code/distributed/wire.py")
+    with pytest.raises(RuntimeError, match=r"(?s)10\.77\.0\.1: .*cases=nothing: choose from"):
+        lab.torchrun([wrong, "--cases", "nothing"], 1)
