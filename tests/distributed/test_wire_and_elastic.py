@@ -47,7 +47,7 @@ def test_no_interval_loses_less_than_youngs(saving, between, factor):
 def test_a_training_that_makes_no_sense_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         elastic.main(**arguments)
-    with pytest.raises(ValueError, match="saving=0.* more than 0 each"):
+    with pytest.raises(ValueError, match=r"saving=0.* more than 0 each"):
         elastic.best_interval(0.0, 1.0)
 
 
