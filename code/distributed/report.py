@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-MACHINERY = ("group", "rank", "report", "script", "trace", "world")  # modules of this chapter
+# Modules of this chapter.
+MACHINERY = ("board", "group", "rank", "report", "script", "trace", "transport", "world")
 
 
 class WorldError(Exception):

@@ -1,0 +1,17 @@
+from playground.check import check
+
+
+def ring_all_reduce(group, x):
+    """x[n]{partial over ranks} → x[n], the sum over all ranks, in place; N divides n."""
+    parts, n = x.chunk(group.size), group.size
+    after, before = (group.rank + 1) % n, (group.rank - 1) % n
+    incoming = parts[0].clone()
+    for step in range(n - 1):  # parts collect
+        group.exchange(parts[(group.rank - step) % n], after, incoming, before)
+        parts[(group.rank - step - 1) % n].add_(incoming)
+    for step in range(n - 1):  # whole parts go around
+        group.exchange(parts[(group.rank + 1 - step) % n], after, incoming, before)
+        parts[(group.rank - step) % n].copy_(incoming)
+
+
+check("ring_all_reduce", ring_all_reduce)
