@@ -47,7 +47,7 @@ BAR = """\
 were edited or come after an edit, run first.">
     <svg viewBox="0 0 16 16" aria-hidden="true"><path class="live-icon-run" d="M4 2.5v11l9-5.5z"/>\
 <path class="live-icon-stop" d="M3.5 3.5h9v9h-9z"/></svg>
-    <span class="live-run-label">Run</span><span class="live-unseen"> cell {number}</span>
+    <span class="live-run-label">{verb}</span><span class="live-unseen"> cell {number}</span>
   </button>
   <button type="button" class="live-edit" title="Edit the code. Shift+Enter runs it, Esc leaves \
 the editor.">Edit<span class="live-unseen"> cell {number}</span></button>
@@ -101,7 +101,8 @@ def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             output is None or output.parent is not above.parent
         ):
             above = above.parent
-        bar = nodes.raw("", BAR.format(number=number), format="html")
+        verb = "Check" if "tag_exercise" in cell["classes"] else "Run"
+        bar = nodes.raw("", BAR.format(number=number, verb=verb), format="html")
         above.parent.insert(above.parent.index(above) + 1, bar)
         if output is None:
             live.append(nodes.raw("", EMPTY_OUTPUT, format="html"))
@@ -122,6 +123,8 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
         app.add_js_file("ranks.js", loading_method="defer")
         app.add_css_file("steps.css")
         app.add_js_file("steps.js", loading_method="defer")
+        app.add_css_file("exercise.css")
+        app.add_js_file("exercise.js", loading_method="defer")
         app.add_css_file("calculator.css")
         app.add_js_file("calculator.js", loading_method="defer")
 

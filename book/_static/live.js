@@ -45,6 +45,8 @@ function describeCell(node, index) {
     area: null, // thebe's output area, made at the first run
     editor: null, // the CodeMirror instance, made at the first edit
     mayFail: node.classList.contains("tag_raises-exception"), // its error is what it shows
+    standsAlone: node.classList.contains("tag_exercise"), // needs no cell, and no cell needs it
+    runWord: find(".live-run-label").textContent,
   };
 }
 
@@ -65,7 +67,7 @@ function show(cell, state, words) {
   cell.node.dataset.state = state;
   cell.stateText.textContent = words;
   cell.stateText.title = state === "built" ? "This output was made when the book was built" : "";
-  cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : "Run";
+  cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : cell.runWord;
   cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
   cell.reset.hidden = cell.code === cell.bookCode && cell.codeOfOutput === cell.bookCode;
 }
@@ -246,13 +248,18 @@ function isNewToKernel(cell) {
   return cell.codeInKernel !== cell.code;
 }
 
+function needed(asked) {
+  return asked.standsAlone ? [] : cells.slice(0, asked.index).filter((cell) => !cell.standsAlone);
+}
+
 // A cell that was asked for waits, and so do those above it, from the first that is new on: what
 // is new to the kernel, or was edited, may change what all cells below it do.
 function showWhatWaits() {
-  const firstNew = cells.findIndex(isNewToKernel);
   for (const asked of queue) {
-    const above = firstNew < 0 ? [] : cells.slice(firstNew, asked.index);
-    for (const cell of [...above, asked]) if (cell !== running) show(cell, "queued", "queued");
+    const above = needed(asked);
+    const firstNew = above.findIndex(isNewToKernel);
+    const waiting = firstNew < 0 ? [] : above.slice(firstNew);
+    for (const cell of [...waiting, asked]) if (cell !== running) show(cell, "queued", "queued");
   }
 }
 
@@ -274,7 +281,7 @@ async function workThroughQueue() {
 }
 
 async function runNext(asked) {
-  const cell = cells.slice(0, asked.index).find(isNewToKernel) ?? asked;
+  const cell = needed(asked).find(isNewToKernel) ?? asked;
   const succeeded = await runNow(cell);
   if (cell === queue[0]) queue.shift();
   if (!succeeded) emptyQueue("stopped: the cell above failed");
@@ -300,7 +307,7 @@ async function runNow(cell) {
   const clock = setInterval(tick, 100);
   tick();
   announce(`cell ${cell.index + 1} is running`);
-  if (isNewToKernel(cell)) cells.slice(cell.index + 1).forEach(needsToRunAgain);
+  if (isNewToKernel(cell) && !cell.standsAlone) cells.slice(cell.index + 1).forEach(needsToRunAgain);
 
   keepOldOutputUntilNew(cell);
   const reply = await execute(cell, code);

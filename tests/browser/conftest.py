@@ -38,7 +38,8 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "book" / "_ext", folder / "book" / "_ext")
     shutil.copytree(ROOT / "book" / "_static", folder / "book" / "_static")
     shutil.copy(ROOT / "_config.yml", folder)
-    (folder / "node_modules").symlink_to(ROOT / "node_modules")
+    for name in ("node_modules", "exercises"):
+        (folder / name).symlink_to(ROOT / name)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", folder]
     build = subprocess.run(command, capture_output=True, text=True, check=False)
     assert build.returncode == 0, build.stdout + build.stderr

@@ -1,0 +1,62 @@
+// What a reader has solved is kept in this browser only. The landing page shows it.
+"use strict";
+(() => {
+
+const PLACE = "solved exercises";
+
+function solved() {
+  try {
+    return JSON.parse(localStorage.getItem(PLACE)) ?? {};
+  } catch {
+    return {}; // a browser that keeps nothing
+  }
+}
+
+function keep(names) {
+  try {
+    localStorage.setItem(PLACE, JSON.stringify(names));
+  } catch {
+    // nothing is kept, and the page works as before
+  }
+}
+
+// A verdict of the build is the starter's; those of this reader appear in live outputs.
+function noteVerdicts() {
+  for (const verdict of document.querySelectorAll(".live-output [data-passed='true']:not(.noted)")) {
+    verdict.classList.add("noted");
+    keep({ ...solved(), [verdict.dataset.exercise]: new Date().toISOString().slice(0, 10) });
+  }
+}
+
+function showProgress(box) {
+  const all = box.dataset.exercises.split(" ");
+  const done = all.filter((name) => name in solved());
+  box.querySelector("meter").value = done.length;
+  box.querySelector(".exercise-count").textContent = `${done.length} of ${all.length} solved`;
+  for (const link of box.querySelectorAll("[data-exercise]"))
+    link.classList.toggle("solved", done.includes(link.dataset.exercise));
+}
+
+function exportProgress() {
+  const file = new Blob([JSON.stringify(solved(), null, 1)], { type: "application/json" });
+  const link = Object.assign(document.createElement("a"),
+    { href: URL.createObjectURL(file), download: "solved-exercises.json" });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+const box = document.querySelector(".exercise-progress");
+if (box) {
+  showProgress(box);
+  box.hidden = false;
+  box.querySelector(".exercise-export").onclick = exportProgress;
+  box.querySelector(".exercise-erase").onclick = () => {
+    keep({});
+    showProgress(box);
+  };
+}
+noteVerdicts();
+new MutationObserver(noteVerdicts).observe(document.querySelector("main") ?? document.body,
+  { childList: true, subtree: true });
+
+})();

@@ -1,0 +1,67 @@
+"""Exercises in a page: Check, verdicts, hints, the solution, and what the browser remembers."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from live_page import LivePage
+from serving import Server
+
+from playground.check import FOLDER
+
+STARTER, WRONG = 1, 2  # cells of the page
+
+
+@pytest.fixture
+def page(visit: Callable[..., LivePage], server: Server) -> LivePage:
+    return visit(server).open("solving.html")
+
+
+def solved(page: LivePage) -> dict[str, str]:
+    return json.loads(page.page.evaluate("localStorage.getItem('solved exercises') ?? '{}'"))
+
+
+def test_a_reader_fails_is_told_why_solves_it_and_it_is_remembered(page: LivePage) -> None:
+    button = page.cell(STARTER).locator(".live-run-label")
+    assert button.inner_text() == "Check"
+    assert "Nothing is here yet" in page.output(STARTER), "the starter's verdict, from the build"
+
+    assert "what rank" in page.run_and_wait(WRONG)
+    assert page.state(0) == page.state(STARTER) == "built", "an exercise needs no cell above it"
+    assert solved(page) == {}
+
+    starter, solution = (
+        (FOLDER / "ring_all_reduce" / f"{name}.py").read_text() for name in ("starter", "solution")
+    )
+    page.edit(STARTER, starter.rstrip("\n"), solution.rstrip("\n"))
+    assert "Right: all sums" in page.run_and_wait(STARTER)
+    assert button.inner_text() == "Check"
+    page.page.wait_for_function("localStorage.getItem('solved exercises')?.includes('ring')")
+    assert list(solved(page)) == ["ring_all_reduce"]
+    assert page.state(WRONG) == "ran", "nor does it change what stands below"
+
+
+def test_hints_come_one_by_one_and_the_solution_is_the_tested_file(page: LivePage) -> None:
+    hints = page.page.locator(".exercise-hint")
+    assert hints.locator("summary").all_inner_texts() == ["Hint 1", "Hint 2", "Hint 3"]
+    assert not hints.first.locator("p").is_visible()
+    hints.first.locator("summary").click()
+    assert hints.first.locator("p").is_visible()
+    assert not hints.nth(1).locator("p").is_visible()
+    solution = page.page.locator(".exercise-solution")
+    solution.locator("summary").click()
+    shown = solution.locator("pre").inner_text().strip()
+    assert shown == (FOLDER / "ring_all_reduce/solution.py").read_text().strip()
+
+
+def test_a_question_folds_and_is_open_in_print(page: LivePage) -> None:
+    card = page.page.locator(".exercise-question")
+    answer = card.get_by_text("Once to add, once to copy.")
+    assert not answer.is_visible()
+    card.locator("summary").press("Enter")
+    assert answer.is_visible()
+    assert "Must mention: reduce-scatter, all-gather" in card.inner_text()
+    assert card.get_by_role("link", name="Where it is shown").get_attribute("href") == "cells.html"
+    card.locator("summary").press("Enter")
+    page.page.emulate_media(media="print")
+    assert card.evaluate("card => card.getBoundingClientRect().height") > 60
