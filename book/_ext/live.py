@@ -117,7 +117,8 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
             "name", "python3"
         )
         app.add_css_file("live.css")
-        app.add_js_file("live-edits.js", loading_method="defer")  # live.js asks it at once
+        app.add_js_file("live-edits.js", loading_method="defer")  # live.js asks both at once
+        app.add_js_file("live-server.js", loading_method="defer")
         app.add_js_file("live.js", loading_method="defer")
         app.add_css_file("ranks.css")
         app.add_js_file("ranks.js", loading_method="defer")

@@ -12,7 +12,7 @@ export async function load(bookRoot, codes) {
   config = api.makeConfiguration({
     mathjaxUrl: "", // no second MathJax, least of all from another host
     savedSessionOptions: { enabled: false },
-    serverSettings: { baseUrl: bookRoot.href, token: "", appendToken: false },
+    serverSettings: { baseUrl: bookRoot.href, token: "", appendToken: false }, // see connectTo
   });
   rendermime = api.makeRenderMimeRegistry(config.mathjax);
   rendermime.removeMimeType("application/json"); // its renderer fails; the text beside it is shown
@@ -49,7 +49,11 @@ export function makeOutputArea(index, place, onOutput) {
 /** Connect to the kernel of a session that the server has just started. */
 export async function connectTo(model) {
   // A server object made before the session might not know it yet, and drop it as dead.
-  const server = window.thebeCore.api.connectToJupyter(config);
+  const { base, token } = window.liveServer;
+  const wsUrl = base.href.replace(/^http/, "ws");
+  const serverSettings = { baseUrl: base.href, wsUrl, token, appendToken: Boolean(token) };
+  const { api } = window.thebeCore;
+  const server = api.connectToJupyter(api.makeConfiguration({ ...config, serverSettings }));
   session = await server.connectToExistingSession(model, rendermime);
   thebeCells.forEach((cell) => cell.attachSession(session)); // for the editor's completion
   // Widgets that thebe brings along work; for others it would ask another host.

@@ -122,23 +122,22 @@ function prepareOutput(cell, parts) {
 
 // ---------------------------------------------------------------------------------- the kernel
 
-function askServer(method, path, body, options = {}) {
-  const xsrf = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/)?.[1];
-  return fetch(new URL(`api/${path}`, bookRoot), {
-    method,
-    headers: { "Content-Type": "application/json", ...(xsrf && { "X-XSRFToken": xsrf }) },
-    body: body && JSON.stringify(body),
-    ...options,
-  });
-}
+const server = window.liveServer;
+const askServer = (...request) => server.ask(...request);
 
 async function startSession() {
   // The name is new each time, so that two tabs (or a lost kernel) never share a session.
   const page = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
   const path = `${page}-${Math.random().toString(36).slice(2)}.ipynb`;
   const kernel = { name: status.dataset.kernel };
-  const answer = await askServer("POST", "sessions", { path, name: path, type: "notebook", kernel })
+  const ask = () => askServer("POST", "sessions", { path, name: path, type: "notebook", kernel })
     .catch(() => null);
+  let answer = await ask();
+  const binder = server.binder();
+  if (binder && ![200, 201, 403, 503].includes(answer?.status)) {
+    await server.askBinder(binder, (words) => showStatus("starting", words));
+    answer = await ask();
+  }
   if (answer?.ok) return answer.json();
   if (answer?.status === 503) throw new Error((await answer.json()).message); // it is full
   throw new Error(answer?.status === 403 ? UNKNOWN_READER : NO_SERVER);

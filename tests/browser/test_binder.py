@@ -1,0 +1,158 @@
+"""Static pages and a Binder: a stand-in that speaks its protocol, and a real Jupyter server."""
+
+import json
+import secrets
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+from live_page import LivePage
+
+
+@dataclass
+class Web:
+    """Where pages come from in this test: no kernels are there."""
+
+    url: str
+    open_url: str
+
+
+@dataclass
+class Binder:
+    """What the stand-in answers, and what it was asked."""
+
+    url: str = ""
+    answers: list[dict[str, str]] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+
+class QuietPages(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def serving(handler) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def pages(small_book: Path) -> Iterator[Web]:
+    with serving(partial(QuietPages, directory=str(small_book))) as url:
+        yield Web(url, f"{url}/index.html")
+
+
+@pytest.fixture(scope="module")
+def machine() -> Iterator[dict[str, str]]:
+    """A Jupyter server as a Binder starts one: for any origin, known by its token."""
+    token = secrets.token_hex(8)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as log:
+        options = ["--port=0", "--no-browser", "--allow-root", f"--ServerApp.root_dir={folder}",
+                   f"--IdentityProvider.token={token}", "--ServerApp.allow_origin=*",
+                   f"--ServerApp.info_file={folder}/info.json"]  # fmt: skip
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jupyter_server", *options], stdout=log, stderr=log
+        )
+        url, until = "", time.monotonic() + 60
+        while not url and time.monotonic() < until:
+            log.seek(0)
+            found = [word for word in log.read().split() if word.startswith("http://127.0.0.1")]
+            url = found[0].split("?")[0].replace("/tree", "/").replace("/lab", "/") if found else ""
+            time.sleep(0.1)
+        while time.monotonic() < until:
+            try:
+                urlopen(f"{url}api/status?token={token}").close()
+                break
+            except URLError:
+                time.sleep(0.1)
+        yield {"url": url, "token": token}
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture
+def binder() -> Iterator[Binder]:
+    told = Binder()
+
+    class Events(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            told.asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Access-Control-Allow-Origin", "*")
+            self.end_headers()
+            for answer in told.answers:
+                self.wfile.write(f"data: {json.dumps(answer)}\n\n".encode())
+                time.sleep(0.2)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with serving(Events) as told.url:
+        yield told
+
+
+def open_with(visit: Callable[..., LivePage], pages: Web, binder: Binder | None) -> LivePage:
+    page = visit(pages, log_in=False).open("cells.html")
+    if binder:
+        said = json.dumps({"url": binder.url, "repository": "owner/book", "ref": "main"})
+        page.page.evaluate(
+            "said => document.getElementById('live-status').dataset.binder = said", said
+        )
+    return page
+
+
+STATIC = (
+    r"status of 501|status of 404|request to another host: http://127\.0\.0\.1"  # is expected here
+)
+
+
+def test_a_cell_of_a_static_page_runs_on_the_binders_machine(
+    visit: Callable[..., LivePage], pages: Web, binder: Binder, machine: dict[str, str]
+) -> None:
+    binder.answers = [{"phase": "building", "message": "…"}, {"phase": "ready", **machine}]
+    page = open_with(visit, pages, binder)
+    page.edit(0, '"factor", Base.factor', '"computed:", Base.factor * 21')
+    page.run(0)
+    page.wait_output(0, "computed: 42")
+    assert binder.asked == ["/build/gh/owner/book/main"]
+    assert page.status().startswith("ready")
+    page.expect_problems(STATIC)
+
+
+def test_a_binder_that_fails_says_why_and_is_asked_again_at_the_next_press(
+    visit: Callable[..., LivePage], pages: Web, binder: Binder
+) -> None:
+    binder.answers = [{"phase": "failed", "message": "no such repository"}]
+    page = open_with(visit, pages, binder)
+    for press in (1, 2):
+        page.run(0)
+        page.cell(0).locator(".live-message:visible").wait_for()
+        assert "Binder gives no machine: no such repository" in page.message(0)
+        assert len(binder.asked) >= press
+    page.expect_problems(STATIC)
+
+
+def test_without_a_binder_a_static_page_says_how_to_run_it(
+    visit: Callable[..., LivePage], pages: Web
+) -> None:
+    page = open_with(visit, pages, None)
+    page.run(0)
+    page.cell(0).locator(".live-message:visible").wait_for()
+    assert "make serve" in page.message(0)
+    page.expect_problems(STATIC)
