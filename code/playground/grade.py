@@ -41,7 +41,10 @@ def grade(file: Path, timeout: float = 60.0) -> Grade:
     with tempfile.TemporaryDirectory() as folder:
         verdict = Path(folder, "verdict.json")
         what = run(file.absolute(), Path(folder), verdict, started + timeout)
-        said: dict[str, Any] = {"passed": False, "message": what or "it ended before it was checked"}
+        said: dict[str, Any] = {
+            "passed": False,
+            "message": what or "it ended before it was checked",
+        }
         if not what and verdict.exists():
             said = json.loads(verdict.read_text())
     seconds = time.monotonic() - started

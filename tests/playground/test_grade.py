@@ -16,13 +16,13 @@ BAD = {
         "processes: stopped",
     ),
     "floods": ("while True: print('x' * 1000)", "printed more than 1,000,000 bytes"),
-    "exits": ("import os\nos._exit(0)", "ended before it was checked"),
+    "exits": ("import os\nos._exit(0)", "ended unchecked"),
     "leaves": (
         "import subprocess\nsubprocess.Popen(['sleep', '500'], start_new_session=True)",
-        "ended before it was checked",
+        "ended unchecked",
     ),
-    "is_no_python": ("def def", "ended before it was checked"),
-    "eats_memory": ("x = [bytearray(2**30) for _ in range(64)]", "ended before it was checked"),
+    "is_no_python": ("def def", "ended unchecked"),
+    "eats_memory": ("x = [bytearray(2**30) for _ in range(64)]", "ended unchecked"),
 }
 
 
