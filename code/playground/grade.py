@@ -43,7 +43,7 @@ def grade(file: Path, timeout: float = 60.0) -> Grade:
         what = run(file.absolute(), Path(folder), verdict, started + timeout)
         said: dict[str, Any] = {
             "passed": False,
-            "message": what or "it ended before it was checked",
+            "message": what or "it ended unchecked",
         }
         if not what and verdict.exists():
             said = json.loads(verdict.read_text())
