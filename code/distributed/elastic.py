@@ -43,7 +43,7 @@ def train_rank(
     Before step `die_at` rank 1 kills itself, once: an accident for demonstrations. Each step takes
     `pace` seconds longer, for accidents from outside.
     """
-    zero = STAGES[stage](make_network(), torch.optim.AdamW, group, lr=1e-2)
+    zero = STAGES[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
     losses: list[float] = json.loads(load(zero, folder)["losses"]) if steps(folder) else []
     for step, rows in enumerate(batches(1797, batch, until)):
         if step < len(losses):
@@ -53,7 +53,8 @@ def train_rank(
         time.sleep(pace)
         mine = shard(rows, group.rank, group.size)
         loss = train(zero.module, zero.step, [mine], examples=batch / group.size)
-        losses += group.all_reduce(torch.tensor(loss, dtype=torch.float64), "avg").tolist()
+        mean = torch.tensor(loss, dtype=torch.float64, device=group.device)
+        losses += group.all_reduce(mean, "avg").tolist()
         if group.rank == 0:
             print(f"step {step + 1} on {group.size} ranks: loss {losses[-1]:.6f}", flush=True)
         if (step + 1) % every == 0 or step + 1 == until:

@@ -101,8 +101,9 @@ def train(
     """Train on these rows of the digits: losses, each the sum over its rows ÷ `examples`."""
     phase = use.phase if use else lambda name: contextlib.nullcontext()
     with phase("data"):
-        images, labels = (torch.from_numpy(array) for array in digits())
-        images = images.to(next(model.parameters()).dtype)
+        where = next(model.parameters())
+        images, labels = (torch.from_numpy(array).to(where.device) for array in digits())
+        images = images.to(where.dtype)
     losses = []
     for rows in rows_of_steps:
         with phase("activations"):
