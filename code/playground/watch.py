@@ -1,0 +1,77 @@
+"""Watch what a rank sends, receives and hands over, while an answer runs.
+
+    with watched(group) as events: answer(group, x)
+
+An exercise asks for more than the right numbers: from whom they come, in how many messages, in
+which order. The events of a rank say so, in the order in which it asked for them.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from distributed.group import Group
+
+
+class Event(NamedTuple):
+    """One message or collective: "send", "receive", or what the collective is called."""
+
+    name: str
+    peer: int | None  # None for a collective
+    numbers: int
+    bytes: int
+
+
+@contextlib.contextmanager
+def watched(group: Group) -> Iterator[list[Event]]:
+    """What this rank asks for within the block."""
+    events: list[Event] = []
+    start, announce = group._start, group.announce
+
+    def starting(messages: list[Any]) -> Any:
+        for call, x, peer in messages:
+            name = "send" if call is dist.isend else "receive"
+            events.append(Event(name, peer, x.numel(), x.nbytes))
+        return start(messages)
+
+    def announcing(call: str, x: torch.Tensor) -> None:
+        events.append(Event(call, None, x.numel(), x.nbytes))
+        announce(call, x)
+
+    vars(group).update(_start=starting, announce=announcing)
+    try:
+        yield events
+    finally:
+        del vars(group)["_start"], vars(group)["announce"]
+
+
+def rounds(of_ranks: list[list[Event]]) -> int:
+    """How many rounds the messages take, if a rank sends one a round and all take equally long.
+
+    `of_ranks` are the ranks' events; their sends and receives must fit each other.
+    """
+    left = [[e for e in events if e.peer is not None] for events in of_ranks]
+    clock = [0] * len(left)
+    arrive: dict[tuple[int, int], list[int]] = {}  # rounds in which messages from, to come
+    last = 0
+    moved = True
+    while moved:
+        moved = False
+        for rank, events in enumerate(left):
+            while events:
+                peer = events[0].peer
+                assert peer is not None
+                if events[0].name == "send":
+                    clock[rank] += 1
+                    arrive.setdefault((rank, peer), []).append(clock[rank])
+                elif queue := arrive.get((peer, rank)):
+                    clock[rank] = max(clock[rank], queue.pop(0))
+                else:
+                    break
+                last = max(last, clock[rank])
+                del events[0]
+                moved = True
+    return last

@@ -1,0 +1,21 @@
+# says: puts \d+ bytes into bucket 0, and 160 are allowed
+# A bucket is closed after it has become too full.
+import torch
+
+from playground.check import check
+
+
+def bucket_gradients(group, parameters, most):
+    buckets = [[]]
+    for parameter in reversed(parameters):
+        if buckets[-1] and sum(p.grad.nbytes for p in buckets[-1]) > most:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    for bucket in buckets:
+        flat = torch.cat([p.grad.flatten() for p in bucket])
+        group.all_reduce(flat, op="avg")
+        for p, piece in zip(bucket, flat.split([p.numel() for p in bucket]), strict=True):
+            p.grad.copy_(piece.view_as(p))
+
+
+check("bucket_gradients", bucket_gradients)

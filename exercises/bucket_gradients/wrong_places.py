@@ -1,0 +1,23 @@
+# says: not the mean of its own place: gradient \d\[
+# The pieces are handed back in the order of the parameters.
+import torch
+
+from playground.check import check
+
+
+def bucket_gradients(group, parameters, most):
+    buckets = [[]]
+    for parameter in reversed(parameters):
+        if buckets[-1] and sum(p.grad.nbytes for p in buckets[-1]) + parameter.grad.nbytes > most:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    for bucket in buckets:
+        flat = torch.cat([p.grad.flatten() for p in bucket])
+        bucket.reverse()
+        sizes = [p.numel() for p in bucket]
+        group.all_reduce(flat, op="avg")
+        for p, piece in zip(bucket, flat.split(sizes), strict=True):
+            p.grad.copy_(piece.view_as(p))
+
+
+check("bucket_gradients", bucket_gradients)

@@ -1,0 +1,15 @@
+from playground.check import check
+
+
+def communication_ratio(trace):
+    """(Time in which at least one communication span is open) / (time of the step).
+
+    Each of trace.spans has a kind ("compute", "communication" or "waiting"), a start and an end
+    (s), and they stand in the order in which they ended. Spans overlap. The step lasts from the
+    first start to the last end of all of them.
+    """
+    spans = [span for span in trace.spans if span.kind == "communication"]
+    raise NotImplementedError
+
+
+check("communication_ratio", communication_ratio)

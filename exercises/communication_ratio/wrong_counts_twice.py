@@ -1,0 +1,13 @@
+# says: two all-reduces at once: .*spans that overlap are counted more than once
+# All durations are added up.
+from playground.check import check
+
+
+def communication_ratio(trace):
+    spans = [span for span in trace.spans if span.kind == "communication"]
+    total = sum(span.end - span.start for span in spans)
+    first, last = min(s.start for s in trace.spans), max(s.end for s in trace.spans)
+    return total / (last - first)
+
+
+check("communication_ratio", communication_ratio)

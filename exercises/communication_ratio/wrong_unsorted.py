@@ -1,0 +1,16 @@
+# says: sort by start
+# Spans are taken in the order in which they ended.
+from playground.check import check
+
+
+def communication_ratio(trace):
+    spans = [span for span in trace.spans if span.kind == "communication"]
+    total, until = 0.0, float("-inf")
+    for span in spans:
+        total += max(0.0, span.end - max(span.start, until))
+        until = max(until, span.end)
+    first, last = min(s.start for s in trace.spans), max(s.end for s in trace.spans)
+    return total / (last - first)
+
+
+check("communication_ratio", communication_ratio)

@@ -1,0 +1,16 @@
+# says: waiting is counted too
+# Everything that is not compute counts.
+from playground.check import check
+
+
+def communication_ratio(trace):
+    spans = [span for span in trace.spans if span.kind != "compute"]
+    total, until = 0.0, float("-inf")
+    for span in sorted(spans, key=lambda span: span.start):
+        total += max(0.0, span.end - max(span.start, until))
+        until = max(until, span.end)
+    first, last = min(s.start for s in trace.spans), max(s.end for s in trace.spans)
+    return total / (last - first)
+
+
+check("communication_ratio", communication_ratio)

@@ -1,0 +1,27 @@
+import torch
+
+from playground.check import check
+
+
+def shift_and_sum(group, x):
+    """x[n] of each rank → what the rank before has, x[n]; and on rank 0 the sum of all x[n].
+
+    This program waits for ever, in two places. Find both. It may send n numbers from rank 0 and
+    2n from every other rank, by messages.
+    """
+    after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    shifted = torch.empty_like(x)
+    group.send(x, after)
+    group.receive(shifted, before)
+
+    if group.rank > 0:
+        group.send(x, 0)
+        group.barrier()  # the sum is ready
+        return shifted, None
+    total, incoming = x.clone(), torch.empty_like(x)
+    for other in range(1, group.size):
+        total += group.receive(incoming, other)
+    return shifted, total
+
+
+check("find_the_deadlock", shift_and_sum)

@@ -1,0 +1,17 @@
+from playground.check import check
+
+
+def share(module, group):
+    """Rank 0's parameters and buffers, on every rank. Each rank's module has numbers of its own."""
+    raise NotImplementedError
+
+
+def average(module, group):
+    """dW[...]{partial over ranks} → dW[...] = Σ over ranks / N, for each parameter that has one.
+
+    group.broadcast(x, source) and group.all_reduce(x, op) work in place; op is "sum" or "avg".
+    """
+    raise NotImplementedError
+
+
+check("manual_ddp", share, average)

@@ -1,0 +1,16 @@
+# says: the gradient of 0.weight on rank 0 is rank 0's alone
+# It averages the parameters, and not their gradients.
+from playground.check import check
+
+
+def share(module, group):
+    for tensor in [*module.parameters(), *module.buffers()]:
+        group.broadcast(tensor.data)
+
+
+def average(module, group):
+    for parameter in module.parameters():
+        group.all_reduce(parameter.data, op="avg")
+
+
+check("manual_ddp", share, average)

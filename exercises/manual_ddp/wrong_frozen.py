@@ -1,0 +1,16 @@
+# says: rank \d raised TypeError: .*NoneType
+# A frozen parameter has no gradient to average.
+from playground.check import check
+
+
+def share(module, group):
+    for tensor in [*module.parameters(), *module.buffers()]:
+        group.broadcast(tensor.data)
+
+
+def average(module, group):
+    for parameter in module.parameters():
+        group.all_reduce(parameter.grad, op="avg")
+
+
+check("manual_ddp", share, average)

@@ -1,0 +1,18 @@
+from playground.check import check
+
+
+def backward(group, module, loss):
+    handles = []
+
+    def hook(parameter):
+        handles.append(group.all_reduce(parameter.grad, op="avg", async_op=True))
+
+    hooks = [p.register_post_accumulate_grad_hook(hook) for p in module.parameters()]
+    loss.backward()
+    for handle in handles:
+        handle.wait()
+    for registered in hooks:
+        registered.remove()
+
+
+check("overlap_with_handles", backward)

@@ -1,0 +1,21 @@
+# says: was read before wait\(\), when its numbers
+# The gradient is replaced by a copy of what has not come yet.
+from playground.check import check
+
+
+def backward(group, module, loss):
+    handles = []
+
+    def hook(parameter):
+        handles.append(group.all_reduce(parameter.grad, async_op=True))
+        parameter.grad = parameter.grad / group.size
+
+    hooks = [p.register_post_accumulate_grad_hook(hook) for p in module.parameters()]
+    loss.backward()
+    for handle in handles:
+        handle.wait()
+    for registered in hooks:
+        registered.remove()
+
+
+check("overlap_with_handles", backward)

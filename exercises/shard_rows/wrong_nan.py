@@ -1,0 +1,19 @@
+# says: the loss of a rank without rows is nan
+# A rank without rows makes the mean nan.
+import torch
+
+from playground.check import check
+
+
+def shard_rows(n, rank, ranks):
+    return n * rank // ranks, n * (rank + 1) // ranks
+
+
+def weighted_mean(group, loss, rows):
+    total = loss * rows
+    both = torch.tensor([total, rows], dtype=torch.float64)
+    total, rows = group.all_reduce(both).tolist()
+    return total / rows
+
+
+check("shard_rows", shard_rows, weighted_mean)
