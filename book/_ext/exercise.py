@@ -9,6 +9,9 @@
     The answer, in Markdown.
     :::
 
+    ```{progress}
+    ```
+
 All of it is folded, works without scripts, and is open in print.
 """
 
@@ -22,7 +25,7 @@ from docutils.parsers.rst import directives
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from playground.check import FOLDER
+from playground.check import FOLDER, names
 
 
 def folded(kind: str, summary: str, inside: list[nodes.Node]) -> list[nodes.Node]:
@@ -82,7 +85,26 @@ class Question(SphinxDirective):
         return folded("question", self.arguments[0], inside)
 
 
+PROGRESS = """\
+<div class="exercise-progress" data-exercises="{names}" hidden>
+  <label>Exercises: <meter min="0" max="{count}" value="0"></meter></label>
+  <span class="exercise-count" role="status"></span>
+  <button type="button" class="exercise-export">Save as a file</button>
+  <button type="button" class="exercise-erase">Erase</button>
+</div>
+"""
+
+
+class Progress(SphinxDirective):
+    """How many exercises this browser has seen solved; nothing without scripts."""
+
+    def run(self) -> list[nodes.Node]:
+        html = PROGRESS.format(names=" ".join(names()), count=len(names()))
+        return [nodes.raw("", html, format="html")]
+
+
 def setup(app: Sphinx) -> dict:
     app.add_directive("solution", Solution)
     app.add_directive("question", Question)
+    app.add_directive("progress", Progress)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

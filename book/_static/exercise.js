@@ -3,6 +3,7 @@
 (() => {
 
 const PLACE = "solved exercises";
+const box = document.querySelector(".exercise-progress"); // on the landing page
 
 function solved() {
   try {
@@ -25,16 +26,15 @@ function noteVerdicts() {
   for (const verdict of document.querySelectorAll(".live-output [data-passed='true']:not(.noted)")) {
     verdict.classList.add("noted");
     keep({ ...solved(), [verdict.dataset.exercise]: new Date().toISOString().slice(0, 10) });
+    if (box) showProgress();
   }
 }
 
-function showProgress(box) {
+function showProgress() {
   const all = box.dataset.exercises.split(" ");
   const done = all.filter((name) => name in solved());
   box.querySelector("meter").value = done.length;
   box.querySelector(".exercise-count").textContent = `${done.length} of ${all.length} solved`;
-  for (const link of box.querySelectorAll("[data-exercise]"))
-    link.classList.toggle("solved", done.includes(link.dataset.exercise));
 }
 
 function exportProgress() {
@@ -45,14 +45,14 @@ function exportProgress() {
   URL.revokeObjectURL(link.href);
 }
 
-const box = document.querySelector(".exercise-progress");
 if (box) {
-  showProgress(box);
+  window.addEventListener("storage", () => showProgress()); // solved in another tab
+  showProgress();
   box.hidden = false;
   box.querySelector(".exercise-export").onclick = exportProgress;
   box.querySelector(".exercise-erase").onclick = () => {
     keep({});
-    showProgress(box);
+    showProgress();
   };
 }
 noteVerdicts();

@@ -7,7 +7,7 @@ import pytest
 from live_page import LivePage
 from serving import Server
 
-from playground.check import FOLDER
+from playground.check import FOLDER, names
 
 STARTER, WRONG = 1, 2  # cells of the page
 
@@ -65,3 +65,18 @@ def test_a_question_folds_and_is_open_in_print(page: LivePage) -> None:
     card.locator("summary").press("Enter")
     page.page.emulate_media(media="print")
     assert card.evaluate("card => card.getBoundingClientRect().height") > 60
+
+
+def test_progress_is_shown_saved_as_a_file_and_erased(page: LivePage) -> None:
+    page.page.evaluate(
+        "localStorage.setItem('solved exercises', '{\"ring_all_reduce\": \"2026\"}')"
+    )
+    page.open("solving.html")
+    box = page.page.locator(".exercise-progress")
+    assert box.locator(".exercise-count").inner_text() == f"1 of {len(names())} solved"
+    with page.page.expect_download() as download:
+        box.get_by_role("button", name="Save as a file").click()
+    assert json.loads(download.value.path().read_text()) == {"ring_all_reduce": "2026"}
+    box.get_by_role("button", name="Erase").click()
+    assert box.locator(".exercise-count").inner_text().startswith("0 of")
+    assert solved(page) == {}
