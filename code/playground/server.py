@@ -16,78 +16,23 @@ import sys
 import tempfile
 import threading
 import webbrowser
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
-from urllib.parse import parse_qsl, quote, urlencode
+from typing import Any
 
 from jinja2 import DictLoader, Environment
-from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_server.auth.identity import PasswordIdentityProvider, User
-from jupyter_server.base.handlers import JupyterHandler
 from jupyter_server.serverapp import ServerApp
-from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
-from jupyter_server.services.sessions.handlers import SessionRootHandler
-from tornado import web
 from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from traitlets.config import Config
 
+from playground.kernels import BookChannels, BookSessions, FewKernels, OwnKernel
+from playground.limits import GB, MB, Limits, memory_of_machine
+from playground.pages import HEADERS, PAGES, BookPages
+
 HOST = "127.0.0.1"
-# In place of Jupyter's, which load public files and hold the token.
-PAGES = {
-    "login.html": """<!doctype html><html lang="en"><title>Open the book</title>
-<body style="font: 1.1em/1.5 system-ui; max-width: 34em; margin: 4em auto; padding: 0 1em">
-<h1>Open the book</h1><p>The cells of this book run on this computer, so the server asks who you
-are. Open the address that it printed when it started, or paste the token from it here.</p>
-<form method="post" action="/login?next={{ next }}">{{ xsrf_form_html() | safe }}
-<label>Token <input type="password" name="password" autofocus></label> <button>Open</button></form>
-<p role="alert">{{ message.error if message }}</p></body></html>""",
-    "error.html": """<!doctype html><html lang="en"><title>{{ status_code }}</title>
-<h1>{{ status_code }} {{ status_message }}</h1><p><a href="/">To the book</a></p></html>""",
-}
-
-
-class BookPages(JupyterHandler, web.StaticFileHandler):
-    """The files of the built book, for a reader who is logged in."""
-
-    @web.authenticated
-    def head(self, path: str) -> Any:  # type: ignore[override]
-        return self.get(path, include_body=False)
-
-    @web.authenticated
-    async def get(  # type: ignore[override]
-        self, path: str, include_body: bool = True
-    ) -> None:
-        # Tornado keeps `..` and symlinks inside the folder; hidden files and odd names end here.
-        *folders, name = path.split("/")
-        odd = any(part.startswith(".") or set(part) & {"\0", "\\"} for part in (*folders, name))
-        if odd or "" in folders:
-            raise web.HTTPError(404)
-        if {"token", "ticket"} & self.request.query_arguments.keys():
-            # The cookie is set by now: keep the secret out of history, bookmarks and copied links.
-            query = parse_qsl(self.request.query, keep_blank_values=True)
-            rest = urlencode([(key, v) for key, v in query if key not in ("token", "ticket")])
-            return self.redirect("/" + quote(path) + ("?" + rest if rest else ""))
-        _ = self.xsrf_token  # asking sets the cookie that the page's POSTs must send back
-        await super().get(path, include_body)
-
-    def get_content_type(self) -> str:
-        kind = super().get_content_type()
-        return f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
-
-    def get_cache_time(self, *args: Any) -> int:
-        return 0
-
-    def set_extra_headers(self, path: str) -> None:
-        # Ask again each time (a 304 costs little on one machine), so that a rebuild shows at once.
-        self.set_header("Cache-Control", "no-cache")
-
-    def compute_etag(self) -> str:
-        # Tornado's is a hash kept for the life of the server: a rebuilt page would look unchanged.
-        stat = os.stat(self.absolute_path or "")
-        return f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'
 
 
 class BookLogin(PasswordIdentityProvider):
@@ -110,55 +55,6 @@ class BookLogin(PasswordIdentityProvider):
             self.ticket = ""
             return self.generate_anonymous_user(handler)
         return await super().get_user_token(handler)
-
-
-class OwnKernel(KernelSpecManager):
-    """Only `python3`, and only of this interpreter, whatever kernels the user has installed.
-
-    It warms up as it starts, so that a reader's first run does not wait for torch twice.
-    """
-
-    def _kernel_dirs_default(self) -> list[str]:
-        return []
-
-    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
-        spec = super().get_kernel_spec(kernel_name)
-        spec.argv.append("--IPKernelApp.exec_lines=__import__('playground.warm')")
-        return spec
-
-
-class FewKernels(AsyncMappingKernelManager):
-    """At most `limit` kernels at a time: each holds torch in memory, and may start ranks."""
-
-    limit = 8
-    starting = 0  # kernels that were asked for and that Jupyter does not list yet
-
-    def make_sure_of_room(self) -> None:
-        if len(self.list_kernel_ids()) + self.starting >= self.limit:
-            raise web.HTTPError(
-                503,
-                f"This server runs {self.limit} kernels at a time, and all are in use. Close a "
-                "page of the book whose cells you ran, then press Run again.",
-            )
-
-    async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]
-        self.make_sure_of_room()
-        self.starting += 1
-        try:
-            return await super().start_kernel(**kwargs)
-        finally:
-            self.starting -= 1
-
-
-class BookSessions(SessionRootHandler):
-    """Jupyter's, which would call a server that is full an internal error."""
-
-    kernel_manager: FewKernels
-
-    @web.authenticated
-    async def post(self) -> None:
-        self.kernel_manager.make_sure_of_room()
-        await cast(Awaitable[None], super().post())
 
 
 class BookServer(ServerApp):
@@ -223,7 +119,12 @@ class BookServer(ServerApp):
 
 
 def make_server(
-    html: Path, sockets: list[socket.socket], browser: bool, kernels: int, home: Path
+    html: Path,
+    sockets: list[socket.socket],
+    browser: bool,
+    kernels: int,
+    limits: Limits,
+    home: Path,
 ) -> BookServer:
     """Every setting is here: nothing comes from the user's configuration.
 
@@ -242,10 +143,13 @@ def make_server(
             "cull_idle_timeout": 20 * 60,
             "cull_interval": 60,
             "transport_encryption": "auto",
+            "buffer_offline_messages": False,  # what prints for ever would fill our memory
         },
+        KernelRestarter={"time_to_dead": 1.0},  # seconds until a dead kernel is noticed
         KernelManager={"shutdown_wait_time": 3.0},
         GatewayClient={"url": ""},
     )
+    OwnKernel.limits = BookChannels.limits = limits
     server = BookServer.instance(
         config=config,
         log_level="WARN",
@@ -262,10 +166,11 @@ def make_server(
         root_dir=str(home / "kernels"),
         kernel_spec_manager_class=OwnKernel,
         kernel_manager_class=FewKernels,
+        kernel_websocket_connection_class=BookChannels,
         identity_provider_class=BookLogin,
         extra_log_scrub_param_keys=["ticket"],
         tornado_settings={
-            "headers": {"Referrer-Policy": "same-origin"},
+            "headers": HEADERS,
             "ws_ping_interval": 0,  # on one machine a lost page closes its socket
             "jinja2_env": Environment(loader=DictLoader(PAGES), autoescape=True),
         },
@@ -273,6 +178,7 @@ def make_server(
     server.html, server.sockets = html, sockets
     server.initialize(argv=[], find_extensions=False)
     server.kernel_manager.limit = kernels
+    server.kernel_manager.start_watch(limits)
     return server
 
 
@@ -289,6 +195,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--html", type=Path, default=Path("_build/html"), help="the built book")
     parser.add_argument("--port", default="8123", help="0 takes any free port")
     parser.add_argument("--kernels", type=int, default=8, help="how many may run at a time")
+    limit = parser.add_argument_group("limits", "what ends a kernel, or stops a run").add_argument
+    usual = Limits(memory=0.75 * memory_of_machine())
+    limit("--memory", type=float, default=usual.memory / GB, help="GB, of all kernels together")
+    limit("--processes", type=int, default=usual.processes, help="of one kernel, with its ranks")
+    limit("--cpu", type=float, default=usual.cpu, help="seconds of one run, over all processes")
+    limit("--text", type=float, default=usual.text / MB, help="MB that one run may print")
     parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
     args = parser.parse_args(argv)
 
@@ -296,6 +208,10 @@ def main(argv: list[str] | None = None) -> None:
         parser.exit(2, f"port {args.port!r} is not a number from 0 to 65535\n")
     if args.kernels < 1:
         parser.exit(2, f"--kernels {args.kernels}: a live cell needs 1 kernel or more\n")
+    for name in ("memory", "processes", "cpu", "text"):
+        if getattr(args, name) <= 0:
+            parser.exit(2, f"--{name} {getattr(args, name):g}: give more than 0\n")
+    limits = Limits(args.memory * GB, args.processes, args.cpu, args.text * MB)
     html = args.html.resolve()
     if not (html / "index.html").is_file():
         parser.exit(1, f"no built book at {args.html}: run make book\n")
@@ -307,7 +223,7 @@ def main(argv: list[str] | None = None) -> None:
 
     on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
-        make_server(html, sockets, args.browser, args.kernels, Path(home)).start()
+        make_server(html, sockets, args.browser, args.kernels, limits, Path(home)).start()
 
 
 if __name__ == "__main__":

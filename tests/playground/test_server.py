@@ -7,18 +7,15 @@ import shutil
 import signal
 import socket
 import sys
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 import websocket
 from serving import Server, running_server
-
-from playground.server import main
+from visitor import Browser, Kernel, Reply, gone, logged_in, open_channels, refused, within
 
 PAGE = "<!doctype html><html data-content_root='../'><title>Data parallelism</title>SECRET PAGE"
 EVIL = {"Origin": "http://evil.example"}
@@ -53,54 +50,6 @@ def server(html: Path) -> Iterator[Server]:
         yield server
 
 
-Reply = tuple[int, dict[str, str], str]
-
-
-class Browser:
-    """What of a browser matters here: it keeps cookies, and a page can send the XSRF token back.
-
-    Paths go out exactly as given; `http.client` does not tidy them.
-    """
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.cookies: dict[str, str] = {}
-
-    def ask(
-        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> Reply:
-        sent = {"Cookie": self.cookie_header} | (headers or {})
-        data = None if body is None else json.dumps(body)
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
-        with closing(connection):
-            connection.request(method, path, data, sent)
-            reply = connection.getresponse()
-            for cookie in reply.headers.get_all("Set-Cookie") or []:
-                name, value = cookie.split(";")[0].split("=", 1)
-                self.cookies[name] = value
-            return reply.status, dict(reply.headers), reply.read().decode()
-
-    def get(self, path: str, headers: dict[str, str] | None = None) -> Reply:
-        return self.ask("GET", path, headers=headers)
-
-    def api(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """A request of the page's own script."""
-        headers = {"X-XSRFToken": self.cookies["_xsrf"], "Origin": self.server.url}
-        status, _, text = self.ask(method, path, body, headers)
-        return status, json.loads(text) if text else None
-
-    @property
-    def cookie_header(self) -> str:
-        return "; ".join(f"{name}={value}" for name, value in self.cookies.items())
-
-
-def logged_in(server: Server) -> Browser:
-    browser = Browser(server)
-    assert browser.get(f"/?token={server.token}")[0] == 302
-    assert browser.get("/")[0] == 200
-    return browser
-
-
 @pytest.fixture(scope="module")
 def reader(server: Server) -> Browser:
     return logged_in(server)
@@ -111,95 +60,11 @@ def stranger(server: Server) -> Browser:
     return Browser(server)
 
 
-class Kernel:
-    """A session as the page holds it: made through REST, spoken to through the WebSocket."""
-
-    def __init__(self, browser: Browser) -> None:
-        self.browser = browser
-        path = f"data_parallelism-{uuid.uuid4().hex}"
-        kernel = {"name": "python3"}
-        body = {"path": path, "name": path, "type": "notebook", "kernel": kernel}
-        status, self.session = browser.api("POST", "/api/sessions", body)
-        assert status == 201, self.session
-        self.id: str = self.session["kernel"]["id"]
-        self.socket = self.connect()
-
-    def connect(self) -> websocket.WebSocket:
-        return open_channels(self.browser, self.id, {"Origin": self.browser.server.url})
-
-    def send(self, code: str) -> str:
-        name = uuid.uuid4().hex
-        header = {"msg_id": name, "msg_type": "execute_request", "session": name, "version": "5.3"}
-        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
-        message = {"header": header, "content": content, "parent_header": {}, "metadata": {}}
-        self.socket.send(json.dumps(message | {"channel": "shell", "buffers": []}))
-        return name
-
-    def wait(self, name: str) -> dict[str, str]:
-        """What the cell printed, and its reply's status."""
-        said = {"stdout": "", "stderr": "", "status": ""}
-        idle = False
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and not (idle and said["status"]):
-            message = json.loads(self.socket.recv())
-            if message["parent_header"].get("msg_id") != name:
-                continue
-            content, kind = message["content"], message["header"]["msg_type"]
-            if kind == "stream":
-                said[content["name"]] += content["text"]
-            elif kind == "execute_reply":
-                said["status"] = content.get("ename") or content["status"]
-            elif kind == "status":
-                idle = content["execution_state"] == "idle"
-        return said
-
-    def wait_for_output(self, pattern: str) -> str:
-        text = ""
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline:
-            message = json.loads(self.socket.recv())
-            if message["header"]["msg_type"] == "stream":
-                text += message["content"]["text"]
-            if found := re.search(pattern, text):
-                return found[1]
-        raise TimeoutError(text)
-
-    def run(self, code: str) -> str:
-        said = self.wait(self.send(code))
-        assert said["status"] == "ok", said
-        return said["stdout"].strip()
-
-
-def open_channels(browser: Browser, kernel: str, headers: dict[str, str]) -> websocket.WebSocket:
-    return websocket.create_connection(
-        f"ws://127.0.0.1:{browser.server.port}/api/kernels/{kernel}/channels?session_id={uuid.uuid4()}",
-        header=[f"{name}: {value}" for name, value in headers.items()],
-        cookie=browser.cookie_header,
-        suppress_origin=True,
-        timeout=20,
-    )
-
-
 @pytest.fixture(scope="module")
 def kernel(reader: Browser) -> Iterator[Kernel]:
     kernel = Kernel(reader)
     yield kernel
     kernel.socket.close()
-
-
-def within(seconds: float, done: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return done()
-
-
-def gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"  # dead, and its new parent has not asked yet
 
 
 # --- pages ---------------------------------------------------------------------------------------
@@ -230,7 +95,12 @@ def test_files_have_their_type_and_the_headers_that_confine_them(
     assert headers["Content-Type"] == kind
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Referrer-Policy"] == "same-origin"
-    assert "frame-ancestors 'self'" in headers["Content-Security-Policy"]
+    policy = headers["Content-Security-Policy"]
+    assert "frame-ancestors 'none'" in policy
+    assert "default-src 'none'" in policy
+    assert "script-src 'self'" in policy
+    assert "eval" not in policy
+    assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
     assert headers["Cache-Control"] == "no-cache"
     assert "Access-Control-Allow-Origin" not in headers
 
@@ -605,15 +475,6 @@ def test_kernels_do_not_outlive_a_server_that_was_killed(html: Path) -> None:
     shutil.rmtree(home)
 
 
-def refused(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int | str | None, str]:
-    """Exit status and message of a server that cannot start."""
-    with pytest.raises(SystemExit) as end:
-        main(["--no-browser", *options])
-    out, err = capsys.readouterr()
-    assert out == ""
-    return end.value.code, err
-
-
 def test_a_taken_port_is_said_in_one_line(html: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
@@ -639,9 +500,8 @@ def test_a_bad_port_is_said_in_one_line(
 def test_a_server_without_kernels_is_refused_in_one_line(
     html: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["--html", str(html), "--kernels", "0"])
-    assert capsys.readouterr().err == "--kernels 0: a live cell needs 1 kernel or more\n"
+    said = refused(capsys, "--html", str(html), "--kernels", "0")
+    assert said == (2, "--kernels 0: a live cell needs 1 kernel or more\n")
 
 
 def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path: Path) -> None:

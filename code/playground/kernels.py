@@ -1,0 +1,152 @@
+"""The kernels of the book's server: which there are, how many, and what ends them."""
+
+from collections.abc import Awaitable
+from typing import Any, cast
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
+from jupyter_server.services.sessions.handlers import SessionRootHandler
+from tornado import web
+from tornado.ioloop import IOLoop, PeriodicCallback
+
+from playground.limits import Limits, Watch, memory_of_machine
+
+LOOK = 250  # ms between two looks at the kernels
+
+
+class OwnKernel(KernelSpecManager):
+    """Only `python3`, and only of this interpreter, whatever kernels the user has installed.
+
+    It confines itself and then warms up as it starts, so that a reader's first run does not wait
+    for torch twice.
+    """
+
+    limits = Limits(memory=memory_of_machine())
+
+    def _kernel_dirs_default(self) -> list[str]:
+        return []
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        spec = super().get_kernel_spec(kernel_name)
+        most = f"{self.limits.processes}, {int(self.limits.memory)}"
+        confine = f"__import__('playground.confine', fromlist=['confine']).confine({most})"
+        for line in (confine, "__import__('playground.warm')"):
+            spec.argv.append(f"--IPKernelApp.exec_lines={line}")
+        return spec
+
+
+class FewKernels(AsyncMappingKernelManager):
+    """At most `limit` kernels at a time: each holds torch in memory, and may start ranks.
+
+    They are watched: one that takes too much ends, and the server starts an empty one in its place.
+    """
+
+    limit = 8
+    starting = 0  # kernels that were asked for and that Jupyter does not list yet
+    watch: Watch
+
+    def start_watch(self, limits: Limits) -> None:
+        self.watch = Watch(limits)
+        self.endings: dict[str, tuple[int, str]] = {}  # kernel → its process, why we ended that
+        PeriodicCallback(self.look, LOOK).start()
+
+    def look(self) -> None:
+        """End the kernels that are past a limit."""
+        by_process = {}
+        for name in self.list_kernel_ids():
+            kernel = self.get_kernel(name)
+            pid = getattr(kernel.provisioner, "pid", None)
+            if pid and self.endings.get(name, (0,))[0] != pid:
+                by_process[pid] = (name, getattr(kernel, "execution_state", "") == "busy")
+        if not by_process:
+            return
+        ends = self.watch.look({pid: is_busy for pid, (_, is_busy) in by_process.items()})
+        for pid, why in ends.items():
+            name = by_process[pid][0]
+            self.endings[name] = (pid, f"This kernel was ended: it {why}.")
+            self.log.warning("kernel %s was ended: it %s", name, why)
+            self.watch.end(pid)
+
+    def run_begins(self, name: str) -> None:
+        """A look may miss the pause between two runs; their time must not be added up."""
+        self.watch.cpu_before.pop(getattr(self.get_kernel(name).provisioner, "pid", 0), None)
+
+    def why_ended(self, name: str) -> str | None:
+        """What to tell the reader of a kernel that has just ended, if it was we who ended it."""
+        pid, why = self.endings.get(name, (None, ""))
+        return why if pid == getattr(self.get_kernel(name).provisioner, "pid", None) else None
+
+    def make_sure_of_room(self) -> None:
+        if len(self.list_kernel_ids()) + self.starting >= self.limit:
+            raise web.HTTPError(
+                503,
+                f"This server runs {self.limit} kernels at a time, and all are in use. Close a "
+                "page of the book whose cells you ran, then press Run again.",
+            )
+
+    async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]
+        self.make_sure_of_room()
+        self.starting += 1
+        try:
+            return await super().start_kernel(**kwargs)
+        finally:
+            self.starting -= 1
+
+
+class BookSessions(SessionRootHandler):
+    """Jupyter's, which would call a server that is full an internal error."""
+
+    kernel_manager: FewKernels
+
+    @web.authenticated
+    async def post(self) -> None:
+        self.kernel_manager.make_sure_of_room()
+        await cast(Awaitable[None], super().post())
+
+
+class BookChannels(ZMQChannelsWebsocketConnection):
+    """What a page and its kernel say to each other; a run that never stops printing is stopped.
+
+    Jupyter limits the rate of output and not its amount, and goes on when the rate falls.
+    """
+
+    limits = OwnKernel.limits
+    run: Any = None  # the header of the message that asked for the run
+    text = shown = 0  # bytes that it has put out
+    is_cut = False
+
+    def _limit_rate(self, channel: str, msg: dict[str, Any], msg_list: list[Any]) -> bool:
+        """Is this message to be dropped?"""
+        if channel != "iopub":
+            return False
+        msg["header"] = self.get_part("header", msg["header"], msg_list)
+        kind = msg["header"]["msg_type"]
+        if kind == "execute_input":
+            msg["parent_header"] = self.get_part("parent_header", msg["parent_header"], msg_list)
+            self.run, self.text, self.shown, self.is_cut = msg["parent_header"], 0, 0, False
+            cast(FewKernels, self.multi_kernel_manager).run_begins(self.kernel_id)
+        elif kind == "stream":
+            self.text += sum(map(len, msg_list))
+        elif kind in ("display_data", "update_display_data", "execute_result", "comm_msg"):
+            self.shown += sum(map(len, msg_list))
+        else:
+            return False
+        if not self.is_cut and (self.text > self.limits.text or self.shown > self.limits.shown):
+            self.is_cut = True
+            what, most = "printed", self.limits.text
+            if self.text <= most:
+                what, most = "showed", self.limits.shown
+            self.write_stderr(
+                f"\nThis run was stopped: it {what} more than {most / 1e6:g} MB.", self.run
+            )
+            interrupt = self.multi_kernel_manager.interrupt_kernel
+            IOLoop.current().add_callback(interrupt, self.kernel_id)
+        return self.is_cut
+
+    def on_kernel_restarted(self) -> None:
+        """The kernel's process has ended. If we ended it, the run's output says why."""
+        why = cast(FewKernels, self.multi_kernel_manager).why_ended(self.kernel_id)
+        if why and self.run:
+            self.write_stderr(why, self.run)
+        super().on_kernel_restarted()

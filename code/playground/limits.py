@@ -1,0 +1,148 @@
+"""A watch over the kernels: who takes more than the machine can give is ended, and told why.
+
+It guards against accidents of a reader who runs code on the own machine: a loop that forks, a list
+that grows for ever. A process is of a kernel if it is in the kernel's session or was started by a
+process that is. One that hides from this on purpose is not found.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MB, GB = 1e6, 1e9  # bytes
+
+
+def memory_of_machine() -> float:
+    """Bytes that this machine, or the container that we are in, has free for kernels now."""
+    free = float(psutil.virtual_memory().available)
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroups 2 and 1
+        with contextlib.suppress(OSError, ValueError):
+            free = min(free, float(Path("/sys/fs/cgroup", name).read_text()))
+    return free
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What kernels may use, each with the ranks that it starts."""
+
+    memory: float  # bytes, of all kernels together
+    processes: int = 200
+    cpu: float = 2 * 3600.0  # seconds of one run, summed over processes
+    text: float = 1e6  # bytes that one run may print; a page with more of it becomes slow
+    shown: float = 20e6  # bytes of pictures and the like
+
+
+class Families:
+    """The processes of each kernel. A kernel is named by the process id of its first process."""
+
+    def __init__(self) -> None:
+        self.adopted: dict[int, int] = {}  # process in another session → its kernel
+        self.strangers: set[int] = set()  # looked at before
+
+    def look(self, kernels: Iterable[int]) -> dict[int, list[int]]:
+        """The process ids of each kernel, by what the system says now."""
+        families: dict[int, list[int]] = {kernel: [] for kernel in kernels}
+        pids = psutil.pids()
+        self.strangers &= set(pids)
+        self.adopted = {pid: kernel for pid, kernel in self.adopted.items() if pid in set(pids)}
+        session = {}
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                session[pid] = os.getsid(pid)
+        of_kernel = {pid: sid for pid, sid in session.items() if sid in families}
+        for pid in sorted(set(session) - set(of_kernel) - set(self.adopted) - self.strangers):
+            with contextlib.suppress(psutil.Error):
+                parent = psutil.Process(pid).ppid()
+                kernel = of_kernel.get(parent) or self.adopted.get(parent)
+                if kernel:
+                    self.adopted[pid] = kernel
+                else:
+                    self.strangers.add(pid)
+        for pid, kernel in (of_kernel | self.adopted).items():
+            families.get(kernel, []).append(pid)
+        return families
+
+
+def memory_used(pids: Iterable[int], enough: float) -> float:
+    """Bytes in memory. What processes share counts once, if the quick count says `enough`."""
+    quick, exact = 0.0, 0.0
+    processes = []
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            quick += process.memory_info().rss
+            processes.append(process)
+    if quick < enough:
+        return quick
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            info = process.memory_full_info()  # takes milliseconds for each
+            exact += getattr(info, "pss", info.uss)
+    return exact
+
+
+def cpu_used(pids: Iterable[int]) -> float:
+    """Seconds of CPU time, with that of processes that have ended and were waited for."""
+    total = 0.0
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(pid).cpu_times()
+            total += times.user + times.system
+            total += getattr(times, "children_user", 0) + getattr(times, "children_system", 0)
+    return total
+
+
+class Watch:
+    """Looks at all kernels and says which of them must end, and why."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.families = Families()
+        self.cpu_before: dict[int, float] = {}  # kernel → seconds when its run began
+
+    def look(self, kernels: dict[int, bool]) -> dict[int, str]:
+        """`kernels`: process id → does it run a cell. Returns what to tell of those to end."""
+        families = self.families.look(kernels)
+        self.cpu_before = {pid: s for pid, s in self.cpu_before.items() if kernels.get(pid)}
+        ends = {}
+        for kernel, is_busy in kernels.items():
+            pids = families[kernel]
+            if len(pids) > self.limits.processes:
+                ends[kernel] = f"had {len(pids)} processes, and {self.limits.processes} are allowed"
+            elif is_busy:
+                used = cpu_used(pids)
+                if used - self.cpu_before.setdefault(kernel, used) > self.limits.cpu:
+                    ends[kernel] = f"computed for {self.limits.cpu:g} s, summed over its processes"
+        memory = {pid: memory_used(pids, self.limits.memory) for pid, pids in families.items()}
+        if sum(memory.values()) > self.limits.memory:
+            greediest = max(memory, key=lambda kernel: memory[kernel])
+            ends[greediest] = (
+                f"used {memory[greediest] / GB:.1f} GB of memory, and all kernels together may use "
+                f"{self.limits.memory / GB:.1f} GB"
+            )
+        return ends
+
+    def end(self, kernel: int) -> None:
+        """End a kernel and its processes; a loop that forks cannot run ahead of this."""
+        for _ in range(100):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(kernel, signal.SIGKILL)  # all at once: no time to fork between two
+            left = [pid for pid in self.families.look([kernel])[kernel] if not has_ended(pid)]
+            if not left:
+                return
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def has_ended(pid: int) -> bool:
+    """Gone, or dead and not yet waited for."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True

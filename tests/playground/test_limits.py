@@ -1,0 +1,246 @@
+"""What a cell can do by accident, and what the server does about it. All bombs here are small."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import Server, running_server
+from visitor import Browser, Kernel, gone, logged_in, refused, within
+
+from playground.limits import Families, Limits, Watch, memory_used
+
+MB = 1e6
+
+
+@pytest.fixture(scope="module")
+def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    html = tmp_path_factory.mktemp("site")
+    html.joinpath("index.html").write_text("<!doctype html><title>A book</title>")
+    return html
+
+
+@pytest.fixture(scope="module")
+def server(html: Path) -> Iterator[Server]:
+    limits = ("--memory", "3", "--processes", "12", "--cpu", "8", "--text", "0.1")
+    with running_server(html, ("--no-browser", *limits)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def reader(server: Server) -> Browser:
+    return logged_in(server)
+
+
+@pytest.fixture
+def kernel(reader: Browser) -> Iterator[Kernel]:
+    kernel = Kernel(reader)
+    yield kernel
+    kernel.socket.close()
+    reader.api("DELETE", f"/api/sessions/{kernel.session['id']}")
+
+
+def end_of(kernel: Kernel, code: str) -> str:
+    """Run what will be ended, and see that the server answers meanwhile; what the cell was told."""
+    name = kernel.send(code)
+    said = ""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        assert kernel.browser.get("/")[0] == 200
+        message = json.loads(kernel.socket.recv())
+        kind, content = message["header"]["msg_type"], message["content"]
+        if kind == "stream" and message["parent_header"].get("msg_id") == name:
+            said += content["text"]
+        if kind == "status" and content["execution_state"] == "restarting":
+            return said
+    raise TimeoutError(said)
+
+
+def goes_on(reader: Browser) -> None:
+    """A kernel of another page has noticed nothing."""
+    other = Kernel(reader)
+    assert other.run("print(6 * 7)") == "42"
+    other.socket.close()
+    reader.api("DELETE", f"/api/sessions/{other.session['id']}")
+
+
+FORKS = """
+import os, time
+if __name__ == "__main__":
+    print("pid", os.getpid(), flush=True)
+    for _ in range(7):            # 2^7 processes, if nobody stops them
+        os.fork()
+        time.sleep(0.2)
+    time.sleep(20)
+"""
+
+
+def test_a_cell_that_forks_without_end_is_ended_with_all_its_processes(
+    kernel: Kernel, reader: Browser
+) -> None:
+    said = end_of(kernel, FORKS)
+    assert "processes, and 12 are allowed" in said
+    leader = int(said.split()[1])
+    assert within(5, lambda: gone(leader))
+    left = Families().look([leader])[leader]
+    assert within(5, lambda: all(gone(pid) for pid in left))
+    goes_on(reader)
+
+
+def test_a_cell_that_fills_the_memory_is_ended(kernel: Kernel, reader: Browser) -> None:
+    code = "import time\nhog = []\nfor _ in range(40):\n"
+    code += "    hog.append(b'x' * 100_000_000); time.sleep(0.02)"  # 4 GB, if nobody stops it
+    said = end_of(kernel, code)
+    assert "GB of memory, and all kernels together may use 3.0 GB" in said
+    goes_on(reader)
+
+
+def test_a_cell_that_loops_for_ever_is_ended_and_can_be_interrupted_before(
+    kernel: Kernel, reader: Browser
+) -> None:
+    name = kernel.send("print('on', flush=True)\nwhile True: pass")
+    kernel.wait_for_output("(on)")
+    goes_on(reader)
+    assert reader.api("POST", f"/api/kernels/{kernel.id}/interrupt")[0] == 204
+    assert kernel.wait(name)["status"] == "KeyboardInterrupt"
+    assert "computed for 8 s" in end_of(kernel, "while True: pass")
+
+
+def test_time_counts_for_each_run_alone(kernel: Kernel) -> None:
+    """Two runs of 5 s each do not end a kernel that may compute for 8 s."""
+    code = "import time\nwhile time.process_time() - now < 5: pass"
+    for _ in range(2):
+        kernel.run(f"import time; now = time.process_time()\n{code}")
+
+
+def test_a_cell_that_prints_for_ever_is_stopped_and_its_kernel_goes_on(
+    kernel: Kernel, reader: Browser
+) -> None:
+    kernel.run("x = 41")
+    said = kernel.wait(kernel.send("while True: print('again ' * 20)"))
+    assert said["status"] == "KeyboardInterrupt"
+    assert "This run was stopped: it printed more than 0.1 MB." in said["stderr"]
+    assert len(said["stdout"]) < 0.3 * MB
+    assert kernel.run("print(x + 1)") == "42"  # the next run may print again
+
+
+def test_what_is_printed_after_the_cut_does_not_come_however_stubborn_the_loop(
+    kernel: Kernel, reader: Browser
+) -> None:
+    stubborn = """
+for _ in range(30):
+    try:
+        for _ in range(2000):
+            print('again ' * 20)
+    except KeyboardInterrupt:
+        pass
+"""
+    said = kernel.wait(kernel.send(stubborn))
+    assert len(said["stdout"]) < 0.3 * MB
+    goes_on(reader)
+
+
+def test_a_kernel_that_was_ended_comes_back_empty(kernel: Kernel) -> None:
+    kernel.run("x = 1")
+    end_of(kernel, "while True: pass")
+    kernel.socket.close()
+    kernel.socket = kernel.connect()
+    assert kernel.run("print('x' in globals())") == "False"
+
+
+def test_a_kernel_confines_itself(kernel: Kernel) -> None:
+    code = "import resource as r; print([r.getrlimit(w) for w in "
+    code += "(r.RLIMIT_NOFILE, r.RLIMIT_CORE, r.RLIMIT_FSIZE)])"
+    files, core, size = json.loads(kernel.run(code).translate(str.maketrans("()", "[]")))
+    assert files[0] == files[1] <= 4096
+    assert core == [0, 0]
+    assert size == [3_000_000_000] * 2
+    assert kernel.run("print(open('/proc/self/oom_score_adj').read())") == "700"
+    assert kernel.run("print(sorted(k for k in globals() if 'confine' in k))") == "[]"
+
+
+def test_open_files_end_at_their_limit_and_not_at_the_machines(kernel: Kernel) -> None:
+    said = kernel.wait(kernel.send("files = [open('/dev/null') for _ in range(5000)]"))
+    assert said["status"] == "OSError"
+    assert kernel.run("files = None; print('on')") == "on"
+
+
+# --- whose process is it -------------------------------------------------------------------------
+
+CHILDREN = """
+import subprocess, sys, time
+own = subprocess.Popen(["sleep", "20"], start_new_session=True)
+same = subprocess.Popen(["sleep", "20"])
+print(own.pid, same.pid, flush=True)
+time.sleep(20)
+"""
+
+
+@pytest.fixture
+def leader() -> Iterator[tuple[int, list[int]]]:
+    """A process as a kernel is one: first of its session, with a child that left the session."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILDREN], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stdout is not None
+    children = [int(pid) for pid in process.stdout.readline().split()]
+    yield process.pid, children
+    Watch(Limits(memory=1)).end(process.pid)
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_child_in_a_session_of_its_own_is_found_and_stays_found(leader) -> None:
+    pid, children = leader
+    families = Families()
+    assert sorted(families.look([pid])[pid]) == sorted([pid, *children])
+    assert sorted(families.look([pid])[pid]) == sorted([pid, *children])
+
+
+def test_the_end_of_a_kernel_ends_those_that_left_its_session(leader) -> None:
+    pid, children = leader
+    watch = Watch(Limits(memory=1e9))
+    watch.families.look([pid])
+    watch.end(pid)
+    assert within(5, lambda: all(gone(child) for child in children))
+
+
+def test_memory_that_is_shared_counts_once() -> None:
+    code = "import os, time; x = b'x' * 200_000_000; [os.fork() for _ in range(2)]; print(flush=1)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; time.sleep(20)"],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for _ in range(4):
+        process.stdout.readline()
+    pids = Families().look([process.pid])[process.pid]
+    assert len(pids) == 4
+    assert 200 * MB < memory_used(pids, enough=1) < 300 * MB
+    assert memory_used(pids, enough=1e12) > 600 * MB
+    Watch(Limits(memory=1)).end(process.pid)
+    process.wait()
+    process.stdout.close()
+
+
+def test_the_greediest_kernel_is_the_one_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = {1: 3e9, 2: 5e9, 3: 1e9}
+    watch = Watch(Limits(memory=8e9))
+    monkeypatch.setattr(watch.families, "look", lambda kernels: {k: [k] for k in kernels})
+    monkeypatch.setattr("playground.limits.memory_used", lambda pids, enough: used[pids[0]])
+    ends = watch.look(dict.fromkeys(used, False))
+    assert list(ends) == [2]
+    assert "used 5.0 GB of memory, and all kernels together may use 8.0 GB" in ends[2]
+    assert watch.look({1: False, 3: False}) == {}
+
+
+@pytest.mark.parametrize("option", ["memory", "processes", "cpu", "text"])
+def test_a_limit_of_nothing_is_refused_in_one_line(
+    html: Path, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "--html", str(html), f"--{option}", "0")
+    assert said == (2, f"--{option} 0: give more than 0\n")
