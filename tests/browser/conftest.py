@@ -38,6 +38,7 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "book" / "_ext", folder / "book" / "_ext")
     shutil.copytree(ROOT / "book" / "_static", folder / "book" / "_static")
     shutil.copy(ROOT / "_config.yml", folder)
+    shutil.copy(ROOT / "book" / "references.bib", folder / "book")
     (folder / "node_modules").symlink_to(ROOT / "node_modules")
     command = [Path(sys.executable).with_name("jupyter-book"), "build", folder]
     build = subprocess.run(command, capture_output=True, text=True, check=False)
