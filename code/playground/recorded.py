@@ -14,6 +14,12 @@ def rows(name: str) -> list[dict[str, Any]]:
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
+def names() -> list[str]:
+    """The recorded runs that are lists of such rows; the others have forms of their own."""
+    found = sorted(path.stem for path in FOLDER.glob("*.json"))
+    return [name for name in found if isinstance(rows(name), list)]
+
+
 def stamp(row: dict[str, Any]) -> str:
     """Where, with what and when a row was measured."""
     env = row["env"]

@@ -38,6 +38,7 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "book" / "_ext", folder / "book" / "_ext")
     shutil.copytree(ROOT / "book" / "_static", folder / "book" / "_static")
     shutil.copy(ROOT / "_config.yml", folder)
+    shutil.copy(ROOT / "book" / "references.bib", folder / "book")
     for name in ("node_modules", "exercises"):
         (folder / name).symlink_to(ROOT / name)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", folder]

@@ -1,0 +1,60 @@
+"""The page of recorded benchmarks leaves no row out, and excuses none without a reason."""
+
+import re
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from playground import performance, recorded
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "book/reference/performance.md").read_text()
+ROWS = [row for name in recorded.names() for row in recorded.rows(name)]
+
+
+def row(id="zero3/shared/mlp/r2", ratio=1.0, high=1.0, ours=1.0):
+    return {"id": id, "ratio": ratio, "ratio_high": high, "ours_s": ours}
+
+
+def test_every_recorded_row_is_in_a_table_of_the_page():
+    names = dict(re.findall(r'^(\w+) = "([^"]*\*)"$', PAGE, re.M))
+    ways = re.search(r"for way in \((.*?)\)\)", PAGE, re.S)
+    assert ways
+    names["messages"] = ",".join(f"all_reduce/{way}/*" for way in re.findall(r"\w+", ways[1]))
+    tables = re.findall(r'performance\.table\("(\w+)"(?:, (\w+))?\)', PAGE)
+    for name in recorded.names():
+        patterns = [names[of] if of else "*" for run, of in tables if run == name]
+        shown = [row["id"] for pattern in patterns for row in performance.chosen(name, pattern)]
+        assert sorted(shown) == sorted(row["id"] for row in recorded.rows(name))
+        assert f'performance.command("{name}")' in PAGE
+
+
+@pytest.mark.parametrize("recorded_row", ROWS, ids=lambda row: row["id"])
+def test_a_row_below_its_aim_has_a_reason(recorded_row):
+    if performance.verdict(recorded_row) != performance.REACHED:
+        assert performance.aim_of(recorded_row)["why"].endswith(".")
+
+
+@pytest.mark.parametrize("aim", performance.AIMS, ids=lambda aim: aim["rows"])
+def test_an_aim_is_about_a_row_that_was_recorded(aim):
+    assert [row for row in ROWS if performance.aim_of(row) is aim]
+
+
+def test_the_verdicts():
+    assert performance.verdict(row(ratio=2.0)) == performance.REACHED
+    assert performance.verdict(row(ratio=1.9, high=2.1)) == performance.INSIDE
+    assert performance.verdict(row(ratio=1.9, high=1.95)) == performance.MISSED
+    assert performance.verdict(row("world/call/r4", ours=0.004)) == performance.REACHED
+    assert performance.verdict(row("world/call/r4", ours=0.006)) == performance.MISSED
+    assert performance.verdict(row("nobody/asked", ratio=0.9, high=0.95)) == performance.MISSED
+
+
+def test_the_command_runs_every_row_of_its_run():
+    from bench import collectives, ddp, launching, zero
+
+    known = [name for part in (launching, collectives, ddp, zero) for name, _ in part.cases()]
+    for name in recorded.names():
+        patterns = performance.command(name).split("'")[1].split(",")
+        chosen = {k for k in known if any(fnmatch(k, pattern) for pattern in patterns)}
+        assert chosen >= {row["id"] for row in recorded.rows(name)}
