@@ -70,10 +70,10 @@ def largest_difference(found: State, expected: State) -> tuple[str, float, float
     return worst
 
 
-def difference(found: State, expected: State, what: str) -> str:
-    """That difference in words; empty where there is none beyond rounding."""
+def difference(found: State, expected: State, what: str, tolerance: float = 1e-9) -> str:
+    """That difference in words; empty where there is none beyond the tolerance."""
     name, a, b, off = largest_difference(found, expected)
-    if not off > 1e-9 * max(1.0, abs(b)):
+    if not off > tolerance * max(1.0, abs(b)):
         return ""
     return f"{name} is {a:.6g}, {what} {b:.6g}: a difference of {off:.2g}"
 
@@ -89,4 +89,15 @@ def check_replicas(states: Sequence[State], when: str, meaning: str = "") -> Non
 
 def times(number: float) -> str:
     """How often something counts, in words."""
-    return "not at all" if abs(number) < 1e-6 else f"{number:.3g} times"
+    words = {0.0: "not at all", 1.0: "once"}
+    return words.get(round(number, 6), f"{number:.3g} times")
+
+
+def name_of(at: int) -> str:
+    """Which number of the network's weights stands at this place of flat[Ψ]."""
+    for name, tensor in network().state_dict().items():
+        if at < tensor.numel():
+            place = torch.unravel_index(torch.tensor(at), tensor.shape)
+            return f"{name}[{', '.join(str(int(i)) for i in place)}]"
+        at -= tensor.numel()
+    raise ValueError(f"at={at}: the network has no such weight")
