@@ -41,4 +41,4 @@ def expect(
 def normal(*shape: int, seed: Sequence[int]) -> torch.Tensor:
     """Random numbers x[shape] in float64, the same for the same seed on every rank."""
     whole = sum(1009**i * (part + 1) for i, part in enumerate(seed)) % 2**31
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(whole), dtype=torch.float64)
+    return torch.randn(shape, generator=torch.Generator().manual_seed(whole), dtype=torch.float64)
