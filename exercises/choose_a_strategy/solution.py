@@ -1,0 +1,13 @@
+from distributed.plan import plan
+from playground.check import check
+
+
+def choose(case):
+    """The simplest strategy of those that fit and take at most 1 % longer than the fastest."""
+    options = plan(case.parameters, case.cluster, case.memory).options
+    fitting = [option for option in options if option.fits]
+    fastest = min(option.step.total for option in fitting)
+    return next(option.name for option in fitting if option.step.total <= 1.01 * fastest)
+
+
+check("choose_a_strategy", choose)

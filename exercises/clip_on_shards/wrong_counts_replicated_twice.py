@@ -1,0 +1,22 @@
+# says: counts what is replicated 2 times
+# Replicated gradients go into the sum over ranks.
+import torch
+
+from playground.check import check
+
+
+def clip(group, shares, replicated, max_norm):
+    """Scale all gradients, in place, so that their norm is at most max_norm; the norm before."""
+    square = group.all_reduce(sum_of_squares([*shares, *replicated]))
+    norm = square.sqrt()
+    factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    for gradient in [*shares, *replicated]:
+        gradient *= factor
+    return norm
+
+
+def sum_of_squares(gradients):
+    return sum((g.square().sum() for g in gradients), torch.zeros((), dtype=torch.float64))
+
+
+check("clip_on_shards", clip)

@@ -1,0 +1,16 @@
+# says: States are taken to be in the weights' dtype
+# States in bf16.
+from playground.check import check
+
+
+def memory(parameters, ranks, stage, weights, optimizer, master):
+    """Bytes that stay on each rank: p + g + master + states, each divided from its stage on."""
+    p = g = {"fp32": 4, "bf16": 2}[weights]
+    states = p * {"sgd": 0, "momentum": 1, "adam": 2}[optimizer] + 4 * master
+    each = states / ranks if stage >= 1 else states
+    each += g / ranks if stage >= 2 else g
+    each += p / ranks if stage >= 3 else p
+    return parameters * each
+
+
+check("memory_on_paper", memory)

@@ -1,0 +1,20 @@
+import torch
+
+from playground.check import check
+
+
+def adam_step(group, w, grad, state, lr, beta1, beta2, eps):
+    """One step of Adam on w[N·s], in place; N divides the length of w.
+
+        grad[N·s]{partial over ranks} → mean g[s] of this rank's share
+        m[s], v[s], w[s] ← Adam's update by g[s]        (torch.optim.Adam is the reference)
+        w[s] of each rank → w[N·s], equal on every rank
+
+    `state` is a dict that is empty before the first step: keep there what this rank needs for the
+    next one, and no more than 2s numbers and the number of the step.
+    """
+    share = w.chunk(group.size)[group.rank]  # a view: writing into it writes into w
+    raise NotImplementedError
+
+
+check("shard_adam", adam_step)

@@ -1,0 +1,22 @@
+# says: All rows count alike, but .* 8 times
+# Nobody divides.
+import torch
+from torch.nn.functional import cross_entropy
+
+from playground.check import check
+
+
+def train(group, model, batches, lr):
+    """Train on shares that differ in size: sum, count, and divide once."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for x, labels in batches:
+        count = group.all_reduce(torch.tensor(len(x)))
+        loss = cross_entropy(model(x), labels, reduction="sum")
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            group.all_reduce(parameter.grad, "sum")
+        optimizer.step()
+
+
+check("silent_bug_1", train)

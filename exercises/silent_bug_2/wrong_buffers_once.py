@@ -1,0 +1,25 @@
+# says: After 3 steps, on rank 1, 1\.running_\w+\[\d\].*save, and evaluate, another model
+# Buffers are equal at the start only.
+import torch
+from torch.nn.functional import cross_entropy
+
+from playground.check import check
+
+
+def train(group, make_model, batches, lr):
+    """Train replicas whose weights and buffers are equal, from the first step to the last."""
+    model = make_model(seed=group.rank)
+    for tensor in [*model.parameters(), *model.buffers()]:
+        group.broadcast(tensor.data)
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for x, labels in batches:
+        loss = cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        for parameter in model.parameters():
+            group.all_reduce(parameter.grad, "avg")
+        optimizer.step()
+    return model
+
+
+check("silent_bug_2", train)

@@ -1,0 +1,26 @@
+# says: in epoch 0 \d+ rows are never read
+# Each rank shuffles in an order of its own, and takes a share of that.
+import torch
+from torch.nn.functional import cross_entropy
+
+from playground.check import check
+
+
+def train(group, model, data, batch, epochs, lr):
+    """Train on batches of all ranks: one order for all of them, and each takes its share."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for epoch in range(epochs):
+        order = torch.randperm(
+            len(data), generator=torch.Generator().manual_seed(100 * epoch + group.rank)
+        )
+        for start in range(0, len(data), batch):
+            x, labels = data[order[start : start + batch][group.rank :: group.size]]
+            loss = cross_entropy(model(x), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            for parameter in model.parameters():
+                group.all_reduce(parameter.grad, "avg")
+            optimizer.step()
+
+
+check("silent_bug_3", train)

@@ -1,0 +1,24 @@
+# says: The rows are right\. After 2 epochs
+# Gradients are summed now.
+import torch
+from torch.nn.functional import cross_entropy
+
+from playground.check import check
+
+
+def train(group, model, data, batch, epochs, lr):
+    """Train on batches of all ranks: one order for all of them, and each takes its share."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for epoch in range(epochs):
+        order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))
+        for start in range(0, len(data), batch):
+            x, labels = data[order[start : start + batch][group.rank :: group.size]]
+            loss = cross_entropy(model(x), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            for parameter in model.parameters():
+                group.all_reduce(parameter.grad, "sum")
+            optimizer.step()
+
+
+check("silent_bug_3", train)

@@ -1,0 +1,26 @@
+# says: It is not limited at all
+# What was clipped is not used any more.
+import torch
+from torch.nn.functional import cross_entropy
+
+from playground.check import check
+
+
+def train(group, model, batches, lr, max_norm):
+    """Train with clipped gradients: average, wait, clip, step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for x, labels in batches:
+        loss = cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        handles = [
+            group.all_reduce(parameter.grad, "avg", async_op=True)
+            for parameter in model.parameters()
+        ]
+        for handle in handles:
+            handle.wait()
+        optimizer.step()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+
+
+check("silent_bug_4", train)

@@ -1,0 +1,25 @@
+# says: on rank 1, [02]\.\w+\[.*\] is .*: a difference of \S+\.$
+# Only the first handle is waited for.
+import torch
+from torch.nn.functional import cross_entropy
+
+from playground.check import check
+
+
+def train(group, model, batches, lr, max_norm):
+    """Train with clipped gradients: average, wait, clip, step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for x, labels in batches:
+        loss = cross_entropy(model(x), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        handles = [
+            group.all_reduce(parameter.grad, "avg", async_op=True)
+            for parameter in model.parameters()
+        ]
+        handles[0].wait()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+        optimizer.step()
+
+
+check("silent_bug_4", train)

@@ -1,0 +1,22 @@
+# says: sends \d+ numbers in a step, 3 times
+# Every micro-batch is averaged over the ranks, which changes nothing but the bytes.
+import torch
+from torch.nn.functional import cross_entropy
+
+from playground.check import check
+
+
+def train(group, model, steps, lr):
+    """Accumulate over micro-batches: from empty gradients, with one average for each step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    for micro_batches in steps:
+        optimizer.zero_grad()
+        for x, labels in micro_batches:
+            loss = cross_entropy(model(x), labels) / len(micro_batches)
+            loss.backward()
+            for parameter in model.parameters():
+                group.all_reduce(parameter.grad, "avg")
+        optimizer.step()
+
+
+check("silent_bug_5", train)
