@@ -92,3 +92,12 @@ def test_an_error_in_an_answer_is_told_with_its_line(tmp_path):
     assert "takes 1 positional argument" in verdict_of(path).message
     with pytest.raises(ValueError, match="name='star': choose from "):
         check("star", None)
+
+
+def test_each_exercise_stands_on_one_page_with_its_solution():
+    pages = [page.read_text() for page in FOLDER.parent.glob("book/**/exercises.md")]
+    assert len(pages) == 6
+    assert len(names()) >= 20
+    for name in names():
+        (page,) = [text for text in pages if f"exercises/{name}/starter.py" in text]
+        assert page.count(f"```{{solution}} {name}\n") == 1
