@@ -2,14 +2,13 @@
 # The tokens of the other ranks are not counted.
 import contextlib
 
-import torch
 from torch.nn.functional import cross_entropy
 
 from playground.check import check
 
 
 def accumulate(model, micro_batches):
-    tokens = torch.tensor(sum((labels != -100).sum() for _, labels in micro_batches))
+    tokens = sum((labels != -100).sum() for _, labels in micro_batches)
     for number, (x, labels) in enumerate(micro_batches):
         last = number == len(micro_batches) - 1
         with contextlib.nullcontext() if last else model.no_sync():

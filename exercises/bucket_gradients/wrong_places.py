@@ -1,4 +1,4 @@
-# says: not the mean of its own place: gradient \d\[
+# says: has at place \d what belongs to place \d of parameter \d
 # The pieces are handed back in the order of the parameters.
 import torch
 

@@ -1,4 +1,4 @@
-# says: ValueError: .*empty
+# says: A step without communication has the share 0
 # A step without communication is not thought of.
 from playground.check import check
 

@@ -1,4 +1,4 @@
-# says: the gradient of 0.weight on rank 0 is rank 0's alone
+# says: rank 0 has another 0.weight, and only gradients should change
 # It averages the parameters, and not their gradients.
 from playground.check import check
 

@@ -1,4 +1,4 @@
-# says: rank \d raised TypeError: .*NoneType
+# says: 1.bias is frozen and has no gradient
 # A frozen parameter has no gradient to average.
 from playground.check import check
 

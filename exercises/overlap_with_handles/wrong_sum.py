@@ -1,4 +1,4 @@
-# says: gradient of layer 0\[.*should be .*3 times it
+# says: the gradient of layer 0 is the sum, 3 times the mean
 # The gradients are added and not divided.
 from playground.check import check
 

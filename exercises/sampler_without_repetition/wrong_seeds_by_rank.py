@@ -1,4 +1,4 @@
-# says: It must not hang on the rank
+# says: It must not depend on the rank
 # Every rank shuffles by a seed of its own.
 import numpy as np
 

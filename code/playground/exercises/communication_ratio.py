@@ -95,11 +95,18 @@ def told(times: Times) -> str:
 
 
 def check_one(said: str, trace: Trace, answer: Callable[[Trace], Any]) -> None:
-    found = answer(trace)
-    if found is None:
-        raise Wrong("the function returns nothing (None)")
     spans = trace.spans
     communication = [s for s in spans if s.kind == "communication"]
+    try:
+        found = answer(trace)
+    except (ValueError, ZeroDivisionError) as error:
+        if communication:
+            raise
+        raise Wrong(
+            f"{said}{type(error).__name__}: {error}. A step without communication has the share 0"
+        ) from None
+    if found is None:
+        raise Wrong("the function returns nothing (None)")
     lasts = max(s.end for s in spans) - min(s.start for s in spans)
     right = union(communication) / lasts
     if math.isclose(found, right, rel_tol=1e-9, abs_tol=1e-12):

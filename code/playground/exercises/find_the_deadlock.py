@@ -57,10 +57,10 @@ def check(shift_and_sum: Callable[..., Any]) -> str:
                 raise Wrong(f"{said}it ends, but the sum on rank 0 is not whole: {problem}")
         for rank, (_, _, events, handed_over) in enumerate(results):
             if handed_over:
-                used = next(e.name for e in events if e.peer is None and e.numbers)
+                used = [e.name for e in events if e.peer is None and e.numbers] or ["a collective"]
                 raise Wrong(
-                    f"{said}it ends, and is right, but rank {rank} calls {used}: keep to messages, "
-                    "and put them in an order that ends"
+                    f"{said}it ends, and is right, but rank {rank} calls {used[0]}: keep to "
+                    "messages, and put them in an order that ends"
                 )
             sent = sum(e.numbers for e in events if e.name == "send")
             right = n * (1 + (rank > 0))

@@ -136,7 +136,7 @@ def check(backward: Callable[..., Any]) -> str:
             right = expected(ranks, step)
             for rank, steps in enumerate(results):
                 where = f"{ranks} ranks, step {step}, rank {rank}"
-                check_numbers(where, steps[step], right, step)
+                check_numbers(where, steps[step], right, ranks, step)
         for rank, steps in enumerate(results):
             check_order(f"{ranks} ranks: the gradients are right, but rank {rank} ", steps[0])
     return "Right: the first gradients travel while the last are computed, and all have come."
@@ -149,7 +149,9 @@ def expected(ranks: int, step: int) -> list[torch.Tensor]:
     return [p.grad for p in module.parameters() if p.grad is not None]
 
 
-def check_numbers(where: str, found: Step, right: list[torch.Tensor], step: int) -> None:
+def check_numbers(
+    where: str, found: Step, right: list[torch.Tensor], ranks: int, step: int
+) -> None:
     once = sum(grad.numel() for grad in right)
     if found.started == 0:
         raise Wrong(f"{where}: nothing is reduced: there was no all_reduce")
@@ -175,6 +177,10 @@ def check_numbers(where: str, found: Step, right: list[torch.Tensor], step: int)
             raise Wrong(
                 f"{where}: the gradient of layer {number} was read before wait(), when its numbers "
                 "had not come yet (NaN here)"
+            )
+        if grad is not None and torch.allclose(grad, goal * ranks):
+            raise Wrong(
+                f"{where}: the gradient of layer {number} is the sum, {ranks} times the mean"
             )
         compare(f"gradient of layer {number}", grad, goal, 1e-9, f"{where}: ")
 

@@ -49,7 +49,9 @@ def check(ring_reduce_scatter: Callable[..., Any]) -> str:
         for rank, (_, _, events) in enumerate(results):
             sends = [e for e in events if e.name == "send"]
             if used := [e.name for e in events if e.peer is None]:
-                raise Wrong(f"{said}the sums are right, but rank {rank} calls {used[0]}")
+                raise Wrong(
+                    f"{said}the sums are right, but rank {rank} calls {used[0]}: use messages"
+                )
             sent, right = sum(e.numbers for e in sends), (ranks - 1) * s
             if sent != right:
                 raise Wrong(

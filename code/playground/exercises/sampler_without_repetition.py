@@ -13,7 +13,7 @@ from playground.check import Wrong
 HINTS = [
     "First an order of all examples that every rank finds by itself and that is the same for all; "
     "then this rank's share of it.",
-    "The order hangs on seed and epoch alone. Draw it from a generator of your own: the global "
+    "The order depends on seed and epoch alone. Draw it from a generator of your own: the global "
     "random numbers differ between ranks, and others use them.",
     "`order = np.random.default_rng([seed, epoch]).permutation(length)`, and every N-th from the "
     "place `rank` on: `order[rank::ranks]`. Nothing is filled up.",
@@ -29,19 +29,19 @@ def share(answer: Answer, *arguments: int, world: int = 0) -> list[int]:
     np.random.seed(rank)
     torch.manual_seed(rank)
     before = state()
-    found = answer(*arguments)
+    answered = answer(*arguments)
     said = f"length={arguments[0]}, rank {arguments[1]} of {arguments[2]}: "
-    if found is None:
+    if answered is None:
         raise Wrong(f"{said}the function returns nothing (None)")
+    found = [int(number) for number in answered]
     # To draw from the global numbers moves them on, and gives each rank others; to seed them gives
     # all ranks the same. The next check tells the first from the second.
-    seeded = state() != before and [*answer(*arguments)] == [*found]
-    if seeded:
+    if state() != before and [int(number) for number in answer(*arguments)] == found:
         raise Wrong(
             f"{said}the global random numbers are seeded: from here on every rank has the same "
             "dropout and the same noise. Use a generator of your own"
         )
-    return [int(number) for number in found]
+    return found
 
 
 def state() -> tuple[Any, ...]:
@@ -91,7 +91,7 @@ def check_epoch(indices: Answer, length: int, ranks: int) -> None:
         elif missing:
             why = (
                 f"{len(missing)} examples are read by nobody: does the order differ from rank to "
-                "rank? It must not hang on the rank"
+                "rank? It must not depend on the rank"
             )
         else:
             why = "do shares overlap?"

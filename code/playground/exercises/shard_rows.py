@@ -44,8 +44,13 @@ def check(shard_rows: Callable[..., Any], weighted_mean: Callable[..., Any]) -> 
 
 def check_shards(said: str, n: int, shards: list[Any]) -> None:
     for rank, shard in enumerate(shards):
-        if not (isinstance(shard, tuple) and len(shard) == 2):
+        if not (isinstance(shard, tuple | list) and len(shard) == 2):
             raise Wrong(f"{said}rank {rank} gets {shard!r}: return two numbers, start and end")
+        if any(isinstance(place, float) for place in shard):
+            raise Wrong(
+                f"{said}rank {rank} gets the rows from {shard[0]:g} up to {shard[1]:g}: "
+                "there is no part of a row. Divide with //"
+            )
         if not 0 <= shard[0] <= shard[1] <= n:
             raise Wrong(
                 f"{said}rank {rank} gets the rows from {shard[0]} up to {shard[1]}; they should "
