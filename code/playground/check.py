@@ -9,6 +9,7 @@ one before. `exercises/NAME/` has the starter that the page shows, the solution,
 
 import importlib
 import json
+import math
 import os
 import traceback
 from collections.abc import Callable, Sequence
@@ -103,7 +104,8 @@ def on_ranks(fn: Callable[..., Any], *args: Any, ranks: int, timeout: float = 15
     except RankError as error:
         if "NotImplementedError" in str(error):
             raise NotImplementedError from None
-        raise Wrong(f"With {ranks} ranks: {error}") from None
+        lines = [line for line in str(error).splitlines() if "code/playground/" not in line]
+        raise Wrong(f"With {ranks} ranks: " + "\n".join(lines)) from None
 
 
 BASE = 8  # each rank gives BASE**rank: the digits of a sum say who is in it, and how often
@@ -120,7 +122,7 @@ def whose(total: float, ranks: int, expected: Sequence[int] | None = None) -> st
     `expected` says how often each rank should be in it.
     """
     expected = [1] * ranks if expected is None else expected
-    if total != int(total) or total < 0 or total >= BASE**ranks * BASE:
+    if not math.isfinite(total) or total != int(total) or total < 0 or total >= BASE**ranks * BASE:
         return f"{total:g} is no sum of what the ranks gave: was it divided, or added to itself?"
     digits = [int(total) // BASE**rank % BASE for rank in range(ranks)]
     if int(total) >= BASE**ranks:

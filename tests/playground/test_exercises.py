@@ -68,6 +68,7 @@ def test_whose_numbers_are_in_a_sum():
     assert "was it divided" in whose(mark(1) / 3, 3)
     assert "many times over" in whose(mark(2) * 8, 3)
     assert whose(mark(0), 2, expected=[1, 0]) == ""
+    assert "nan is no sum" in whose(float("nan"), 2)
 
 
 @pytest.mark.parametrize(
