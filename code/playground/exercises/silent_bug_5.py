@@ -100,5 +100,5 @@ def check_step(t: int, rank: int, ranks: int, states: list[State]) -> None:
             )
             raise Wrong(
                 f"{here}{what} {times(c)}, {should}. So {name_of(at)} moves by "
-                f"{-LR * float(moved[at]):.4g}, not by {-LR * float(right_move[at]):.4g}"
+                f"{0.0 - LR * float(moved[at]):.4g}, not by {-LR * float(right_move[at]):.4g}"
             )
