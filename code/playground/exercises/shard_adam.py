@@ -49,7 +49,11 @@ def run(group: Group, answer: Callable[..., Any], n: int) -> tuple[torch.Tensor,
 
 
 def adam(
-    w: torch.Tensor, gradients: list[torch.Tensor], forgets: bool = False, corrects: str = "yes"
+    w: torch.Tensor,
+    gradients: list[torch.Tensor],
+    forgets: bool = False,
+    corrects: str = "yes",
+    inside: bool = False,
 ) -> torch.Tensor:
     """One device's Adam, or one that forgets its states, or corrects the bias in another way."""
     lr, beta1, beta2, eps = SETTINGS.values()
@@ -60,7 +64,7 @@ def adam(
         m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
         k = 1 if corrects == "first" or forgets else t
         a, b = (1 - beta1**k, 1 - beta2**k) if corrects != "no" else (1, 1)
-        w -= lr * (m / a) / ((v / b).sqrt() + eps)
+        w -= lr * (m / a) / ((v / b + eps).sqrt() if inside else (v / b).sqrt() + eps)
     return w
 
 
@@ -96,14 +100,26 @@ def check(step: Callable[..., Any]) -> str:
             "That is what Adam gives whose t stays 1 in 1 − βᵗ": adam(
                 start, means, corrects="first"
             ),
+            "That is what Adam gives with eps inside of the root: it stands outside": adam(
+                start, means, inside=True
+            ),
         }
         for rank, (w, _, _) in enumerate(results):
-            own = {f"That is what the gradient of rank {rank} alone gives": adam(start, each[rank])}
             parts = [x.chunk(ranks) for x in (w, right, start)]
             for p, (found, expected, before) in enumerate(zip(*parts, strict=True)):
                 here = f"After {STEPS} steps on {ranks} ranks, rank {rank}, share {p}: "
-                cut = {words: x.chunk(ranks)[p] for words, x in (suspects | own).items()}
-                if p != rank and recognise(found, {"still": before}):
+                cut = {words: x.chunk(ranks)[p] for words, x in suspects.items()}
+                for r in range(ranks):
+                    alone = f"That is what the gradient of rank {r} alone gives"
+                    cut[alone] = adam(before, [g.chunk(ranks)[p] for g in each[r]])
+                    other = f"That is share {p} of the weights, moved by share {r} of the gradient"
+                    cut[other] = adam(before, [g.chunk(ranks)[r] for g in means])
+                if recognise(found, {"still": before}):
+                    if p == rank:
+                        raise Wrong(
+                            f"{here}these numbers are rank {rank}'s to update, and they are what "
+                            "they were at the start. Write into w itself, through a view"
+                        )
                     raise Wrong(
                         f"{here}w[{p * s}] … w[{p * s + s - 1}] are what they were at the start. "
                         f"Rank {p} updates them, and rank {rank} must get them from it"

@@ -104,6 +104,9 @@ def cause(start: State, state: State, own: list[torch.Tensor], rank: int, max_no
         alone: own[rank],
         f"{alone}, clipped": each[rank],
         early: torch.stack(each).mean(0),
+        "It is the mean, each tensor of it limited by a norm of its own": torch.cat(
+            [clipped(part, max_norm) for part in mean.split([w.numel() for w in start.values()])]
+        ),
         "It is not limited at all": mean,
         "It is made of the sum over ranks, not of the mean": clipped(total, max_norm),
         "It is the sum over ranks, and not limited": total,

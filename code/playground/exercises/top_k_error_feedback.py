@@ -127,6 +127,11 @@ def check_step(
             break
     if not good and recognise(mean, {"own": sent_by(rank, t, n, k)}, 1e-9):
         cause = f". That is what rank {rank} sent, without the other ranks"
+    if not t and recognise(mean, {"here": at_own_places(rank, ranks, n, k)}, 1e-9):
+        cause = (
+            f". Values of other ranks are added at rank {rank}'s places. Each rank chooses its own "
+            "places, so they must be sent, too"
+        )
     place = int(torch.where(torch.isclose(mean, means[t]), 0.0, (mean - means[t]).abs()).argmax())
     if not good:
         raise Wrong(
@@ -137,6 +142,14 @@ def check_step(
         f"{here}memory[{place}] is {memory[place]:.6g}, and should be "
         f"{memories[t, rank, place]:.6g}{cause}"
     )
+
+
+def at_own_places(rank: int, ranks: int, n: int, k: int) -> torch.Tensor:
+    """The mean in step 0 if all ranks' values stood at this rank's places."""
+    each = [gradient(r, 0, n) for r in range(ranks)]
+    places = [g.abs().topk(k).indices for g in each]
+    mean = torch.stack([g[at] for g, at in zip(each, places, strict=True)]).mean(0)
+    return torch.zeros(n, dtype=torch.float64).index_copy_(0, places[rank], mean)
 
 
 def sent_by(rank: int, t: int, n: int, k: int) -> torch.Tensor:
