@@ -58,10 +58,14 @@ were edited or come after an edit, run first.">
 the editor.">Edit<span class="live-unseen"> cell {number}</span></button>
   <button type="button" class="live-reset" title="Bring back the book's code and output" hidden>\
 Reset<span class="live-unseen"> cell {number}</span></button>
+  <button type="button" class="live-changes" aria-expanded="false" title="What differs from the \
+book's code" hidden>Changes<span class="live-unseen"> in cell {number}</span></button>
   <a class="live-link" href="#cell-{number}" title="The address of this cell, to copy">#<span \
 class="live-unseen"> link to cell {number}</span></a>
   <span class="live-state" title="This output was made when the book was built">built</span>
   <p class="live-message" role="alert" hidden></p>
+  <pre class="live-diff" tabindex="0" role="group" aria-label="Changes in cell \
+{number}" hidden></pre>
 </div>
 """
 EMPTY_OUTPUT = '<div class="cell_output docutils container live-empty"></div>\n'
@@ -128,7 +132,9 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
         offer_downloads(app, pagename, context)
         app.add_css_file("live.css")
         app.add_js_file("live-edits.js", loading_method="defer")  # live.js asks it at once
+        app.add_js_file("live-diff.js", loading_method="defer")
         app.add_js_file("live.js", loading_method="defer")
+        app.add_js_file("tracebacks.js", loading_method="defer")
         app.add_css_file("ranks.css")
         app.add_js_file("ranks.js", loading_method="defer")
         app.add_css_file("steps.css")

@@ -68,6 +68,7 @@ function show(cell, state, words) {
   cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : "Run";
   cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
   cell.reset.hidden = cell.code === cell.bookCode && cell.codeOfOutput === cell.bookCode;
+  window.liveDiff.update(cell);
 }
 
 function settle(cell, state, words) {

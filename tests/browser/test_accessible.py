@@ -8,7 +8,7 @@ from live_page import LivePage
 from serving import Server
 
 AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
-PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators"]
+PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators", "tracebacks"]
 
 
 def check(live: LivePage) -> None:
@@ -49,6 +49,7 @@ def test_a_page_in_which_all_has_run(visit_in_theme: Callable[..., LivePage]) ->
     live.wait_state(len(live.states()) - 1, "ran")
     live.open_editor(0)
     live.page.keyboard.type("# edited")
+    live.cell(0).locator(".live-changes").click()
     check(live)
 
 

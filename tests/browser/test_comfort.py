@@ -85,5 +85,5 @@ def test_the_keyboard_reaches_all_that_a_cell_offers(live: LivePage) -> None:
     for _ in range(6):
         seen.append(live.page.evaluate("document.activeElement.className"))
         live.page.keyboard.press("Tab")
-    for name in ("live-run", "live-edit", "live-reset", "live-link"):
+    for name in ("live-run", "live-edit", "live-reset", "live-changes", "live-link"):
         assert any(name in classes for classes in seen), seen
