@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,10 @@ from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))  # the extension is found by its path, its parts are not
+from downloads import offer_downloads  # noqa: E402
+from icons import write_icons  # noqa: E402
+
 STATIC = HERE.parent / "_static"
 
 # package in node_modules -> (folder in it, patterns to copy, folder in the book's _static)
@@ -53,8 +58,14 @@ were edited or come after an edit, run first.">
 the editor.">Edit<span class="live-unseen"> cell {number}</span></button>
   <button type="button" class="live-reset" title="Bring back the book's code and output" hidden>\
 Reset<span class="live-unseen"> cell {number}</span></button>
+  <button type="button" class="live-changes" aria-expanded="false" title="What differs from the \
+book's code" hidden>Changes<span class="live-unseen"> in cell {number}</span></button>
+  <a class="live-link" href="#cell-{number}" title="The address of this cell, to copy">#<span \
+class="live-unseen"> link to cell {number}</span></a>
   <span class="live-state" title="This output was made when the book was built">built</span>
   <p class="live-message" role="alert" hidden></p>
+  <pre class="live-diff" tabindex="0" role="group" aria-label="Changes in cell \
+{number}" hidden></pre>
 </div>
 """
 EMPTY_OUTPUT = '<div class="cell_output docutils container live-empty"></div>\n'
@@ -89,7 +100,8 @@ def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     if app.builder.format != "html":
         return
     for number, cell in enumerate(cells_to_make_live(doctree), start=1):
-        live = LiveCell("", *cell.children, classes=cell["classes"], ids=cell["ids"], number=number)
+        live = LiveCell("", *cell.children, classes=cell["classes"], number=number)
+        live["ids"] = [f"cell-{number}", *cell["ids"]]
         cell.replace_self(live)
 
         # The bar stands right below the code, outside the fold when only the code is folded.
@@ -110,16 +122,21 @@ def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, context, doctree):
     """Pages without live cells load none of this (an `add_…_file` here counts for one page)."""
+    if "body" in context:  # its name for the button that unfolds a cell hid what the button says
+        context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
     context["live_cells"] = 0 if doctree is None else len(list(doctree.findall(LiveCell)))
     if context["live_cells"]:
         kernelspec = app.env.metadata[pagename].get("kernelspec")
         context["live_kernel"] = (kernelspec if isinstance(kernelspec, dict) else {}).get(
             "name", "python3"
         )
+        offer_downloads(app, pagename, context)
         app.add_css_file("live.css")
-        app.add_js_file("live-edits.js", loading_method="defer")  # live.js asks both at once
+        app.add_js_file("live-edits.js", loading_method="defer")  # live.js asks all three at once
         app.add_js_file("live-server.js", loading_method="defer")
+        app.add_js_file("live-diff.js", loading_method="defer")
         app.add_js_file("live.js", loading_method="defer")
+        app.add_js_file("tracebacks.js", loading_method="defer")
         app.add_css_file("ranks.css")
         app.add_js_file("ranks.js", loading_method="defer")
         app.add_css_file("steps.css")
@@ -188,6 +205,8 @@ def setup(app: Sphinx) -> dict:
     # Early among the listeners: the theme reads its options at the same event.
     app.connect("config-inited", serve_everything_from_the_book, priority=100)
     app.connect("builder-inited", copy_web_parts)
+    app.connect("builder-inited", write_icons)
+    app.add_css_file("icons.css")
     app.connect("doctree-resolved", make_cells_live)
     app.connect("html-page-context", attach_files_where_cells_are_live)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -43,7 +43,16 @@ export function makeOutputArea(index, place, onOutput) {
   const { area } = thebeCells[index];
   thebeCells[index].attachToDOM(place);
   area.model.changed.connect(() => area.model.length > 0 && onOutput());
+  new MutationObserver(() => namePictures(index, place)).observe(place, { childList: true, subtree: true });
   return area;
+}
+
+// A kernel says nothing about its pictures. The built one beside it was described by the author.
+function namePictures(index, place) {
+  const built = place.parentElement?.querySelectorAll(":scope > :not(.live-output) img[alt]") ?? [];
+  place.querySelectorAll("img").forEach((picture, number) => {
+    picture.alt ||= built[number]?.alt || `Picture ${number + 1} that cell ${index + 1} made`;
+  });
 }
 
 /** Connect to the kernel of a session that the server has just started. */

@@ -70,6 +70,7 @@ function show(cell, state, words) {
   cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : cell.runWord;
   cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
   cell.reset.hidden = cell.code === cell.bookCode && cell.codeOfOutput === cell.bookCode;
+  window.liveDiff.update(cell);
 }
 
 function settle(cell, state, words) {

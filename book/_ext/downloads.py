@@ -1,0 +1,59 @@
+"""Every page with live cells can be taken along, as a notebook and as a script."""
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from myst_nb.core.read import read_myst_markdown_notebook
+from sphinx.application import Sphinx
+
+NEEDS = """\
+This is a page of the book. Its code uses the book's modules: start Jupyter, or Python, with the
+book's folder `code` on the path, for example `export PYTHONPATH=/path/to/the/book/code`."""
+LINKS = """\
+<p class="live-downloads">Take this page along:
+<a href="{name}.ipynb" download>notebook</a>, <a href="{name}.py" download>script</a>.
+Both use the book's modules and say how.</p>
+"""
+
+
+def notebook_of(source: Path) -> Any:
+    """The page's text and code, as it stands in the book's source; nothing has run in it."""
+    page = read_myst_markdown_notebook(source.read_text(), path=source)
+    for cell in page.cells:
+        if isinstance(cell.metadata.get("tags"), str):
+            cell.metadata["tags"] = [cell.metadata["tags"]]
+        cell.metadata.pop("load", None)  # the code is in the cell now
+    page.cells.insert(0, nbformat.v4.new_markdown_cell(NEEDS))
+    for number, cell in enumerate(page.cells):
+        cell["id"] = f"part-{number}"  # the same in every build
+    page.metadata = {"kernelspec": page.metadata.get("kernelspec", {})}
+    page.metadata["kernelspec"].setdefault("display_name", "Python 3")
+    nbformat.validate(page)
+    return page
+
+
+def script_of(page: Any) -> str:
+    """The same as a Python script: text as comments. Cells that are there to fail are comments."""
+    parts = []
+    for cell in page.cells:
+        is_code = cell.cell_type == "code"
+        fails = "raises-exception" in cell.metadata.get("tags", [])
+        head = "# %%" if is_code else "# %% [markdown]"
+        if is_code and fails:
+            head += "\n# This part is there to fail. Take the signs away to see how."
+        text = cell.source
+        if not is_code or fails:
+            text = "\n".join(f"# {line}".rstrip() for line in text.splitlines())
+        parts.append(f"{head}\n{text}\n")
+    return "\n".join(parts)
+
+
+def offer_downloads(app: Sphinx, pagename: str, context: dict[str, Any]) -> None:
+    """Write both files beside the page, and name them at its end."""
+    page = notebook_of(Path(app.env.doc2path(pagename)))
+    target = Path(app.outdir, pagename)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.with_name(target.name + ".ipynb").write_text(nbformat.writes(page) + "\n")
+    target.with_name(target.name + ".py").write_text(script_of(page))
+    context["body"] += LINKS.format(name=target.name)

@@ -1,0 +1,89 @@
+"""Pages for slow lines, large letters, the keyboard, and eyes that do not like things to move."""
+
+import gzip
+import importlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from live_page import LivePage
+from playwright.sync_api import Response
+from serving import Server
+
+PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators"]
+BASE, DERIVED, PRODUCT, TICKS = range(4)
+
+
+@pytest.mark.parametrize("page", ["plain", "cells", "ranks", "steps"])
+def test_a_page_weighs_at_most_600_kb_before_the_first_run(
+    visit: Callable[..., LivePage], server: Server, page: str
+) -> None:
+    live = visit(server)
+    answers: list[Response] = []
+    live.page.on("response", lambda answer: answers.append(answer))
+    live.open(f"{page}.html")
+    live.page.wait_for_load_state("networkidle")
+    weights = {a.url: len(gzip.compress(a.body())) for a in answers if a.ok}
+    assert len(weights) > 10
+    assert sum(weights.values()) <= 600_000, sorted(weights.items(), key=lambda item: -item[1])
+    assert not any(part in url for part in ("thebe/", "vega", "fontawesome") for url in weights)
+
+
+def test_every_icon_of_a_page_is_in_the_small_font(
+    small_book: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "book/_ext"))
+    used = set(importlib.import_module("icons").USED)
+    for page in small_book.rglob("*.html"):
+        for classes in re.findall(r'<i class="([^"]*fa-solid[^"]*)"', page.read_text()):
+            names = {name.removeprefix("fa-") for name in classes.split() if name[:3] == "fa-"}
+            assert names - {"solid", "lg"} <= used, page
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("letters", ["of the page", "of the text alone"])
+def test_letters_of_twice_the_size_need_no_scrolling_sideways(
+    visit: Callable[..., LivePage], server: Server, page: str, letters: str
+) -> None:
+    """Zoom of the page halves the window, in its own pixels; of the text, it doubles the fonts."""
+    width = 640 if letters == "of the page" else 1280
+    live = visit(server, viewport={"width": width, "height": 400}).open(f"{page}.html")
+    if width == 1280:
+        live.page.evaluate("document.documentElement.style.fontSize = '200%'")
+    live.page.wait_for_load_state()
+    assert live.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_nothing_moves_for_a_reader_who_wants_it_so(
+    visit: Callable[..., LivePage], server: Server
+) -> None:
+    def moving(live: LivePage) -> list[str]:
+        live.edit(TICKS, "0.01", "60")
+        live.run(TICKS)
+        live.wait_output(TICKS, "tick 0")
+        names = live.page.evaluate(
+            "document.getAnimations().map((a) => a.animationName ?? a.transitionProperty)"
+        )
+        live.stop(TICKS)
+        live.wait_state(TICKS, "stopped")
+        return names
+
+    assert "live-pulse" in moving(visit(server, reduced_motion="no-preference").open("cells.html"))
+    still = visit(server, reduced_motion="reduce").open("cells.html")
+    assert moving(still) == []
+    style = "(node, name) => getComputedStyle(node)[name]"
+    output = still.cell(BASE).locator(".cell_output")
+    assert output.evaluate(style, "transitionDuration") == "0s"
+    assert still.page.locator("html").evaluate(style, "scrollBehavior") == "auto"
+
+
+def test_the_keyboard_reaches_all_that_a_cell_offers(live: LivePage) -> None:
+    live.edit(BASE, "factor = 2", "factor = 3")
+    live.page.keyboard.press("Escape")
+    seen = []
+    for _ in range(6):
+        seen.append(live.page.evaluate("document.activeElement.className"))
+        live.page.keyboard.press("Tab")
+    for name in ("live-run", "live-edit", "live-reset", "live-changes", "live-link"):
+        assert any(name in classes for classes in seen), seen
