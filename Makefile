@@ -30,8 +30,8 @@ test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
 
 book: _build/html/.built  ## build the pages into _build/html
 
-lint: .venv/.installed-dev  ## style and types
-	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy
+lint: .venv/.installed-dev  ## style, types and spelling
+	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell
 
 clean:  ## remove all that was built or installed here
 	rm -rf .venv node_modules _build

@@ -1,0 +1,184 @@
+"""Parts of pages that are made from the book itself, so that nobody types them twice.
+
+`{book-map}` lists all chapters with what each is for, from `_toc.yml` and the pages' first
+paragraphs. `{module-reference}` lists every module of `code/distributed` with its public names, in
+the order of the book, from the source: nothing is imported.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+AFTER = "After this chapter you can "
+
+
+def chapters(root: Path) -> dict[str, list[str]]:
+    """The pages of each part, in order, as `_toc.yml` has them."""
+    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
+    return {part["caption"]: [c["file"] for c in part["chapters"]] for part in toc["parts"]}
+
+
+def first_paragraph(page: str) -> str:
+    """What a page says first, below its title, in one line."""
+    body = re.split(r"^# .*\n", page, maxsplit=1, flags=re.M)[-1]
+    return " ".join(body.strip().split("\n\n")[0].split())
+
+
+def purpose(page: str) -> str:
+    """The first sentence of a page, without the words with which every chapter begins."""
+    sentence = re.split(r"(?<=[.])\s", first_paragraph(page))[0]
+    said = sentence.removeprefix(AFTER)
+    return said[0].upper() + said[1:]
+
+
+class BookMap(SphinxDirective):
+    """Every part with its chapters: a link, and what you can do after it."""
+
+    def run(self) -> list[nodes.Node]:
+        root, lines = Path(self.env.srcdir), list[str]()
+        self.env.note_dependency(str(root / "_toc.yml"))
+        for caption, files in chapters(root).items():
+            lines += [f"**{caption}**", ""]
+            for file in files:
+                self.env.note_dependency(str(root / f"{file}.md"))
+                page = (root / f"{file}.md").read_text(encoding="utf-8")
+                lines += [f"{{doc}}`/{file}`", f": {purpose(page)}", ""]
+        found = nodes.container(classes=["book-map"])
+        self.state.nested_parse(StringList(lines, "book-map"), 0, found)
+        return [found]
+
+
+class ModuleReference(SphinxDirective):
+    """Every module: its docstring, its public classes and functions with their signatures."""
+
+    def run(self) -> list[nodes.Node]:
+        root = Path(self.env.srcdir)
+        sections: list[nodes.Node] = []
+        for caption, modules in modules_by_part(root).items():
+            sections.append(self.section(caption, f"part {caption}"))
+            for path, page in modules:
+                self.env.note_dependency(str(path))
+                sections[-1] += self.module(path, page)
+        return sections
+
+    def section(self, title: str, name: str) -> nodes.section:
+        found = nodes.section("", nodes.title(title, title), ids=[nodes.make_id(name)])
+        return found
+
+    def module(self, path: Path, page: str) -> nodes.section:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        name = f"distributed.{path.stem}"
+        found = self.section(name, f"module {path.stem}")
+        self.parse(["````{py:module} " + name, "````", f"Taught in {{doc}}`/{page}`."], found)
+        found += docstring_nodes(ast.get_docstring(tree) or "")
+        for node in public(tree.body):
+            self.describe(node, found)
+        return found
+
+    def describe(self, node: ast.ClassDef | ast.FunctionDef, parent: nodes.Element) -> None:
+        """One class or function, and a class's public methods below it."""
+        inside = isinstance(parent, addnodes.desc_content)
+        if isinstance(node, ast.ClassDef):
+            kind, written = "class", node.name + fields(node)
+        else:
+            kind = "method" if inside else "function"
+            given = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+            written = f"{node.name}({arguments(node, inside)}){given}"
+            if any(ast.unparse(d) == "property" for d in node.decorator_list):
+                kind, written = "property", node.name
+        holder = nodes.container()
+        self.parse([f"````{{py:{kind}}} {written}", "````"], holder)
+        content = next(iter(holder.findall(addnodes.desc_content)))
+        content += docstring_nodes(ast.get_docstring(node) or "")
+        if isinstance(node, ast.ClassDef):
+            for method in public(node.body):
+                if isinstance(method, ast.FunctionDef) and ast.get_docstring(method):
+                    self.env.ref_context["py:class"] = node.name  # each description takes it away
+                    self.describe(method, content)
+        parent += holder.children
+
+    def parse(self, lines: list[str], parent: nodes.Element) -> None:
+        self.state.nested_parse(StringList(lines, "module-reference"), 0, parent)
+
+
+def modules_by_part(root: Path) -> dict[str, list[tuple[Path, str]]]:
+    """The modules of each part with the page that first shows them, in the order of the book."""
+    found: dict[str, list[tuple[Path, str]]] = {}
+    waiting = {path.stem: path for path in sorted((root / "code/distributed").glob("[!_]*.py"))}
+    for caption, files in chapters(root).items():
+        for file in files:
+            page = (root / f"{file}.md").read_text(encoding="utf-8")
+            for match in re.findall(r"code/distributed/(\w+)\.py|distributed\.(\w+)\b", page):
+                name = match[0] or match[1]
+                if name in waiting:
+                    found.setdefault(caption, []).append((waiting.pop(name), file))
+    return found
+
+
+def public(body: list[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef]:
+    """Classes and functions whose names do not begin with an underscore, each name once."""
+    seen = set()
+    for node in body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            continue
+        if not node.name.startswith("_") and node.name not in seen:
+            seen.add(node.name)
+            yield node
+
+
+def fields(node: ast.ClassDef) -> str:
+    """What a class is made from: the fields of a record, or what its `__init__` takes."""
+    records = {"NamedTuple", "dataclass"}
+    named = [ast.unparse(n).split(".")[-1] for n in (*node.bases, *node.decorator_list)]
+    if any(name.split("(")[0] in records for name in named):
+        lines = [ast.unparse(n) for n in node.body if isinstance(n, ast.AnnAssign)]
+        return f"({', '.join(lines)})"
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+            return f"({arguments(method, True)})"
+    return ""
+
+
+def arguments(node: ast.FunctionDef, without_self: bool) -> str:
+    static = any(ast.unparse(d) == "staticmethod" for d in node.decorator_list)
+    if without_self and not static:
+        del (node.args.posonlyargs or node.args.args)[:1]
+    return ast.unparse(node.args)
+
+
+def docstring_nodes(text: str) -> list[nodes.Node]:
+    """A docstring as it is written: paragraphs, `code`, and blocks that keep their lines."""
+    found: list[nodes.Node] = []
+    for block in re.split(r"\n\s*\n", text):
+        lines = block.splitlines()
+        if any(line.startswith((" ", "- ", "| ")) for line in lines):
+            found.append(nodes.literal_block(block, block, language="none", classes=["docstring"]))
+        elif lines:
+            found.append(nodes.paragraph("", "", *inline(" ".join(lines))))
+    return found
+
+
+def inline(text: str) -> list[nodes.Node]:
+    parts = re.split(r"`([^`]+)`", text)
+    return [
+        nodes.literal(part, part) if number % 2 else nodes.Text(part)
+        for number, part in enumerate(parts)
+        if part
+    ]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_directive("book-map", BookMap)
+    app.add_directive("module-reference", ModuleReference)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

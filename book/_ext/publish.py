@@ -1,0 +1,101 @@
+"""What a published book has beside its pages: a description and a card, a sitemap, a page for 404.
+
+The address at which it will stand comes from `BOOK_URL` in the environment. Without it nothing
+that needs an address is written.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+CARD = "docs/page.png"  # the README's picture
+NOT_FOUND = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>No such page · {title}</title>
+<style>
+body {{ font: 1.1rem/1.6 system-ui, sans-serif; max-width: 32rem; margin: 20vh auto;
+  padding: 0 1rem; color: #20262e; background: #fff; }}
+a {{ color: #0b5cad; }}
+@media (prefers-color-scheme: dark) {{ body {{ color: #dfe3e8; background: #14181e; }}
+  a {{ color: #7fbcff; }} }}
+</style>
+</head>
+<body>
+<h1>No such page</h1>
+<p>There is no page at this address. <a href="{home}">The map of the book</a> lists them all.</p>
+</body>
+</html>
+"""
+
+
+def take_address(app: Sphinx, config: Config) -> None:
+    address = os.environ.get("BOOK_URL", "")
+    config.html_baseurl = f"{address.rstrip('/')}/" if address else ""
+
+
+def metatags(title: str, said: str, address: str, page: str, card: bool) -> str:
+    """What search engines and messengers show of a page."""
+    tags = [("name", "description", said), ("property", "og:title", title)]
+    tags += [("property", "og:description", said), ("property", "og:type", "article")]
+    if address:
+        tags.append(("property", "og:url", address + page))
+        if card:
+            tags.append(("property", "og:image", f"{address}_static/card.png"))
+            tags.append(("name", "twitter:card", "summary_large_image"))
+    return "".join(
+        f'<meta {kind}="{name}" content="{escape(text)}">\n' for kind, name, text in tags
+    )
+
+
+def sitemap(address: str, pages: list[str]) -> str:
+    """All pages, in the form that search engines read."""
+    lines = "".join(f"<url><loc>{escape(address + page)}</loc></url>\n" for page in pages)
+    head = '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{head}\n{lines}</urlset>\n'
+
+
+def describe_page(
+    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None
+) -> None:
+    if doctree is None:
+        return
+    said = next((p.astext() for p in doctree.findall(nodes.paragraph)), "")
+    title = next((t.astext() for t in doctree.findall(nodes.title)), app.config.project)
+    card = (Path(app.srcdir) / CARD).exists()
+    page = f"{pagename}.html"
+    tags = metatags(title, " ".join(said.split()), app.config.html_baseurl, page, card)
+    context["metatags"] = context.get("metatags", "") + tags
+
+
+def write_beside_the_pages(app: Sphinx, failed: Exception | None) -> None:
+    if failed or app.builder.format != "html":
+        return
+    out, address = Path(app.outdir), app.config.html_baseurl
+    home = f"{address or '/'}{app.config.root_doc}.html"
+    (out / "404.html").write_text(
+        NOT_FOUND.format(title=escape(app.config.project), home=escape(home)), encoding="utf-8"
+    )
+    if address:
+        pages = [f"{name}.html" for name in sorted(app.env.found_docs)]
+        (out / "sitemap.xml").write_text(sitemap(address, pages), encoding="utf-8")
+        if (Path(app.srcdir) / CARD).exists():
+            shutil.copy2(Path(app.srcdir) / CARD, out / "_static/card.png")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("config-inited", take_address)
+    app.connect("html-page-context", describe_page)
+    app.connect("build-finished", write_beside_the_pages)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

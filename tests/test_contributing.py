@@ -1,0 +1,51 @@
+"""The template of a chapter has the form that CONTRIBUTING.md describes, and chapters follow it."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+TEMPLATE = (ROOT / "docs/chapter.md").read_text()
+GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
+TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
+CHAPTERS = [c["file"] for p in TOC["parts"] if p["caption"] != "Reference" for c in p["chapters"]]
+
+
+def test_the_template_has_every_part_in_order():
+    assert re.findall(r"^## (.*)$", TEMPLATE, re.M) == [
+        "The idea", "The code", "Predicted · measured · difference", "Traps", "Try it",
+        "Further reading",
+    ]  # fmt: skip
+
+
+def test_the_template_is_a_page_of_live_cells():
+    head = yaml.safe_load(TEMPLATE.split("---")[1])
+    assert head["kernelspec"]["name"] == "python3"
+    assert "After this chapter you can" in TEMPLATE
+    for cell in re.findall(r"^```\{code-cell\} python\n(.*?)^```", TEMPLATE, re.M | re.S):
+        code = re.sub(r"^(---\n.*?^---|:.*)$", "", cell, flags=re.M | re.S)
+        compile(code, "cell", "exec")
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_has_the_form_of_the_template(chapter):
+    text = (ROOT / f"{chapter}.md").read_text()
+    assert text.split("---")[1] == TEMPLATE.split("---")[1], "the same head"
+    opening = text.split("\n# ")[1].split("\n\n")[1]
+    assert opening.startswith("After this chapter you ")
+    assert re.search(r"^## ", text, re.M)
+
+
+@pytest.mark.parametrize("path", re.findall(r"`((?:code|tests|docs|book|bench)/[\w/.-]+)`", GUIDE))
+def test_a_file_that_the_guide_names_is_there(path):
+    assert (ROOT / path).exists()
+
+
+def test_the_citation_names_the_version_of_the_project():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert version
+    assert cited["version"] == version[1]
+    assert f"## {version[1]}" in (ROOT / "CHANGELOG.md").read_text()
