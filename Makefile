@@ -13,7 +13,7 @@ MACHINERY := _config.yml $(shell find book/_ext book/_static -type f -not -name 
 CODE := $(shell find code exercises engines bench/recorded -type f -not -name '*.pyc')
 BIN := .venv/bin
 
-.PHONY: help serve test test-gpu book bench lint clean
+.PHONY: help serve test test-gpu book pdf bench lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -29,6 +29,9 @@ test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
 	@$(BIN)/python -m pytest tests/gpu -rs
 
 book: _build/html/.built  ## build the pages into _build/html
+
+pdf: _build/html/.built .venv/.installed-dev  ## the whole book on paper: _build/book.pdf (needs Chromium)
+	@$(BIN)/python -m playground.pdf
 
 lint: .venv/.installed-dev  ## style, types and spelling
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell

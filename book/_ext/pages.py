@@ -178,7 +178,16 @@ def inline(text: str) -> list[nodes.Node]:
     ]
 
 
+def name_roles_that_browsers_know(
+    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
+) -> None:
+    """The role that a bibliography's entries come with is deprecated, and no child of a list."""
+    if "body" in context:
+        context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("book-map", BookMap)
     app.add_directive("module-reference", ModuleReference)
+    app.connect("html-page-context", name_roles_that_browsers_know)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -33,8 +33,10 @@ a {{ color: #0b5cad; }}
 </style>
 </head>
 <body>
+<main>
 <h1>No such page</h1>
 <p>There is no page at this address. <a href="{home}">The map of the book</a> lists them all.</p>
+</main>
 </body>
 </html>
 """
