@@ -46,7 +46,7 @@ def print_pages(html: Path, names: list[str], to: Path) -> int:
             printed = PdfReader(io.BytesIO(sheet))
             first = len(book.pages)
             book.append(printed, import_outline=False)
-            book.add_outline_item(page.title().split(" — ")[0], page_number=first)
+            book.add_outline_item(title=page.title().split(" — ")[0], page_number=first)
         browser.close()
     with to.open("wb") as written:
         book.write(written)
