@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "tc")
+UNSHARE = ["unshare", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
 SETTINGS = {
     "PYTHONPATH": str(Path(__file__).parents[1]),
     "GLOO_SOCKET_IFNAME": "eth0",
@@ -38,10 +39,13 @@ def unavailable() -> str | None:
         return f"a laboratory of hosts needs Linux, and this is {sys.platform}"
     if missing := [name for name in PROGRAMS if not shutil.which(name)]:
         return f"not installed: {', '.join(missing)} (packages util-linux and iproute2)"
-    tried = subprocess.run(["unshare", "--net", "--pid", "--uts", "--fork", "--mount-proc", "true"],
-                           capture_output=True, text=True, check=False)  # fmt: skip
+    try_all = (
+        "ip link add name s0 type bridge && ip link add name v0 type veth peer name v1 && "
+        "tc qdisc add dev v0 root tbf rate 1mbit burst 64kb latency 50ms"
+    )
+    tried = subprocess.run([*UNSHARE, "sh", "-c", try_all], capture_output=True, text=True)
     if tried.returncode:
-        return f"no right to make namespaces: {tried.stderr.strip()} (are you root?)"
+        return f"this kernel gives no hosts and links: {tried.stderr.strip()} (are you root?)"
     return None
 
 
@@ -50,10 +54,9 @@ class Namespace:
 
     def __init__(self, name: str):
         self.name = name
-        unshare = ["unshare", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
         hold = f"hostname {name} && ip link set lo up && echo ready && exec sleep infinity"
         self.holder = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *unshare, "sh", "-c", hold],
+            ["setpriv", "--pdeathsig", "KILL", *UNSHARE, "sh", "-c", hold],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
             start_new_session=True,  # Ctrl+C is for us to act on
         )  # fmt: skip
