@@ -18,7 +18,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from bench.live import OPTIONS, PAGE, LivePage, find_browser, run_cell
+from bench.live import OPTIONS, PAGE, LivePage, find_browser, press
 from bench.pairs import ROOT, environment
 
 RECORD = ROOT / "bench/recorded/clone.json"
@@ -51,7 +51,7 @@ def measure() -> dict[str, Any]:
                 context.request.get(url)
                 page = LivePage(context.new_page(), url.split("/?")[0]).open(PAGE)
                 marks["run"] = time.perf_counter()
-                first_run = run_cell(page)
+                first_run = press(page)
                 assert "[rank 3]" in page.output(0)
                 marks["end"] = time.perf_counter()
                 page.page.wait_for_timeout(300)  # the state of the cell settles
@@ -74,7 +74,7 @@ def readme_sentence(measured: dict[str, Any]) -> str:
     env = measured["env"]
     return (
         f"From `git clone` to the first live output it takes {measured['total_s']:.0f} s, of which "
-        f"the build {measured['build_s']:.0f} s; from pressing Run on a page without a kernel to "
+        f"the build {measured['build_s']:.0f} s; from pressing Run on a page just opened to "
         f"the output of four ranks {measured['first_run_s']:.1f} s. (One run of "
         f"`python -m bench.clone`, with a warm package cache, on {env['cores']} cores of "
         f"{env['cpu']}, torch {env['torch']}, {env['date']}, commit {env['commit']}.)"

@@ -1,5 +1,6 @@
 """The kernels of the book's server: which there are, how many, and what ends them."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Any, cast
 
@@ -44,6 +45,7 @@ class FewKernels(AsyncMappingKernelManager):
 
     limit = 8
     starting = 0  # kernels that were asked for and that Jupyter does not list yet
+    spare: asyncio.Task[str] | None = None  # starts, or has started, before a reader presses Run
     watch: Watch
 
     def start_watch(self, limits: Limits) -> None:
@@ -77,16 +79,36 @@ class FewKernels(AsyncMappingKernelManager):
         pid, why = self.endings.get(name, (None, ""))
         return why if pid == getattr(self.get_kernel(name).provisioner, "pid", None) else None
 
+    def has_room(self) -> bool:
+        return len(self.list_kernel_ids()) + self.starting < self.limit
+
     def make_sure_of_room(self) -> None:
-        if len(self.list_kernel_ids()) + self.starting >= self.limit:
+        if not self.has_spare() and not self.has_room():
             raise web.HTTPError(
                 503,
                 f"This server runs {self.limit} kernels at a time, and all are in use. Close a "
                 "page of the book whose cells you ran, then press Run again.",
             )
 
+    def has_spare(self) -> bool:
+        """Is a kernel there, or on its way, that no page uses? An idle one is culled in time."""
+        if self.spare is None or not self.spare.done():
+            return self.spare is not None
+        return not self.spare.exception() and self.spare.result() in self.list_kernel_ids()
+
+    def prewarm(self) -> None:
+        """A reader has opened a page with cells: have a kernel that is up when Run is pressed."""
+        if not self.has_spare() and self.has_room():
+            self.spare = asyncio.ensure_future(self.start_another(path=""))
+
     async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]
+        if self.has_spare():
+            spare, self.spare = cast(asyncio.Task[str], self.spare), None
+            return await spare
         self.make_sure_of_room()
+        return await self.start_another(**kwargs)
+
+    async def start_another(self, **kwargs: Any) -> str:
         self.starting += 1
         try:
             return await super().start_kernel(**kwargs)

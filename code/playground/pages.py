@@ -6,11 +6,13 @@ from base64 import b64encode
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jupyter_server.base.handlers import JupyterHandler
 from tornado import web
+
+from playground.kernels import FewKernels
 
 # In place of Jupyter's, which load public files and hold the token.
 PAGES = {
@@ -72,6 +74,12 @@ def scripts_in(page: Path, changed_at: int) -> tuple[str, ...]:
     return tuple(f"'sha256-{value}'" for value in sorted(hashes))
 
 
+@lru_cache(maxsize=256)
+def has_cells(page: Path, changed_at: int) -> bool:
+    """Is this a built page with live cells?"""
+    return page.suffix == ".html" and b" data-live" in page.read_bytes()
+
+
 class BookPages(JupyterHandler, web.StaticFileHandler):
     """The files of the built book, for a reader who is logged in."""
 
@@ -99,6 +107,17 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
             return self.redirect("/" + quote(path) + ("?" + rest if rest else ""))
         _ = self.xsrf_token  # asking sets the cookie that the page's POSTs must send back
         await super().get(path, include_body)
+        if self.is_opened_by_reader() and has_cells(*self.file()):
+            cast(FewKernels, self.kernel_manager).prewarm()
+
+    def is_opened_by_reader(self) -> bool:
+        """By an address, a bookmark or a link of the book; not by what another page loads."""
+        return self.request.headers.get("Sec-Fetch-Site") in ("none", "same-origin")
+
+    def file(self) -> tuple[Path, int]:
+        """The file that is asked for, and when it was changed (ns)."""
+        path = Path(self.absolute_path or "")
+        return path, path.stat().st_mtime_ns
 
     def get_content_type(self) -> str:
         kind = super().get_content_type()
@@ -110,9 +129,9 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
     def set_extra_headers(self, path: str) -> None:
         # Ask again each time (a 304 costs little on one machine), so that a rebuild shows at once.
         self.set_header("Cache-Control", "no-cache")
-        file = Path(self.absolute_path or "")
+        file, changed_at = self.file()
         if file.suffix == ".html":
-            scripts = scripts_in(file, file.stat().st_mtime_ns)
+            scripts = scripts_in(file, changed_at)
             self.set_header("Content-Security-Policy", policy(self.request.host, scripts))
 
     def compute_etag(self) -> str:

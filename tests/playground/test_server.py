@@ -34,6 +34,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     html.joinpath("index.html").write_text("SECRET ROOT")
     html.joinpath("book/index.html").write_text("SECRET BOOK")
     html.joinpath("book/first_steps/data_parallelism.html").write_text(PAGE)
+    html.joinpath("book/cells.html").write_text("<div class=cell data-live=0>SECRET CELL</div>")
     html.joinpath("_static/app.js").write_text("let secret = 1")
     html.joinpath("_static/style.css").write_text("body {}")
     html.joinpath("_static/plot.svg").write_text("<svg/>")
@@ -372,6 +373,37 @@ def test_no_more_kernels_than_the_server_may_have(html: Path) -> None:
         browser.api("DELETE", f"/api/sessions/{first.session['id']}")
         second = Kernel(browser)  # there is room again
         second.socket.close()
+
+
+def test_a_kernel_is_up_before_the_reader_of_cells_presses_run(html: Path) -> None:
+    with running_server(html) as server:
+        browser = logged_in(server)
+
+        def kernels_after(page: str, opened_from: str) -> list[str]:
+            assert browser.get(page, {"Sec-Fetch-Site": opened_from})[0] == 200
+            return [kernel["id"] for kernel in browser.api("GET", "/api/kernels")[1]]
+
+        assert kernels_after("/book/index.html", "none") == [], "it has no cells"
+        assert kernels_after("/book/cells.html", "same-site") == [], "another page loads it"
+        assert within(20, lambda: kernels_after("/book/cells.html", "none") != [])
+        (spare,) = kernels_after("/book/cells.html", "same-origin")
+        first = Kernel(browser)
+        assert first.id == spare
+        assert first.run("print(6 * 7)") == "42"
+        second = Kernel(browser)  # nobody opened a page since
+        assert second.id != spare
+        for kernel in (first, second):
+            kernel.socket.close()
+
+
+def test_the_last_kernel_is_for_who_runs_and_not_for_who_may(html: Path) -> None:
+    with running_server(html, ("--no-browser", "--kernels", "1")) as server:
+        browser = logged_in(server)
+        for _ in range(2):
+            browser.get("/book/cells.html", {"Sec-Fetch-Site": "none"})
+            kernel = Kernel(browser)  # the spare one itself
+            kernel.socket.close()
+            assert browser.api("DELETE", f"/api/kernels/{kernel.id}")[0] == 204
 
 
 def test_only_this_interpreter_is_offered(reader: Browser, kernel: Kernel) -> None:
