@@ -132,9 +132,8 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
         )
         offer_downloads(app, pagename, context)
         app.add_css_file("live.css")
-        app.add_js_file("live-edits.js", loading_method="defer")  # live.js asks all three at once
-        app.add_js_file("live-server.js", loading_method="defer")
-        app.add_js_file("live-diff.js", loading_method="defer")
+        for part in ("edits", "server", "diff", "cell", "kernel"):  # live.js asks them at once
+            app.add_js_file(f"live-{part}.js", loading_method="defer")
         app.add_js_file("live.js", loading_method="defer")
         app.add_js_file("tracebacks.js", loading_method="defer")
         app.add_css_file("ranks.css")

@@ -4,6 +4,10 @@
 // _config.yml), a machine is asked for there, once the reader has pressed Run.
 "use strict";
 window.liveServer = {
+  none: "No kernel answers here. Run `make serve` in the book's folder and open the address that it "
+    + "prints. Until then, all outputs stay as they were built.",
+  unknownReader: "The server does not know this browser. Open the address that `make serve` printed, "
+    + "with its token, once.",
   base: new URL(document.documentElement.dataset.content_root, location.href),
   token: "", // of a Binder's machine; our own server knows its readers by a cookie
 

@@ -2,91 +2,24 @@
 //
 // The page is complete without this file: code and outputs were made when the book was built.
 // This script connects the cells of one page to one kernel of the server that served the page.
-// Which cell runs when, and what a cell says about itself, is decided here; the editor, the kernel
-// connection and the rendering of outputs come from thebe, through live-thebe.js.
+// Which cell runs when is decided here. What a cell says about itself is in live-cell.js, the life of
+// the kernel in live-kernel.js; the editor, the connection and the rendering of outputs come from
+// thebe, through live-thebe.js.
 "use strict";
 (() => {
 
-const NO_SERVER = "No kernel answers here. Run `make serve` in the book's folder and open the address "
-  + "that it prints. Until then, all outputs stay as they were built.";
-const UNKNOWN_READER = "The server does not know this browser. Open the address that `make serve` "
-  + "printed, with its token, once.";
-
 const bookRoot = new URL(document.documentElement.dataset.content_root, location.href);
 const status = document.getElementById("live-status");
-const cells = [...document.querySelectorAll("div.cell[data-live]")].map(describeCell);
+const kernel = window.liveKernel;
+const { show, settle, showSettled, say, isUnderWay, showOutput } = window.liveCell;
+const cells = [...document.querySelectorAll("div.cell[data-live]")].map(window.liveCell.describe);
 
 let thebe = null; // promise of live-thebe.js, ready to use; null until first needed
-let session = null; // the connection to the kernel; null when there is none
 let queue = []; // the cells that the reader asked for and that are not done
 let running = null; // the cell whose code the kernel executes now: one of those, or one above it
 let isWorking = false; // true while the loop in workThroughQueue goes on
-let restarting = null; // promise of the end of a restart that the reader asked for
 
-// ---------------------------------------------------------------------------------- the cells
-
-function describeCell(node, index) {
-  const find = (selector) => node.querySelector(selector);
-  const listing = find(".cell_input").firstElementChild;
-  const bookCode = textOfListing(listing);
-  const code = window.liveEdits.read(index, bookCode);
-  return {
-    node, index, listing,
-    run: find(".live-run"), runLabel: find(".live-run-label"), runTitle: find(".live-run").title,
-    edit: find(".live-edit"),
-    reset: find(".live-reset"), stateText: find(".live-state"), message: find(".live-message"),
-    output: find(".cell_output"),
-    bookCode, // what the book says
-    bookListing: listing.querySelector("pre").innerHTML, // the same, in colours
-    code, // what stands in the editor, or did when the reader was here before
-    codeOfOutput: bookCode, // what made the output that is shown
-    codeInKernel: null, // what this kernel ran last for this cell; null: nothing that counts
-    settled: ["built", "built"], // state and words to come back to after "queued" and "edited"
-    area: null, // thebe's output area, made at the first run
-    editor: null, // the CodeMirror instance, made at the first edit
-    mayFail: node.classList.contains("tag_raises-exception"), // its error is what it shows
-    standsAlone: node.classList.contains("tag_exercise"), // needs no cell, and no cell needs it
-    runWord: find(".live-run-label").textContent,
-  };
-}
-
-function textOfListing(listing) {
-  const copy = listing.querySelector("pre").cloneNode(true);
-  copy.querySelectorAll(".linenos").forEach((number) => number.remove());
-  return copy.textContent.replace(/\n+$/, "");
-}
-
-// What the reader wrote on an earlier visit. The editor comes only when it is asked for.
-function showKeptEdit(cell) {
-  if (cell.code === cell.bookCode) return;
-  cell.listing.querySelector("pre").textContent = cell.code;
-  showSettled(cell);
-}
-
-function show(cell, state, words) {
-  cell.node.dataset.state = state;
-  cell.stateText.textContent = words;
-  cell.stateText.title = state === "built" ? "This output was made when the book was built" : "";
-  cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : cell.runWord;
-  cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
-  cell.reset.hidden = cell.code === cell.bookCode && cell.codeOfOutput === cell.bookCode;
-  window.liveDiff.update(cell);
-}
-
-function settle(cell, state, words) {
-  cell.settled = [state, words];
-  showSettled(cell);
-}
-
-function showSettled(cell) {
-  if (cell.code !== cell.codeOfOutput) show(cell, "edited", "edited, not run yet");
-  else show(cell, ...cell.settled);
-}
-
-function say(cell, message) {
-  cell.message.textContent = message;
-  cell.message.hidden = !message;
-}
+// --------------------------------------------------------------------------------- the status
 
 function announce(words) {
   status.querySelector(".live-announce").textContent = words;
@@ -96,7 +29,7 @@ function showStatus(name, words = name) {
   if (name !== "ready" && name !== "busy") announce(`kernel: ${words}`);
   status.dataset.status = name;
   status.title = status.querySelector(".live-status-text").textContent = words;
-  status.querySelector(".live-restart").disabled = session === null;
+  status.querySelector(".live-restart").disabled = !kernel.isThere();
 }
 
 // ------------------------------------------------------------------------------ thebe, on demand
@@ -108,7 +41,7 @@ function loadThebe() {
     return parts;
   }).catch(() => {
     thebe = null; // the next press tries again
-    throw new Error(NO_SERVER);
+    throw new Error(window.liveServer.none);
   });
   return thebe;
 }
@@ -123,78 +56,6 @@ function prepareOutput(cell, parts) {
 
 // ---------------------------------------------------------------------------------- the kernel
 
-const server = window.liveServer;
-const askServer = (...request) => server.ask(...request);
-
-async function startSession() {
-  // The name is new each time, so that two tabs (or a lost kernel) never share a session.
-  const page = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
-  const path = `${page}-${Math.random().toString(36).slice(2)}.ipynb`;
-  const kernel = { name: status.dataset.kernel };
-  const ask = () => askServer("POST", "sessions", { path, name: path, type: "notebook", kernel })
-    .catch(() => null);
-  let answer = await ask();
-  const binder = server.binder();
-  if (binder && ![200, 201, 403, 503].includes(answer?.status)) {
-    await server.askBinder(binder, (words) => showStatus("starting", words));
-    answer = await ask();
-  }
-  if (answer?.ok) return answer.json();
-  if (answer?.status === 503) throw new Error((await answer.json()).message); // it is full
-  throw new Error(answer?.status === 403 ? UNKNOWN_READER : NO_SERVER);
-}
-
-async function connect() {
-  await restarting;
-  if (session && await isAlive(session)) return;
-  if (session) lose(session, "the kernel ended");
-  showStatus("starting");
-  const [model, parts] = await Promise.all([startSession(), loadThebe()]);
-  session = await parts.connectTo(model);
-  watch(session);
-}
-
-function isAlive({ kernel }) {
-  if (kernel.isDisposed || kernel.status === "dead") return false;
-  return askServer("GET", `kernels/${kernel.id}`).then((answer) => answer.ok, () => false);
-}
-
-function watch(watched) {
-  const { kernel } = watched;
-  const isCurrent = () => session === watched;
-  kernel.statusChanged.connect((_, state) => {
-    if (!isCurrent()) return;
-    if (state === "dead") lose(watched, "the kernel ended");
-    else if (state === "autorestarting") waitForRestartedKernel(kernel);
-    else if (state === "idle" && !restarting) showStatus("ready");
-    else if (state === "busy" && !restarting) showStatus("busy");
-  });
-  kernel.connectionStatusChanged.connect((_, state) => {
-    if (isCurrent() && state === "disconnected") lose(watched, "the connection was lost");
-  });
-  kernel.disposed.connect(() => isCurrent() && lose(watched, "the kernel ended"));
-}
-
-// The server starts a kernel that died again. What is sent before that one is ready gets lost.
-async function waitForRestartedKernel(kernel) {
-  forgetWhatRan("the kernel died");
-  showStatus("lost", "died, starting again");
-  restarting = new Promise((resolve) => {
-    kernel.statusChanged.connect((_, state) => state === "idle" && resolve());
-    kernel.disposed.connect(resolve);
-  });
-  await restarting;
-  restarting = null;
-  if (session) showStatus("ready", "ready, nothing has run in it");
-}
-
-function lose(lost, why) {
-  session = null; // first: what follows makes the lost session report its own end
-  thebe.then((parts) => parts.disconnect(lost));
-  forgetWhatRan(why);
-  showStatus("lost", `lost: ${why}`);
-}
-
 // The kernel is empty again. Outputs stay to be read, but no cell counts as having run.
 function forgetWhatRan(why) {
   for (const cell of cells.filter((cell) => cell.codeInKernel !== null)) {
@@ -205,25 +66,11 @@ function forgetWhatRan(why) {
   showWhatWaits();
 }
 
-async function restart() {
-  if (!session || restarting) return;
+function restart() {
+  if (!kernel.mayRestart()) return;
   emptyQueue("stopped by Restart");
   if (running) running.isStopping = true;
-  forgetWhatRan("ran before the restart");
-  showStatus("starting", "restarting");
-  const restarted = session;
-  restarting = restarted.restart().then(
-    () => showStatus("ready", "ready, nothing has run in it"),
-    () => session === restarted && lose(restarted, "it could not be restarted"),
-  );
-  await restarting;
-  restarting = null;
-}
-
-// Nobody can come back to the kernel of a page that was left, so it should not live on.
-function endSession() {
-  if (!session) return;
-  askServer("DELETE", `sessions/${session.id}`, null, { keepalive: true }).catch(() => {});
+  kernel.restart();
 }
 
 // ---------------------------------------------------------------------------------- running
@@ -231,10 +78,6 @@ function endSession() {
 function press(cell) {
   if (isUnderWay(cell)) stop(cell);
   else enqueue([cell]);
-}
-
-function isUnderWay(cell) {
-  return ["queued", "running"].includes(cell.node.dataset.state);
 }
 
 function enqueue(pressed) {
@@ -268,7 +111,7 @@ async function workThroughQueue() {
   isWorking = true;
   try {
     while (queue.length > 0) {
-      await connect();
+      await kernel.connect();
       if (queue.length > 0) await runNext(queue[0]);
     }
   } catch (error) {
@@ -309,7 +152,7 @@ async function runNow(cell) {
   announce(`cell ${cell.index + 1} is running`);
   if (isNewToKernel(cell) && !cell.standsAlone) cells.slice(cell.index + 1).forEach(needsToRunAgain);
 
-  keepOldOutputUntilNew(cell);
+  window.liveCell.keepOldOutputUntilNew(cell);
   const reply = await execute(cell, code);
 
   clearInterval(clock);
@@ -330,7 +173,7 @@ function needsToRunAgain(cell) {
 
 async function execute(cell, code) {
   try {
-    const future = session.kernel.requestExecute({ code, stop_on_error: true });
+    const future = kernel.execute(code);
     cell.area.future = future; // from here on, outputs appear as they arrive
     cell.begun = new Promise((resolve) => future.registerMessageHook((message) => {
       if (message.header.msg_type === "execute_input") resolve();
@@ -338,13 +181,14 @@ async function execute(cell, code) {
     }));
     return (await future.done).content;
   } catch {
-    return { status: cell.isStopping ? "stopped" : "lost" }; // the kernel went away under the run
+    return { status: cell.isStopping ? "stopped" : "lost" }; // the kernel or its answer is gone
   }
 }
 
 function outcome({ status, ename }, seconds) {
   if (status === "ok") return ["ran", `ran here, ${seconds} s`];
-  if (status === "lost") return ["lost", "lost: the kernel ended during the run"];
+  if (status === "lost")
+    return ["lost", `lost: the ${kernel.isThere() ? "connection" : "kernel"} ended during the run`];
   if (status === "error" && ename !== "KeyboardInterrupt")
     return ["failed", `failed, ${seconds} s: ${ename}`];
   return ["stopped", `stopped, ${seconds} s`];
@@ -355,23 +199,7 @@ async function stop(cell) {
   if (cell !== running || cell.isStopping) return;
   cell.isStopping = true;
   await cell.begun; // an interrupt that comes before the code does is lost
-  await session?.kernel.interrupt().catch(() => {});
-}
-
-// ---------------------------------------------------------------------------------- outputs
-
-function keepOldOutputUntilNew(cell) {
-  cell.output.closest("details")?.setAttribute("open", "");
-  if (cell.output.dataset.showing !== "live") return; // the built output stays by itself
-  cell.ghost = cell.liveOutput.cloneNode(true);
-  cell.ghost.className = "live-output live-ghost";
-  cell.output.append(cell.ghost);
-  showOutput(cell, "ghost");
-}
-
-function showOutput(cell, which) {
-  cell.output.dataset.showing = which;
-  if (which !== "ghost") cell.ghost?.remove();
+  await kernel.interrupt();
 }
 
 // ---------------------------------------------------------------------------------- editing
@@ -432,7 +260,7 @@ function editAtClick(cell, event) {
 // ---------------------------------------------------------------------------------- the buttons
 
 for (const cell of cells) {
-  showKeptEdit(cell);
+  window.liveCell.showKeptEdit(cell);
   cell.run.addEventListener("click", () => press(cell));
   cell.edit.addEventListener("click", () => edit(cell));
   cell.reset.addEventListener("click", () => reset(cell));
@@ -440,6 +268,12 @@ for (const cell of cells) {
 }
 status.querySelector(".live-run-all").addEventListener("click", () => enqueue(cells));
 status.querySelector(".live-restart").addEventListener("click", restart);
-window.addEventListener("pagehide", endSession);
+kernel.serve({
+  kernelName: status.dataset.kernel,
+  load: loadThebe,
+  status: showStatus,
+  emptied: forgetWhatRan,
+  run: () => running?.area.future,
+});
 
 })();

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from live_page import LivePage
+from playwright.sync_api import WebSocketRoute
 from serving import Server, running_server
 from sphinx.errors import ExtensionError
 
@@ -299,6 +300,84 @@ def test_after_a_lost_session_run_starts_a_new_one_and_keeps_edits(live: LivePag
     assert live.run_and_wait(PRODUCT) == "product 105"
     assert live.state(BASE) == "ran"
     live.expect_problems("404|WebSocket")
+
+
+class Cable:
+    """Between the page and the server; the page's other requests do not use it."""
+
+    def __init__(self, live: LivePage) -> None:
+        self.is_cut = False
+        self.ends: list[WebSocketRoute] = []
+        live.page.route_web_socket(re.compile("/channels"), self.plug_in)
+
+    def plug_in(self, page: WebSocketRoute) -> None:
+        if self.is_cut:
+            page.close()
+        else:
+            self.ends = [page, page.connect_to_server()]
+
+    def cut(self) -> None:
+        self.is_cut = True
+        for end in self.ends:
+            end.close()
+
+    def mend(self) -> None:
+        self.is_cut = False
+
+
+@pytest.fixture
+def cable(live: LivePage) -> Cable:
+    return Cable(live)
+
+
+def test_a_connection_that_was_cut_comes_back_to_the_same_kernel(
+    live: LivePage, cable: Cable
+) -> None:
+    live.edit(BASE, 'print("factor"', "runs = 1 + globals().get('runs', 0)\nprint(runs")
+    assert live.run_and_wait(BASE) == "1 2"
+    live.edit(PRODUCT, "times(21)", "times(21), runs")
+    cable.cut()
+    live.wait_status("lost")
+    cable.mend()
+    live.wait_status("ready")
+    assert live.run_and_wait(PRODUCT) == "product 42 1", "what ran counts, and the edit is there"
+    assert live.state(BASE) == "ran"
+
+
+def run_until_a_file_is_there(live: LivePage, folder: Path) -> Path:
+    end = folder / "end"
+    wait = f"import pathlib\n    while not pathlib.Path({str(end)!r}).exists(): time.sleep(0.01)"
+    live.edit(TICKS, "    time.sleep(0.01)", f"    {wait}")
+    live.run(TICKS)
+    live.wait_output(TICKS, "tick 0")
+    return end
+
+
+def test_a_run_goes_on_while_its_connection_is_cut(
+    live: LivePage, cable: Cable, tmp_path: Path
+) -> None:
+    end = run_until_a_file_is_there(live, tmp_path)
+    cable.cut()
+    live.wait_status("lost")
+    cable.mend()
+    live.wait_status("busy")
+    end.touch()
+    live.wait_state(TICKS, "ran")
+    assert "tick 2" in live.output(TICKS)
+
+
+def test_a_run_that_ends_while_its_connection_is_cut_says_so(
+    live: LivePage, cable: Cable, tmp_path: Path
+) -> None:
+    end = run_until_a_file_is_there(live, tmp_path)
+    cable.cut()
+    end.touch()
+    while any(kernel["execution_state"] == "busy" for kernel in live.ask_server("GET", "kernels")):
+        live.page.wait_for_timeout(50)
+    cable.mend()
+    live.wait_state(TICKS, "lost")
+    assert live.words(TICKS) == "lost: the connection ended during the run"
+    assert live.run_and_wait(PRODUCT) == "product 42"
 
 
 def test_a_kernel_that_dies_during_a_run_is_noticed(live: LivePage) -> None:

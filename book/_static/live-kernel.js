@@ -1,0 +1,141 @@
+// The kernel of a page: started at the first press, watched, restarted, ended with the page.
+//
+// What a kernel's fate means for cells is live.js's business; it hands in what to call:
+// `load()` brings live-thebe.js, `status(name, words)` is to be shown, `emptied(why)` says that
+// nothing counts as having run, `run()` is the run that the page waits for.
+"use strict";
+(() => {
+
+const ON_ITS_WAY = 500; // ms that an answer may take after the connection is back
+
+const server = window.liveServer;
+const askServer = (...request) => server.ask(...request);
+
+let session = null; // the connection to the kernel; null when there is none
+let restarting = null; // promise of the end of a restart
+let page; // what live.js handed in
+
+async function startSession(kernelName) {
+  // The name is new each time, so that two tabs (or a lost kernel) never share a session.
+  const name = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
+  const path = `${name}-${Math.random().toString(36).slice(2)}.ipynb`;
+  const body = { path, name: path, type: "notebook", kernel: { name: kernelName } };
+  const ask = () => askServer("POST", "sessions", body).catch(() => null);
+  let answer = await ask();
+  const binder = server.binder();
+  if (binder && ![200, 201, 403, 503].includes(answer?.status)) {
+    await server.askBinder(binder, (words) => page.status("starting", words));
+    answer = await ask();
+  }
+  if (answer?.ok) return answer.json();
+  if (answer?.status === 503) throw new Error((await answer.json()).message); // it is full
+  throw new Error(answer?.status === 403 ? server.unknownReader : server.none);
+}
+
+async function connect() {
+  await restarting;
+  if (session && await whatItDoes(session)) return;
+  if (session) lose(session, "the kernel ended");
+  page.status("starting");
+  const [model, parts] = await Promise.all([startSession(page.kernelName), page.load()]);
+  session = await parts.connectTo(model);
+  watch(session);
+}
+
+// "idle", "busy" and so on, as the server sees it; null when there is no such kernel.
+async function whatItDoes({ kernel }) {
+  if (kernel.isDisposed || kernel.status === "dead") return null;
+  const answer = await askServer("GET", `kernels/${kernel.id}`).catch(() => null);
+  return answer?.ok ? (await answer.json()).execution_state : null;
+}
+
+function watch(watched) {
+  const { kernel } = watched;
+  const isCurrent = () => session === watched;
+  let isCut = false;
+  kernel.statusChanged.connect((_, state) => {
+    if (!isCurrent()) return;
+    if (state === "dead") lose(watched, "the kernel ended");
+    else if (state === "autorestarting") waitForRestartedKernel(kernel);
+    else if (state === "idle" && !restarting) page.status("ready");
+    else if (state === "busy" && !restarting) page.status("busy");
+  });
+  kernel.connectionStatusChanged.connect((_, state) => {
+    if (!isCurrent()) return;
+    if (state === "disconnected") lose(watched, "the connection was lost");
+    else if (state === "connecting" && !restarting) {
+      isCut = true;
+      page.status("lost", "connection lost, trying again");
+    } else if (state === "connected" && isCut) {
+      isCut = false;
+      goOn(watched);
+    }
+  });
+  kernel.disposed.connect(() => isCurrent() && lose(watched, "the kernel ended"));
+}
+
+// The connection is back, and the kernel is the same. What it said meanwhile is lost; a run that
+// has ended meanwhile will not say so again.
+async function goOn(watched) {
+  const run = page.run();
+  const state = await whatItDoes(watched);
+  if (session !== watched) return;
+  if (state === null) return lose(watched, "the kernel ended");
+  page.status(state === "busy" ? "busy" : "ready");
+  if (state === "busy") return;
+  await new Promise((resolve) => setTimeout(resolve, ON_ITS_WAY));
+  if (page.run() === run) run?.dispose(); // it counts as lost
+}
+
+// The server starts a kernel that died again. What is sent before that one is ready gets lost.
+async function waitForRestartedKernel(kernel) {
+  page.emptied("the kernel died");
+  page.status("lost", "died, starting again");
+  restarting = new Promise((resolve) => {
+    kernel.statusChanged.connect((_, state) => state === "idle" && resolve());
+    kernel.disposed.connect(resolve);
+  });
+  await restarting;
+  restarting = null;
+  if (session) page.status("ready", "ready, nothing has run in it");
+}
+
+function lose(lost, why) {
+  session = null; // first: what follows makes the lost session report its own end
+  page.load().then((parts) => parts.disconnect(lost));
+  page.emptied(why);
+  page.status("lost", `lost: ${why}`);
+}
+
+async function restart() {
+  page.emptied("ran before the restart");
+  page.status("starting", "restarting");
+  const restarted = session;
+  restarting = restarted.restart().then(
+    () => page.status("ready", "ready, nothing has run in it"),
+    () => session === restarted && lose(restarted, "it could not be restarted"),
+  );
+  await restarting;
+  restarting = null;
+}
+
+// Nobody can come back to the kernel of a page that was left, so it should not live on.
+function endSession() {
+  if (!session) return;
+  askServer("DELETE", `sessions/${session.id}`, null, { keepalive: true }).catch(() => {});
+}
+
+window.liveKernel = {
+  serve(handedIn) {
+    page = handedIn;
+    window.addEventListener("pagehide", endSession);
+  },
+  connect,
+  restart,
+  isThere: () => session !== null,
+  mayRestart: () => session !== null && !restarting,
+  execute: (code) => session.kernel.requestExecute({ code, stop_on_error: true }),
+  interrupt: () => session?.kernel.interrupt().catch(() => {}),
+};
+
+})();
