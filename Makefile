@@ -78,6 +78,7 @@ _build/.machinery: $(MACHINERY) node_modules/.installed
 	@mkdir -p _build && rm -rf _build/html _build/.doctrees && touch $@
 
 _build/html/.built: $(PAGES) _toc.yml _build/.code _build/.machinery
+	@$(BIN)/python -m playground.execute
 	$(call step, Building the book, book, $(BIN)/jupyter-book build . -W --keep-going, \
 		the book did not build)
 	@touch $@

@@ -10,15 +10,9 @@ import shutil
 import sys
 from pathlib import Path
 
-import yaml
+from playground.toc import pages_in_order
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-
-
-def pages_in_order(root: Path) -> list[str]:
-    """The pages of the book by their paths without an ending, the first page first."""
-    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
-    return [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
 
 
 def print_pages(html: Path, names: list[str], to: Path) -> int:

@@ -1,0 +1,73 @@
+"""Execute the pages that have no outputs yet, several at a time: `python -m playground.execute`.
+
+The build would execute them one after the other. What is executed here is found by it in its cache,
+where it is kept under the code of the cells. A page that fails is left to the build, which says
+where it failed. Half as many pages run at a time as there are cores: most start several ranks, and
+what they measure should not be how they wait for each other.
+"""
+
+import argparse
+import logging
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+import yaml
+from tqdm import tqdm
+
+from playground.toc import pages_in_order
+
+ROOT = Path(__file__).parents[2]
+
+
+def execute(root: Path, name: str, only_look: bool = False) -> bool:
+    """Make sure that the cache has the outputs of a page. Returns whether it has them."""
+    from jupyter_cache import get_cache
+    from myst_nb.core.config import NbParserConfig
+    from myst_nb.core.execute.cache import NotebookClientCache
+    from myst_nb.core.read import read_myst_markdown_notebook
+    from sphinx.util.logging import getLogger
+
+    path, cache = root / f"{name}.md", root / "_build/.jupyter_cache"
+    notebook = read_myst_markdown_notebook(path.read_text(encoding="utf-8"), path=path)
+    if not any(cell.cell_type == "code" for cell in notebook.cells):
+        return True
+    if only_look:
+        try:
+            return bool(get_cache(cache).match_cache_notebook(notebook))
+        except KeyError:
+            return False
+    settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["execute"]
+    config = NbParserConfig(
+        execution_mode="cache",
+        execution_cache_path=str(cache),
+        execution_timeout=settings["timeout"],
+        execution_allow_errors=settings["allow_errors"],
+    )
+    logging.getLogger("sphinx").addHandler(logging.NullHandler())  # the build will say it
+    client = NotebookClientCache(notebook, path, config, getLogger("execute"))  # type: ignore[arg-type]
+    client.start_client()
+    return bool(client.exec_metadata and client.exec_metadata["succeeded"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m playground.execute", description=__doc__)
+    parser.add_argument("--root", type=Path, default=ROOT, help="the folder with _toc.yml")
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    options = parser.parse_args()
+    root = options.root.resolve()
+    new = [name for name in pages_in_order(root) if not execute(root, name, only_look=True)]
+    if not new:
+        return
+    workers = min(options.workers, len(new))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        pages = {pool.submit(execute, root, name): name for name in new}
+        progress = tqdm(as_completed(pages), "Executing pages", len(new), unit="page")
+        for page in progress:
+            name = pages[page]
+            progress.set_postfix_str(name if page.result() else f"{name} failed")
+
+
+if __name__ == "__main__":
+    main()

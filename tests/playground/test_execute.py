@@ -1,0 +1,63 @@
+"""Pages are executed side by side before the build, which then finds their outputs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from jupyter_cache import get_cache
+
+PAGE = """---
+kernelspec: {name: python3, display_name: Python 3}
+---
+# A page
+
+```{code-cell} python
+%s
+```
+"""
+MEET = """
+import pathlib, time
+pathlib.Path("%s").touch()
+while not pathlib.Path("%s").exists():
+    time.sleep(0.01)
+print("we met")"""
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    pages = {
+        "one": PAGE % MEET % ("one.here", "two.here"),
+        "two": PAGE % MEET % ("two.here", "one.here"),
+        "wrong": PAGE % "1 / 0",
+        "words": "# Words\n",
+    }
+    for name, text in pages.items():
+        (tmp_path / f"{name}.md").write_text(text)
+    toc = {"root": "words", "parts": [{"chapters": [{"file": n} for n in ("one", "two", "wrong")]}]}
+    (tmp_path / "_toc.yml").write_text(str(toc))
+    (tmp_path / "_config.yml").write_text("execute: {timeout: 60, allow_errors: false}")
+    return tmp_path
+
+
+def executed(book: Path) -> dict[str, str]:
+    """What the cache has: page → what its cell printed."""
+    cache = get_cache(book / "_build/.jupyter_cache")
+    bundles = {Path(r.uri).stem: cache.get_cache_bundle(r.pk) for r in cache.list_cache_records()}
+    return {name: bundle.nb.cells[-1].outputs[0].text for name, bundle in bundles.items()}
+
+
+def run(book: Path) -> str:
+    command = [sys.executable, "-m", "playground.execute", "--root", book, "--workers", "2"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+
+
+def test_pages_run_at_the_same_time_and_one_that_fails_is_left_to_the_build(book: Path) -> None:
+    said = run(book)
+    assert executed(book) == {"one": "we met\n", "two": "we met\n"}
+    assert "3/3" in said
+    assert "wrong failed" in said
+    (book / "wrong.md").write_text(PAGE % "print(1)")
+    assert "1/1" in run(book), "only what is new"
+    assert executed(book) == {"one": "we met\n", "two": "we met\n", "wrong": "1\n"}
+    assert run(book) == ""
