@@ -22,8 +22,8 @@ serve: _build/html/.built  ## build the book and open it with live cells (PORT=8
 	@$(BIN)/python -m playground.server --html _build/html --port $(PORT) \
 		$(if $(filter none,$(BROWSER)),--no-browser)
 
-test: lint _build/html/.built  ## all tests: numbers, scripts, pages, server, browser
-	@$(BIN)/python -m pytest --ignore tests/gpu
+test: lint  ## all tests: numbers, scripts, pages, server, browser
+	@$(BIN)/python -m pytest --ignore tests/gpu -n 2 --dist loadgroup
 
 test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
 	@$(BIN)/python -m pytest tests/gpu -rs

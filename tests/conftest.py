@@ -1,8 +1,15 @@
-"""What all tests share: pools of warm ranks, so that a property costs milliseconds an example."""
+"""What all tests share: two lanes, the built book, and pools of warm ranks.
 
+The lanes run side by side (`make test` says `-n 2`): one builds the book and reads it in a browser,
+the other tests the code.
+"""
+
+import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +17,27 @@ from distributed.world import World, world
 
 # A shell's background job ignores Ctrl+C, and so would every script that a test starts to press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+ROOT = Path(__file__).parents[1]
+OF_PAGES = {"built", "small_book", "browser"}  # fixtures
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        is_of_pages = OF_PAGES & set(getattr(item, "fixturenames", ()))
+        item.add_marker(pytest.mark.xdist_group("pages" if is_of_pages else "code"))
+
+
+@pytest.fixture(scope="session")
+def built() -> Path:
+    """The folder of the built book, which is built if something has changed since."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    build = subprocess.run(
+        ["make", "book"], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+    )
+    assert build.returncode == 0, build.stdout + build.stderr
+    return ROOT / "_build/html"
 
 
 class Pools:

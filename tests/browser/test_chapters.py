@@ -11,9 +11,10 @@ import pytest
 from live_page import LivePage
 from serving import Server, running_server
 
+from playground.toc import pages_in_order
+
 ROOT = Path(__file__).parents[2]
-BUILT = ROOT / "_build/html"
-PAGES = sorted(str(page.relative_to(BUILT)) for page in (BUILT / "book").rglob("*.html"))
+PAGES = [f"{name}.html" for name in pages_in_order(ROOT)]
 TOGETHER = [PAGES[i : i + 2] for i in range(0, len(PAGES), 2)]
 RAISES = {  # cells that are there to fail: page → what their code contains
     "book/first_steps/one_device.html": ["np.zeros((640, 128)"],
@@ -34,9 +35,8 @@ RAISES = {  # cells that are there to fail: page → what their code contains
 
 
 @pytest.fixture(scope="module")
-def book() -> Iterator[Server]:
-    assert PAGES, "no built book: run make book"
-    with running_server(BUILT) as server:
+def book(built: Path) -> Iterator[Server]:
+    with running_server(built) as server:
         yield server
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from leftovers import shared_memory
 
 from distributed.world import RankError, launch, world
 
@@ -410,10 +411,6 @@ def test_two_launches_at_once_do_not_meet():
 def test_many_more_ranks_than_cores(ranks):
     sums = launch(lambda g: g.all_reduce(torch.ones(1)).item(), ranks=ranks, device="cpu")
     assert sums == [float(ranks)] * ranks
-
-
-def shared_memory() -> set[str]:
-    return set(os.listdir("/dev/shm")) if Path("/dev/shm").is_dir() else set()
 
 
 def children() -> set[int]:
