@@ -100,9 +100,12 @@ def test_a_server_that_waits_for_all_is_synchronous_sgd(pools):
 def test_nobody_waits_and_gradients_are_stale(pools):
     served, *_ = pools[4](async_sgd.train_rank, 90, 0.02, 1, (0.002,) * 3)[0]
     assert len(served.losses) == 90
-    later = served.staleness[3:]
-    # Every other worker delivers about once in between: exactly so on average, as all take turns.
-    assert np.mean(later) == pytest.approx(2, abs=0.2)
+    # Update v answers one worker with weights v. So from each version at most one gradient comes,
+    # but for the first, which all three had; and a worker that waits for nobody comes late.
+    came_from = [version - stale for version, stale in enumerate(served.staleness)]
+    assert sorted(set(came_from)) == sorted(came_from)[came_from.count(0) - 1 :]
+    assert came_from.count(0) == 3
+    assert np.mean(served.staleness) > 1, "most of the time others delivered in between"
 
 
 def test_backups_are_late_and_thrown_away(pools):
