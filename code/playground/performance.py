@@ -75,6 +75,7 @@ def table(name: str, pattern: str = "*") -> Table:
     """Ours and the peer's medians, the ratio with its range, and what was wanted."""
     rows = chosen(name, pattern)
     with_copy = any("copy_s" in row for row in rows)
+    with_aim = any({"ratio", "seconds"} & aim_of(row).keys() for row in rows)
     header = ["row", "this book", "the peer", *["a plain copy"] * with_copy, "ratio", "range"]
     lines = []
     for row in rows:
@@ -83,14 +84,20 @@ def table(name: str, pattern: str = "*") -> Table:
         if "seconds" in aim:
             wanted = f"≤ {aim['seconds'] * 1e3:g} ms"
         times = [row["ours_s"], row["peer_s"], *[row.get("copy_s")] * with_copy]
-        shown = ["—" if t is None else f"{t * 1e3:.1f} ms" for t in times]
-        spread = f"{row['ratio_low']:.2f} to {row['ratio_high']:.2f}, {row['pairs']} pairs"
+        shown = ["—" if t is None else duration(t) for t in times]
+        spread = f"{row['ratio_low']:.2f} – {row['ratio_high']:.2f}"
         result = verdict(row) if wanted != "—" else ""
-        lines.append((row["id"], *shown, f"{row['ratio']:.2f}", spread, wanted, result))
+        line = [*shown, f"{row['ratio']:.2f}", spread, row["pairs"], *[wanted] * with_aim]
+        unbroken = [str(value).replace(" ", "\N{NO-BREAK SPACE}") for value in line]
+        lines.append((row["id"], *unbroken, *[result] * with_aim))
     peers = ", ".join(dict.fromkeys(row["peer"] for row in rows))
     stamps = "; ".join(dict.fromkeys(recorded.stamp(row) for row in rows))
     note = f"Peer: {peers}. Measured on {stamps}."
-    return Table([*header, "aim", ""], lines, note)
+    return Table([*header, "pairs", *["aim", ""] * with_aim], lines, note)
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-4 else f"{seconds * 1e6:.1f} µs"
 
 
 def reasons(name: str, pattern: str = "*") -> Table:

@@ -51,9 +51,9 @@ def test_the_verdicts():
 
 
 def test_the_command_runs_every_row_of_its_run():
-    from bench import collectives, ddp, launching, zero
+    from bench import collectives, ddp, launching, live, zero
 
-    known = [name for part in (launching, collectives, ddp, zero) for name, _ in part.cases()]
+    known = [name for part in (launching, collectives, ddp, zero, live) for name, _ in part.cases()]
     for name in recorded.names():
         patterns = performance.command(name).split("'")[1].split(",")
         chosen = {k for k in known if any(fnmatch(k, pattern) for pattern in patterns)}
