@@ -16,6 +16,7 @@ from serving import Server
 
 from playground.server import main
 
+PATIENCE = 60  # s; long, because a slow machine is not a failure
 Reply = tuple[int, dict[str, str], str]
 
 
@@ -34,7 +35,7 @@ class Browser:
     ) -> Reply:
         sent = {"Cookie": self.cookie_header} | (headers or {})
         data = None if body is None else json.dumps(body)
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE)
         with closing(connection):
             connection.request(method, path, data, sent)
             reply = connection.getresponse()
@@ -92,7 +93,7 @@ class Kernel:
         """What the cell printed, and its reply's status."""
         said = {"stdout": "", "stderr": "", "status": ""}
         idle = False
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline and not (idle and said["status"]):
             message = json.loads(self.socket.recv())
             if message["parent_header"].get("msg_id") != name:
@@ -108,7 +109,7 @@ class Kernel:
 
     def wait_for_output(self, pattern: str) -> str:
         text = ""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             message = json.loads(self.socket.recv())
             if message["header"]["msg_type"] == "stream":
@@ -129,7 +130,7 @@ def open_channels(browser: Browser, kernel: str, headers: dict[str, str]) -> web
         header=[f"{name}: {value}" for name, value in headers.items()],
         cookie=browser.cookie_header,
         suppress_origin=True,
-        timeout=20,
+        timeout=PATIENCE,
     )
 
 
