@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pybtex.plugin
+from docutils import nodes
 from pybtex.database import Entry
 from pybtex.richtext import Text
 from pybtex.style.formatting import toplevel
@@ -22,6 +23,7 @@ from pybtex.style.labels import BaseLabelStyle
 from pybtex.style.template import field, optional, sentence, tag
 from pybtex.style.template import join as plain_join
 from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
 from sphinxcontrib.bibtex.citation_target import parse_citation_targets
 from sphinxcontrib.bibtex.plugin import register_plugin
 from sphinxcontrib.bibtex.style.referencing import BaseReferenceStyle
@@ -103,6 +105,36 @@ class Entries(PlainStyle):
         ]
 
 
+def say_where_cited(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Below each entry of a bibliography: the pages that cite it, in the order of the book."""
+    entries = list(doctree.findall(nodes.citation))
+    if not entries:
+        return
+    bibliography: Any = app.env.get_domain("cite")
+    order = list(app.env.collect_relations())
+    for entry in entries:
+        citing = {
+            found.docname
+            for found in bibliography.citation_refs
+            if any(target.key == entry["ids"][0] for target in found.targets)
+        }
+        line = nodes.paragraph("", "", classes=["cited-in"])
+        for number, page in enumerate(sorted(citing & set(order), key=order.index)):
+            line += nodes.Text("; " if number else "Cited in ")
+            there = app.builder.get_relative_uri(docname, page)
+            name = app.env.titles[page].astext()
+            line += nodes.reference("", name, internal=True, refuri=there)
+        if line.children:
+            line += nodes.Text(".")
+            entry += line
+
+
+def pages_with_entries(app: Sphinx, env: BuildEnvironment) -> list[str]:
+    """Written in every build, for any page may cite something else than before."""
+    bibliography: Any = env.get_domain("cite")
+    return sorted({key.docname for key in bibliography.bibliographies})
+
+
 def name_roles_that_browsers_know(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
 ) -> None:
@@ -115,5 +147,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     pybtex.plugin.register_plugin("pybtex.style.labels", "authors-year", Labels)
     pybtex.plugin.register_plugin("pybtex.style.formatting", "authors-year", Entries)
     register_plugin("sphinxcontrib.bibtex.style.referencing", "authors-year", AuthorsAndYear)
+    app.connect("doctree-resolved", say_where_cited)
+    app.connect("env-updated", pages_with_entries)
     app.connect("html-page-context", name_roles_that_browsers_know)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

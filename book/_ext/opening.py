@@ -81,7 +81,7 @@ def say_what_it_takes(app: Sphinx, doctree: nodes.document, docname: str) -> Non
         return
     line = nodes.inline("", f"{reading_time(*amount(doctree))} min")
     for number, page in enumerate(needed(root)[docname]):
-        line += nodes.Text(", " if number else " · needs: ")
+        line += nodes.Text("; " if number else " · needs: ")  # titles have commas
         there = app.builder.get_relative_uri(docname, page)
         name = app.env.titles[page].astext()
         line += nodes.reference("", name, internal=True, refuri=there)

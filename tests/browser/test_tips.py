@@ -90,7 +90,9 @@ def test_a_citation_shows_its_paper(page: LivePage) -> None:
     expect(tip(page)).to_contain_text("Accurate, large minibatch SGD")
     tip(page).get_by_text("Bibliography").click()
     assert page.page.url.endswith("/words.html#goyal2017")
-    expect(page.page.locator("#goyal2017")).to_contain_text("Goyal et al. 2017")
+    entry = page.page.locator("#goyal2017")
+    expect(entry).to_contain_text("Goyal et al. 2017")
+    expect(entry).to_contain_text("Cited in Terms and papers.")
 
 
 def test_a_tip_has_room_at_the_lower_edge_of_the_window(
