@@ -97,6 +97,8 @@ class Tips:
         if not self.definitions:
             for name in glossaries(env):
                 self.definitions |= definitions_in(env.get_doctree(name))
+        bibliography: Any = env.get_domain("cite")
+        papers = {citation.citation_id for citation in bibliography.citations}
         tips: dict[str, str] = {}
 
         def of_term(found: re.Match[str]) -> str:
@@ -111,6 +113,8 @@ class Tips:
 
         def of_citation(found: re.Match[str]) -> str:
             name, href = found["id"], found["href"]
+            if name not in papers:
+                return found[0]  # a link to a function, say, which has a title, too
             links = LINK.format(href=href, text="Bibliography")
             tips[name] = TIP.format(id=name, said=found["said"], links=links)
             return f'<a class="has-tip" href="{href}" aria-describedby="said-{name}">'

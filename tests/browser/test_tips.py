@@ -95,6 +95,10 @@ def test_a_citation_shows_its_paper(page: LivePage) -> None:
     expect(entry).to_contain_text("Cited in Terms and papers.")
 
 
+def test_a_link_to_code_has_no_tip(page: LivePage) -> None:
+    assert "has-tip" not in (link(page, "average()").get_attribute("class") or "")
+
+
 def test_a_tip_has_room_at_the_lower_edge_of_the_window(
     visit: Callable[..., LivePage], server: Server
 ) -> None:
