@@ -73,6 +73,7 @@ def test_a_citation_says_who_when_and_where(citations):
 
     assert said("t", "goyal2017{§2}") == "Goyal et al. (2017, §2)"
     assert said("t", "patarasuk2009") == "Patarasuk and Yuan (2009)"
+    assert said("t", "sergeev2018") == "Sergeev and Del Balso (2018)"
     assert said("t", "brown2020") == "Brown et al. (2020)"  # and others
     assert said("p", "{after}young1974,he2015{§2}") == "(after Young, 1974; He et al., 2015, §2)"
 

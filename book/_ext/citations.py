@@ -33,7 +33,8 @@ from sphinxcontrib.bibtex.style.template import join, join2, node, post_text, pr
 def authors(entry: Entry) -> str:
     """`Li et al.`, `Patarasuk and Yuan`, `Young`."""
     people = entry.persons["author"]
-    names = [str(Text(*person.rich_prelast_names, *person.rich_last_names)) for person in people]
+    parts = [[*person.rich_prelast_names, *person.rich_last_names] for person in people]
+    names = [" ".join(map(str, words)) for words in parts]
     if len(names) > 2 or names[-1] == "others":
         return f"{names[0]} et al."
     return " and ".join(names)
