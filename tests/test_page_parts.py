@@ -1,12 +1,17 @@
-"""The map of the book and the reference of its modules, which are made and not written."""
+"""What is made and not written: the map, the modules' reference, the line under a title."""
 
 import ast
 import sys
 from pathlib import Path
 
+from docutils import nodes
+from pybtex.database import parse_string
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
 
+import downloads  # type: ignore[import-not-found]  # noqa: E402
+import opening  # type: ignore[import-not-found]  # noqa: E402
 import pages  # type: ignore[import-not-found]  # noqa: E402
 
 
@@ -27,6 +32,13 @@ def test_every_module_is_in_the_reference_once_and_under_its_chapter():
     modules = [path.stem for path, _ in found]
     assert sorted(modules) == sorted(p.stem for p in ROOT.glob("code/distributed/[!_]*.py"))
     assert dict((path.stem, page) for path, page in found)["zero3"] == "book/zero/zero3"
+
+
+def test_a_page_teaches_what_it_shows_and_not_what_an_earlier_one_mentions():
+    found = [entry for part in pages.modules_by_part(ROOT).values() for entry in part]
+    page_of = {path.stem: page for path, page in found}
+    assert "distributed/dp.py" in (ROOT / "book/first_steps/a_world_of_ranks.md").read_text()
+    assert page_of["dp"] == "book/first_steps/data_parallelism"
 
 
 def test_every_chapter_says_in_its_first_sentence_what_it_is_for():
@@ -59,3 +71,53 @@ def test_a_docstring_stays_plain_text():
     assert [type(block).__name__ for block in blocks] == ["paragraph", "literal_block", "paragraph"]
     assert blocks[0].astext() == "One x *here*."
     assert blocks[1].astext() == "    x[n] → y[n]"
+
+
+def test_the_time_counts_what_a_reader_sees():
+    def code(text: str) -> nodes.literal_block:
+        return nodes.literal_block(text, text)
+
+    page = nodes.section("", nodes.paragraph("", "Four words of prose."), code("a = 1\n\nb = 2"))
+    page += nodes.container("", code("1\n2\n3"), nb_element="cell_code_output")
+    page += opening.HideCodeCellNode("", code("c = 3"))
+    assert opening.amount(page) == (4, 2)
+
+
+def test_minutes_are_told_in_steps_of_five():
+    assert [opening.reading_time(w, n) for w, n in [(10, 0), (900, 100), (1800, 200)]] == [
+        5,
+        10,
+        20,
+    ]
+
+
+def test_a_chapter_names_the_nearest_chapters_that_its_modules_import():
+    needed = opening.needed(ROOT)
+    assert needed["book/first_steps/one_device"] == []
+    assert needed["book/zero/zero2"] == ["book/zero/zero1"]  # and with it all that zero1 needs
+    assert needed["book/ddp/buckets_and_overlap"] == [
+        "book/collectives/shared_memory", "book/ddp/by_hand",
+    ]  # fmt: skip
+    assert all(len(chapters) <= 4 for chapters in needed.values())
+
+
+def test_what_a_chapter_needs_stands_before_it():
+    order = [file for files in pages.chapters(ROOT).values() for file in files]
+    for page, chapters in opening.needed(ROOT).items():
+        assert all(order.index(other) < order.index(page) for other in chapters)
+
+
+def test_exercises_and_the_reference_have_no_reading_time():
+    assert opening.is_chapter(ROOT, "book/zero/zero1")
+    for page in ("book/index", "book/zero/exercises", "book/reference/glossary"):
+        assert not opening.is_chapter(ROOT, page)
+
+
+def test_a_notebook_has_terms_and_citations_as_plain_words():
+    entries = parse_string(
+        "@misc{li2020, author={Li, Shen and Zhao, Y. and Varma, R.}, year={2020}}", "bibtex"
+    ).entries
+    text = "A {term}`rank`, {term}`ranks <rank>`: {cite:t}`li2020{§3}` {cite:p}`li2020`."
+    assert downloads.plain(text, entries) == (
+        "A rank, ranks: Li et al. (2020, §3) (Li et al., 2020)."
+    )

@@ -1,10 +1,14 @@
 """Every page with live cells can be taken along, as a notebook and as a script."""
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import nbformat
+from citations import in_words
 from myst_nb.core.read import read_myst_markdown_notebook
+from pybtex.database import Entry
 from sphinx.application import Sphinx
 
 NEEDS = """\
@@ -17,13 +21,21 @@ Both use the book's modules and say how.</p>
 """
 
 
-def notebook_of(source: Path) -> Any:
+def plain(text: str, entries: Mapping[str, Entry]) -> str:
+    """Text without the book's own marks of terms and citations, which no notebook knows."""
+    text = re.sub(r"\{term\}`([^`<]+?)(?:\s*<[^`]*>)?`", r"\1", text)
+    return re.sub(r"\{cite:([tp])\}`([^`]+)`", lambda m: in_words(m[1], m[2], entries), text)
+
+
+def notebook_of(source: Path, entries: Mapping[str, Entry]) -> Any:
     """The page's text and code, as it stands in the book's source; nothing has run in it."""
     page = read_myst_markdown_notebook(source.read_text(), path=source)
     for cell in page.cells:
         if isinstance(cell.metadata.get("tags"), str):
             cell.metadata["tags"] = [cell.metadata["tags"]]
         cell.metadata.pop("load", None)  # the code is in the cell now
+        if cell.cell_type == "markdown":
+            cell.source = plain(cell.source, entries)
     page.cells.insert(0, nbformat.v4.new_markdown_cell(NEEDS))
     for number, cell in enumerate(page.cells):
         cell["id"] = f"part-{number}"  # the same in every build
@@ -51,7 +63,8 @@ def script_of(page: Any) -> str:
 
 def offer_downloads(app: Sphinx, pagename: str, context: dict[str, Any]) -> None:
     """Write both files beside the page, and name them at its end."""
-    page = notebook_of(Path(app.env.doc2path(pagename)))
+    bibliography: Any = app.env.get_domain("cite")
+    page = notebook_of(Path(app.env.doc2path(pagename)), bibliography.bibdata.data.entries)
     target = Path(app.outdir, pagename)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.with_name(target.name + ".ipynb").write_text(nbformat.writes(page) + "\n")

@@ -26,7 +26,8 @@ AFTER = "After this chapter you can "
 def chapters(root: Path) -> dict[str, list[str]]:
     """The pages of each part, in order, as `_toc.yml` has them."""
     toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
-    return {part["caption"]: [c["file"] for c in part["chapters"]] for part in toc["parts"]}
+    parts = toc.get("parts", [])
+    return {part["caption"]: [c["file"] for c in part["chapters"]] for part in parts}
 
 
 def first_paragraph(page: str) -> str:
@@ -112,18 +113,37 @@ class ModuleReference(SphinxDirective):
         self.state.nested_parse(StringList(lines, "module-reference"), 0, parent)
 
 
+# A page teaches the modules that it shows, whole or in part; what none shows, who names it first.
+SHOWN = r"^(?::load: |```\{literalinclude\} )(?:\.\./)*code/distributed/(\w+)\.py"
+NAMED = r"code/distributed/(\w+)\.py|distributed\.(\w+)\b"
+
+
 def modules_by_part(root: Path) -> dict[str, list[tuple[Path, str]]]:
-    """The modules of each part with the page that first shows them, in the order of the book."""
+    """The modules of each part with the page that teaches them, in the order of the book."""
+    parts = chapters(root)
+    pages = {
+        file: (root / f"{file}.md").read_text(encoding="utf-8")
+        for files in parts.values()
+        for file in files
+    }
+    teachers: dict[str, str] = {}
+    for pattern in (SHOWN, NAMED):
+        for file, page in pages.items():
+            for match in re.finditer(pattern, page, re.M):
+                teachers.setdefault(next(filter(None, match.groups())), file)
     found: dict[str, list[tuple[Path, str]]] = {}
-    waiting = {path.stem: path for path in sorted((root / "code/distributed").glob("[!_]*.py"))}
-    for caption, files in chapters(root).items():
+    for caption, files in parts.items():
         for file in files:
-            page = (root / f"{file}.md").read_text(encoding="utf-8")
-            for match in re.findall(r"code/distributed/(\w+)\.py|distributed\.(\w+)\b", page):
-                name = match[0] or match[1]
-                if name in waiting:
-                    found.setdefault(caption, []).append((waiting.pop(name), file))
+            for name in dict.fromkeys(named(pages[file])):
+                path = root / f"code/distributed/{name}.py"
+                if teachers[name] == file and path.exists():
+                    found.setdefault(caption, []).append((path, file))
     return found
+
+
+def named(page: str) -> list[str]:
+    """The modules of which a page speaks, in its order."""
+    return [match[1] or match[2] for match in re.finditer(NAMED, page)]
 
 
 def public(body: list[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef]:
@@ -178,16 +198,7 @@ def inline(text: str) -> list[nodes.Node]:
     ]
 
 
-def name_roles_that_browsers_know(
-    app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
-) -> None:
-    """The role that a bibliography's entries come with is deprecated, and no child of a list."""
-    if "body" in context:
-        context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("book-map", BookMap)
     app.add_directive("module-reference", ModuleReference)
-    app.connect("html-page-context", name_roles_that_browsers_know)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

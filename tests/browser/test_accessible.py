@@ -8,7 +8,7 @@ from live_page import LivePage
 from serving import Server
 
 AXE = Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js"
-PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators", "tracebacks"]
+PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators", "tracebacks", "tips"]
 
 
 def check(live: LivePage) -> None:
@@ -70,3 +70,10 @@ def test_the_columns_and_the_tabs_of_ranks(visit_in_theme: Callable[..., LivePag
         live = visit_in_theme(viewport={"width": width, "height": 800}).open("ranks.html")
         live.cell(0).locator(".ranks").first.wait_for()
         check(live)
+
+
+def test_a_page_with_an_open_tip(visit_in_theme: Callable[..., LivePage]) -> None:
+    live = visit_in_theme().open("tips.html")
+    live.page.locator("a.term").first.hover()
+    live.page.locator(".link-tip:visible").wait_for()
+    check(live)

@@ -11,7 +11,7 @@ from live_page import LivePage
 from playwright.sync_api import Response
 from serving import Server
 
-PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators"]
+PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators", "tips"]
 BASE, DERIVED, PRODUCT, TICKS = range(4)
 
 
