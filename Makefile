@@ -14,7 +14,7 @@ STYLES := $(shell find book/_static -type f)
 CODE := $(shell find code exercises engines bench/recorded -type f -not -name '*.pyc')
 BIN := .venv/bin
 
-.PHONY: help serve test test-gpu book pdf bench lint clean
+.PHONY: help serve dev test test-gpu book pdf bench lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -22,6 +22,9 @@ help:  ## this list
 serve: _build/html/.built  ## build the book and open it with live cells (PORT=8123 BROWSER=none)
 	@$(BIN)/python -m playground.server --html _build/html --port $(PORT) \
 		$(if $(filter none,$(BROWSER)),--no-browser)
+
+dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
+	@$(BIN)/python -m playground.dev --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
 
 test: lint _build/html/.built  ## all tests: numbers, scripts, pages, server, browser
 	@$(BIN)/python -m pytest --ignore tests/gpu
