@@ -14,7 +14,7 @@ STYLES := $(shell find book/_static -type f)
 CODE := $(shell find code exercises engines bench/recorded -type f -not -name '*.pyc')
 BIN := .venv/bin
 
-.PHONY: help serve dev test test-gpu book pdf bench lint clean
+.PHONY: help serve dev test test-gpu book pdf epub bench lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ book: _build/html/.built  ## build the pages into _build/html
 
 pdf: _build/html/.built .venv/.installed-dev  ## the whole book on paper: _build/book.pdf (needs Chromium)
 	@$(BIN)/python -m playground.pdf
+
+epub: _build/html/.built  ## the whole book for e-book readers: _build/book.epub
+	@$(BIN)/python -m playground.epub
 
 lint: .venv/.installed-dev  ## style, types and spelling
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell
