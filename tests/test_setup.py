@@ -42,7 +42,7 @@ def said(done) -> list[str]:
 def test_help_lists_the_targets(clone):
     done = make(clone, "help")
     assert done.returncode == 0
-    for target in ("serve", "test", "test-gpu", "book", "lint", "clean"):
+    for target in ("serve", "dev", "test", "test-gpu", "book", "pdf", "epub", "lint", "clean"):
         assert f"make {target} " in done.stdout
 
 

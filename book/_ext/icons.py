@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pydata_sphinx_theme
 import sphinx_book_theme
-from fontTools import subset
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
@@ -48,6 +47,8 @@ def characters() -> set[int]:
 
 
 def style_sheet() -> str:
+    from fontTools import subset  # late: most builds find the style sheet made
+
     options = subset.Options(flavor="woff")
     font = subset.load_font(THEME / "vendor/fontawesome/webfonts/fa-solid-900.ttf", options)
     cutter = subset.Subsetter(options)
@@ -59,7 +60,7 @@ def style_sheet() -> str:
 
 
 def write_icons(app: Sphinx) -> None:
-    if app.builder.format == "html":
-        target = Path(app.outdir, "_static", "icons.css")
+    target = Path(app.outdir, "_static", "icons.css")
+    if app.builder.format == "html" and not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(style_sheet())

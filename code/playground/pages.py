@@ -107,7 +107,7 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
             return self.redirect("/" + quote(path) + ("?" + rest if rest else ""))
         _ = self.xsrf_token  # asking sets the cookie that the page's POSTs must send back
         await super().get(path, include_body)
-        if self.is_opened_by_reader() and has_cells(*self.file()):
+        if self.settings["spare"] and self.is_opened_by_reader() and has_cells(*self.file()):
             cast(FewKernels, self.kernel_manager).prewarm()
 
     def is_opened_by_reader(self) -> bool:

@@ -202,6 +202,8 @@ def main(argv: list[str] | None = None) -> None:
     limit("--cpu", type=float, default=usual.cpu, help="seconds of one run, over all processes")
     limit("--text", type=float, default=usual.text / MB, help="MB that one run may print")
     parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
+    spare = "have a kernel up before Run is pressed; it does not know what changes after it started"
+    parser.add_argument("--spare", action=argparse.BooleanOptionalAction, default=True, help=spare)
     args = parser.parse_args(argv)
 
     if not (args.port.isdecimal() and len(args.port) < 6 and int(args.port) < 65536):
@@ -223,7 +225,9 @@ def main(argv: list[str] | None = None) -> None:
 
     on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
-        make_server(html, sockets, args.browser, args.kernels, limits, Path(home)).start()
+        server = make_server(html, sockets, args.browser, args.kernels, limits, Path(home))
+        server.web_app.settings["spare"] = args.spare
+        server.start()
 
 
 if __name__ == "__main__":

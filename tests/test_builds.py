@@ -1,0 +1,92 @@
+"""What a build does again: only what has changed, and what has failed."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "book/_ext"))
+
+from built import in_words  # type: ignore[import-not-found]  # noqa: E402
+
+HEAD = (ROOT / "docs/chapter.md").read_text().split("---")[1]
+CELLS = f"---{HEAD}---\n\n# Cells\n\nA paragraph.\n\n```{{code-cell}} python\nprint(6 * 7)\n```\n"
+
+
+class Book:
+    """Two pages with the settings, the extensions and the styles of the real book."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.log = ""
+        shutil.copy(ROOT / "_config.yml", folder)
+        (folder / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters: [{file: cells}]")
+        (folder / "book").mkdir()
+        for name in ("book/_ext", "book/_static", "book/references.bib", "node_modules"):
+            (folder / name).symlink_to(ROOT / name)
+        (folder / "index.md").write_text("# Book\n\nWords.\n")
+        (folder / "cells.md").write_text(CELLS)
+
+    def build(self) -> bool:
+        command = [sys.executable, "-m", "playground.build"]
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=300,
+            env={k: v for k, v in os.environ.items() if k != "BOOK_URL"},
+        )  # fmt: skip
+        self.log = done.stdout + done.stderr
+        return done.returncode == 0
+
+    def did(self, what: str = "last") -> dict:
+        return json.loads((self.folder / "_build/built.json").read_text())[what]
+
+
+@pytest.fixture(scope="module")
+def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
+    book = Book(tmp_path_factory.mktemp("book"))
+    assert book.build(), book.log
+    return book
+
+
+def test_a_cold_build_reads_and_executes_everything_and_says_so(book: Book) -> None:
+    cold = book.did("cold")
+    assert (cold["read"], cold["executed"]) == (["cells", "index"], 1)
+    assert cold["seconds"] > 0
+    said = in_words(cold["seconds"], 2, 1)
+    assert said.endswith(": 2 pages read, 1 executed")
+    assert said in book.log.splitlines()
+
+
+def test_a_changed_paragraph_reads_its_page_alone_and_executes_nothing(book: Book) -> None:
+    (book.folder / "cells.md").write_text(CELLS.replace("A paragraph.", "Another one."))
+    assert book.build(), book.log
+    assert "1 page read, 0 executed" in book.log
+    assert book.did("warm") == book.did()
+    assert set(book.did()["written"]) <= {"cells", "index"}  # the index lists all pages
+    page = (book.folder / "_build/html/cells.html").read_text()
+    assert "Another one." in page
+    assert "42" in page
+
+
+def test_a_page_that_warned_is_judged_again(book: Book) -> None:
+    (book.folder / "index.md").write_text("# Book\n\n{doc}`nowhere`\n")
+    for _ in range(2):
+        assert not book.build()
+        assert "unknown document: 'nowhere'" in book.log
+    (book.folder / "index.md").write_text("# Book\n\nWords again.\n")
+    assert book.build(), book.log
+
+
+def test_neither_torch_nor_a_grammar_is_waited_for(book: Book) -> None:
+    slow = {"torch", "lark", "fontTools.subset"}  # lark reads the grammars
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "playground.build"],
+        cwd=book.folder, capture_output=True, text=True, check=True, timeout=300,
+    )  # fmt: skip
+    imported = {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
+    assert "sphinx.application" in imported
+    assert slow.isdisjoint(imported)
