@@ -47,7 +47,7 @@ const listing = (lines) => element("pre", {}, lines.join("\n"));
 function columns(ranks) {
   const parts = ranks.map(([rank, lines]) =>
     element("section", { class: "rank", "data-rank": rank, "aria-label": `rank ${rank}` },
-      element("h4", {}, `rank ${rank}`), listing(lines)));
+      element("p", { class: "rank-name" }, `rank ${rank}`), listing(lines)));
   return element("div", { class: "rank-columns" }, ...parts);
 }
 

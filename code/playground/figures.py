@@ -1,7 +1,7 @@
 """One style for every figure, and the figures that more than one page draws.
 
-The same colours mean the same things on every page. Figures are SVG on a light card, so that they
-read well in the light and in the dark theme.
+The same colours mean the same things on every page. Figures are SVG with a style sheet inside, so
+that they follow the theme of the page: data keep their colours, text and lines change theirs.
 """
 
 from collections.abc import Sequence
@@ -10,6 +10,8 @@ from itertools import pairwise
 import matplotlib.pyplot as plt
 import numpy as np
 from cycler import cycler
+from IPython import get_ipython
+from IPython.core.pylabtools import print_figure
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -17,9 +19,44 @@ from matplotlib.patches import Patch
 from distributed.trace import Trace
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
-RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#000000"]
+RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8F98"]
+INK = "#2b3038"
 GREY = "#5f6670"
-KINDS = {"compute": "#56B4E9", "communication": "#D55E00", "waiting": "#c9cdd3"}
+QUIET = "#c9cdd3"
+PALE = "#e3e6ea"
+KINDS = {"compute": "#56B4E9", "communication": "#D55E00", "waiting": QUIET}
+
+# What is not data, as it is in the dark theme. Black text stays black: it stands on data.
+IN_THE_DARK = {
+    f"fill: {INK}": "#ced6dd",
+    f"stroke: {INK}": "#ced6dd",
+    "stroke: #000000": "#ced6dd",
+    f"fill: {GREY}": "#a3abb6",
+    f"stroke: {GREY}": "#a3abb6",
+    f"fill: {QUIET}": "#4d5663",
+    f"fill: {PALE}": "#29313d",
+    "stroke: #ffffff": "#14181e",  # between bars: the page shows through
+}
+
+
+def follow_theme(svg: str) -> str:
+    """The drawing with a style sheet for the dark theme.
+
+    An SVG in an <img> is asked for the colour scheme of the page around it. It paints its own
+    background, so that it reads well even where a browser asks the system instead of the page.
+    """
+    rules = "".join(
+        f'[style*="{drawn}"]{{{drawn.partition(":")[0]}:{colour} !important}}'
+        for drawn, colour in IN_THE_DARK.items()
+    )
+    dark = f"@media (prefers-color-scheme: dark){{svg{{background:#14181e}}{rules}}}"
+    return svg.replace("<defs>", f"<style>svg{{background:#fff}}{dark}</style>\n <defs>", 1)
+
+
+def to_svg(figure: Figure) -> str:
+    """What a page shows of a figure; nothing in it tells when it was made."""
+    nothing = dict.fromkeys(["Creator", "Date", "Format", "Type"])
+    return follow_theme(print_figure(figure, "svg", metadata=nothing))
 
 
 def use_style() -> None:
@@ -27,19 +64,22 @@ def use_style() -> None:
     from matplotlib_inline.backend_inline import set_matplotlib_formats
 
     set_matplotlib_formats("svg")
+    if shell := get_ipython():  # none in a page that was taken along as a script
+        shell.display_formatter.formatters["image/svg+xml"].for_type(Figure, to_svg)
     plt.rcParams.update(
         {
             "figure.figsize": (7.2, 3.2),
-            "figure.facecolor": "none",  # the page's card shows through
+            "figure.facecolor": "none",  # the drawing's own paper shows through
             "axes.facecolor": "none",
             "figure.constrained_layout.use": True,
             "axes.prop_cycle": cycler(color=RANKS),
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.edgecolor": GREY,
-            "axes.labelcolor": "#2b3038",
+            "axes.labelcolor": INK,
             "axes.titlesize": 11,
             "axes.titlelocation": "left",
+            "text.color": INK,
             "xtick.color": GREY,
             "ytick.color": GREY,
             "font.size": 10,
@@ -70,7 +110,14 @@ def split_batch(x: np.ndarray, weights: Sequence[np.ndarray], shards: Sequence[i
         colour = RANKS[rank % len(RANKS)]
         axes[0].axhspan(start - 0.5, end - 0.5, color=colour, alpha=0.35)
         axes[1].barh(rank, end - start, color=colour)
-        axes[1].text(0, rank, f"  rank {rank}: {end - start} rows", va="center", color="black")
+        axes[1].annotate(
+            f"rank {rank}: {end - start} rows",
+            (0, rank),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            color="black",
+        )
         _stack_of_weights(axes[2], rank, weights, colour)
     axes[1].invert_yaxis()
     axes[2].invert_yaxis()
@@ -80,7 +127,7 @@ def split_batch(x: np.ndarray, weights: Sequence[np.ndarray], shards: Sequence[i
 def _stack_of_weights(axis: Axes, rank: int, weights: Sequence[np.ndarray], colour: str) -> None:
     left = 0.0
     for layer, weight in enumerate(weights):
-        axis.barh(rank, weight.size, left=left, color="#e3e6ea", edgecolor=colour, linewidth=1.5)
+        axis.barh(rank, weight.size, left=left, color=PALE, edgecolor=colour, linewidth=1.5)
         label = f"W{layer} {list(weight.shape)}"
         axis.text(left + weight.size / 2, rank, label, ha="center", va="center", fontsize=8)
         left += weight.size

@@ -22,7 +22,8 @@ class Table:
                 raise ValueError(f"{len(row)} values under {len(self.header)} headings: {row}")
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{escape(name)}</th>" for name in self.header)
+        cells = (f"<th>{escape(name)}</th>" if name else "<td></td>" for name in self.header)
+        head = "".join(cells)
         body = "".join(f"<tr>{''.join(map(self._cell, row))}</tr>" for row in self.rows)
         note = f'<p class="table-note">{escape(self.note)}</p>' if self.note else ""
         table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"

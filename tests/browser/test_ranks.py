@@ -15,7 +15,7 @@ def ranks(visit: Callable[..., LivePage], server: Server) -> LivePage:
 
 
 def headings(page: LivePage, cell: int) -> list[str]:
-    return page.cell(cell).locator(".rank-columns h4:visible").all_inner_texts()
+    return page.cell(cell).locator(".rank-name:visible").all_inner_texts()
 
 
 def test_a_built_block_reads_as_columns_in_the_order_of_ranks(ranks: LivePage) -> None:

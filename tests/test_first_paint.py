@@ -1,0 +1,58 @@
+"""What a browser must have before it shows the text of a page: the page and one small style sheet.
+
+How long that takes on a slow phone is measured by `python -m bench.phone`.
+"""
+
+import gzip
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "book/_ext"))
+
+from styles import blocks, cut  # type: ignore[import-not-found]  # noqa: E402
+
+BUILT = ROOT / "_build/html"
+PAGES = sorted((BUILT / "book").rglob("*.html"))
+
+
+def test_a_page_waits_for_one_style_sheet_and_for_no_script():
+    assert PAGES, "no built book: run make book"
+    for page in PAGES:
+        head = page.read_text(encoding="utf-8").partition("</head>")[0]
+        scripts = re.findall(r"<script[^>]*\ssrc=[^>]*>", head)
+        assert len(scripts) > 10
+        assert all(" defer" in script or " async" in script for script in scripts), page
+        (sheet,) = re.findall(r'<link rel="stylesheet"[^>]*href="([^"?]*)', head)
+        assert "<script>" not in head.partition('rel="stylesheet"')[2], "it would wait for styles"
+        assert len(gzip.compress((page.parent / sheet).read_bytes())) <= 40_000
+
+
+SHEET = """@charset "utf-8";.a,.b .c{color:red}
+@media print{.gone{x:1}.a:not(.gone){content:"} .a{"}}@media screen{.gone{x:1}}
+#here[data-x=".gone"],p>a:is(.gone,.b){x:2}@font-face{src:url(data:x;y)}.w\\:1{x:3}"""
+
+
+def test_a_style_sheet_falls_into_rules():
+    assert [head for head, _ in blocks(SHEET)] == [
+        '@charset "utf-8";', ".a,.b .c", "@media print", "@media screen",
+        '#here[data-x=".gone"],p>a:is(.gone,.b)', "@font-face", ".w\\:1",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ({"a", "here"}, [".a{color:red}", '@media print{.a:not(.gone){content:"} .a{"}}', "#here"]),
+        ({"b", "c"}, [".b .c{color:red}", "p>a:is(.gone,.b){x:2}"]),
+        (set(), ['@charset "utf-8";', "p>a:is(.gone,.b){x:2}", "@font-face{src:url(data:x;y)}"]),
+    ],
+)
+def test_rules_stay_that_can_match_something(words, kept):
+    text = cut(SHEET, words)
+    assert all(part in text for part in kept), text
+    assert "screen" not in text
+    assert "{.gone" not in text
