@@ -74,12 +74,10 @@ def test_its_requirements_are_those_of_cells() -> None:
     assert "-e ." not in wanted
 
 
-@pytest.mark.skipif(not (ROOT / "_build/html").exists(), reason="the book is not built")
-def test_the_built_book_has_every_notebook_and_a_link_to_all() -> None:
-    html = ROOT / "_build/html"
-    with zipfile.ZipFile(html / NAME) as bundle:
+def test_the_built_book_has_every_notebook_and_a_link_to_all(built: Path) -> None:
+    with zipfile.ZipFile(built / NAME) as bundle:
         inside = {name for name in bundle.namelist() if name.endswith(".ipynb")}
-    pages = {f"{FOLDER}/{p.relative_to(html)}" for p in html.glob("book/**/*.ipynb")}
+    pages = {f"{FOLDER}/{p.relative_to(built)}" for p in built.glob("book/**/*.ipynb")}
     assert inside == pages != set()
-    assert 'href="../notebooks.zip"' in (html / "book/index.html").read_text()
-    assert os.path.getsize(html / NAME) < 5e6
+    assert 'href="../notebooks.zip"' in (built / "book/index.html").read_text()
+    assert os.path.getsize(built / NAME) < 5e6

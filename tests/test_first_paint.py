@@ -15,13 +15,9 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 
 from styles import blocks, cut  # type: ignore[import-not-found]  # noqa: E402
 
-BUILT = ROOT / "_build/html"
-PAGES = sorted((BUILT / "book").rglob("*.html"))
 
-
-def test_a_page_waits_for_one_style_sheet_and_for_no_script():
-    assert PAGES, "no built book: run make book"
-    for page in PAGES:
+def test_a_page_waits_for_one_style_sheet_and_for_no_script(built):
+    for page in built.glob("book/**/*.html"):
         head = page.read_text(encoding="utf-8").partition("</head>")[0]
         scripts = re.findall(r"<script[^>]*\ssrc=[^>]*>", head)
         assert len(scripts) > 10

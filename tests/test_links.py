@@ -8,12 +8,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 
-BUILT = Path(__file__).parents[1] / "_build/html"
 ROOT = "http://book/"  # where the book stands in this test
-PAGES = sorted(
-    page.relative_to(BUILT).as_posix() for page in BUILT.rglob("*.html")
-    if "_static" not in page.parts  # templates of the themes lie there
-)  # fmt: skip
 URL_IN_STYLE = re.compile(r"""(?:url\(|@import)\s*["']?([^"')\s;]+)""")
 LOADED = {"href": {"link", "image", "use"}, "data": {"object"}, "poster": {"video"}}
 NOT_LOADED = {"canonical", "next", "prev", "search", "index", "author", "copyright"}  # <link rel=…>
@@ -46,26 +41,25 @@ class Page(HTMLParser):
             self.links.add(urljoin(self.address, given["href"]))
 
 
-def parse(name: str) -> Page:
-    page = Page(ROOT + name)
-    page.feed((BUILT / name).read_text(encoding="utf-8"))
-    return page
-
-
 @pytest.fixture(scope="module")
-def pages() -> dict[str, Page]:
-    assert PAGES, "no built book: run make book"
-    return {name: parse(name) for name in PAGES}
+def pages(built: Path) -> dict[str, Page]:
+    found = {}
+    for file in built.rglob("*.html"):
+        name = file.relative_to(built).as_posix()
+        if not name.startswith("_static/"):  # templates of the themes lie there
+            found[name] = Page(ROOT + name)
+            found[name].feed(file.read_text(encoding="utf-8"))
+    return found
 
 
-def test_every_link_leads_to_a_file_and_a_place_in_it(pages: dict[str, Page]) -> None:
+def test_every_link_leads_to_a_file_and_a_place_in_it(built: Path, pages: dict[str, Page]) -> None:
     broken = set()
     for name, page in pages.items():
         for url in (url for url in page.links | page.loads if url.startswith(ROOT)):
             parts = urlsplit(url)
             target, place = unquote(parts.path[1:]), unquote(parts.fragment)
             known = pages.get(target)
-            if not (BUILT / target).is_file():
+            if not (built / target).is_file():
                 broken.add(f"{name}: no file {target!r}")
             elif place and known and place not in known.places:
                 broken.add(f"{name}: no place #{place} in {target}")
@@ -82,15 +76,17 @@ def test_a_page_has_no_two_places_of_one_name(pages: dict[str, Page]) -> None:
     assert not twice, "\n".join(sorted(twice))
 
 
-def test_nothing_that_a_page_loads_comes_from_another_host(pages: dict[str, Page]) -> None:
+def test_nothing_that_a_page_loads_comes_from_another_host(
+    built: Path, pages: dict[str, Page]
+) -> None:
     foreign = {
         f"{name}: {url[:100]}"
         for name, page in pages.items()
         for url in page.loads
         if not url.startswith((ROOT, "data:"))
     }
-    for style in BUILT.rglob("*.css"):
-        address = ROOT + style.relative_to(BUILT).as_posix()
+    for style in built.rglob("*.css"):
+        address = ROOT + style.relative_to(built).as_posix()
         for url in URL_IN_STYLE.findall(style.read_text(encoding="utf-8")):
             if not urljoin(address, url).startswith((ROOT, "data:")):
                 foreign.add(f"{style.name}: {url[:100]}")

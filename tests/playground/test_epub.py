@@ -133,10 +133,9 @@ def test_the_contents_have_parts_and_titles(book: zipfile.ZipFile) -> None:
     assert '<a href="book/part/one.xhtml">One &amp; all</a>' in contents
 
 
-@pytest.mark.skipif(not (ROOT / "_build/html/.built").exists(), reason="the book is not built")
-def test_the_real_book_is_whole(tmp_path: Path) -> None:
+def test_the_real_book_is_whole(built: Path, tmp_path: Path) -> None:
     parts = parts_of_book(ROOT)
-    write(ROOT / "_build/html", parts, "Book", "Authors", tmp_path / "book.epub")
+    write(built, parts, "Book", "Authors", tmp_path / "book.epub")
     with zipfile.ZipFile(tmp_path / "book.epub") as book:
         assert_whole(book)
         pages = [book.read(name).decode() for name in book.namelist() if name.endswith(".xhtml")]
