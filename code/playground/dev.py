@@ -21,7 +21,7 @@ from playground.server import on_stop
 
 ROOT = Path(__file__).parents[2]
 WATCHED = ("book", "code", "exercises", "engines", "bench/recorded", "_config.yml", "_toc.yml")
-STYLES = "book/_static/"  # these are copied as they are
+STATIC = "book/_static/"  # scripts there are copied as they are; styles are joined, for every page
 MACHINERY = ("_config.yml", "book/_ext/")  # these reach every page
 LOOK = 0.25  # s between two looks
 OWN = ("_static/reload.js", "_static/builds.txt")  # the script, how many builds have been shown
@@ -120,13 +120,23 @@ def show(html: Path, shown: Path, builds: int) -> list[str]:
     return written
 
 
+def is_script(name: str) -> bool:
+    return name.startswith(STATIC) and name.endswith(".js")
+
+
+def reaches_all(name: str) -> bool:
+    """Are all pages written again when this file changes?"""
+    return name.startswith(MACHINERY) or name.startswith(STATIC) and not is_script(name)
+
+
 def make_book(names: Iterable[str]) -> str:
     """Build what these changes need; what went wrong, or an empty text.
 
-    A style changes no page, so the pages are not all written again for it, as `make` would.
+    A script changes no page, so the pages are not all written again for it, as `make` would.
     """
-    whole = any(name.startswith(MACHINERY) for name in names)
-    keep = [] if whole else ["-o", "_build/.machinery", "-o", "_build/.styles"]
+    keep = (
+        [] if any(map(reaches_all, names)) else ["-o", "_build/.machinery", "-o", "_build/.styles"]
+    )
     command = ["make", "--no-print-directory", "-s", *keep, "book"]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
                           text=True, check=False)  # fmt: skip
@@ -148,15 +158,15 @@ class Session:
     def update(self, names: Iterable[str]) -> bool:
         """Build after these files changed, and show it if it went through."""
         self.waiting |= set(names)
-        styles = {name for name in self.waiting if name.startswith(STYLES)}
-        if self.waiting - styles or not self.waiting:
+        scripts = set(filter(is_script, self.waiting))
+        if self.waiting - scripts or not self.waiting:
             wrong = self.build(self.waiting)
             if wrong:
                 print(f"{wrong}\nThe pages stay as they were.", flush=True)
                 return False
-        for name in styles:
+        for name in scripts:
             if (ROOT / name).exists():
-                shutil.copy2(ROOT / name, self.html / "_static" / name.removeprefix(STYLES))
+                shutil.copy2(ROOT / name, self.html / "_static" / name.removeprefix(STATIC))
         self.waiting.clear()
         self.builds += 1
         show(self.html, self.shown, self.builds)
