@@ -126,7 +126,7 @@ def is_script(name: str) -> bool:
 
 def reaches_all(name: str) -> bool:
     """Are all pages written again when this file changes?"""
-    return name.startswith(MACHINERY) or name.startswith(STATIC) and not is_script(name)
+    return name.startswith(MACHINERY) or (name.startswith(STATIC) and not is_script(name))
 
 
 def make_book(names: Iterable[str]) -> str:
