@@ -74,7 +74,7 @@ def readme_sentence(measured: dict[str, Any]) -> str:
     env = measured["env"]
     return (
         f"From `git clone` to the first live output it takes {measured['total_s']:.0f} s, of which "
-        f"the build {measured['build_s']:.0f} s; from pressing Run on a page just opened to "
+        f"the build {measured['build_s']:.0f} s; from pressing Run on a fresh page to "
         f"the output of four ranks {measured['first_run_s']:.1f} s. (One run of "
         f"`python -m bench.clone`, with a warm package cache, on {env['cores']} cores of "
         f"{env['cpu']}, torch {env['torch']}, {env['date']}, commit {env['commit']}.)"

@@ -57,6 +57,13 @@ def execute(root: Path, name: str, only_look: bool = False) -> bool:
     return bool(client.exec_metadata and client.exec_metadata["succeeded"])
 
 
+def write_to_log(root: Path) -> None:
+    """What kernels say of themselves is not for the terminal."""
+    log = os.open(root / "_build/execute.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.execute", description=__doc__)
     parser.add_argument("--root", type=Path, default=ROOT, help="the folder with _toc.yml")
@@ -70,7 +77,7 @@ def main() -> None:
     if not new:
         return
     workers = min(options.workers, len(new))
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), write_to_log, (root,)) as pool:
         runs = {pool.submit(execute, root, name): name for name in new}
         progress = tqdm(as_completed(runs), "Executing pages", len(new), unit="page")
         for run in progress:
