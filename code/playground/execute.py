@@ -9,9 +9,12 @@ what they measure should not be how they wait for each other.
 import argparse
 import logging
 import os
+import signal
+import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
+from typing import Any
 
 import yaml
 from tqdm import tqdm
@@ -57,11 +60,19 @@ def execute(root: Path, name: str, only_look: bool = False) -> bool:
     return bool(client.exec_metadata and client.exec_metadata["succeeded"])
 
 
-def write_to_log(root: Path) -> None:
-    """What kernels say of themselves is not for the terminal."""
+def begin_worker(root: Path) -> None:
+    """What kernels say is not for the terminal. Ctrl-C works in them, as on a page."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     log = os.open(root / "_build/execute.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
+
+
+def end_workers(*_: Any) -> None:
+    """At once: they would catch a milder signal. A kernel ends when its worker is gone."""
+    for worker in active_children():
+        worker.kill()
+    sys.exit(1)
 
 
 def main() -> None:
@@ -76,8 +87,10 @@ def main() -> None:
     new = [name for name in pages if not execute(root, name, only_look=True)]
     if not new:
         return
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, end_workers)
     workers = min(options.workers, len(new))
-    with ProcessPoolExecutor(workers, get_context("spawn"), write_to_log, (root,)) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), begin_worker, (root,)) as pool:
         runs = {pool.submit(execute, root, name): name for name in new}
         progress = tqdm(as_completed(runs), "Executing pages", len(new), unit="page")
         for run in progress:

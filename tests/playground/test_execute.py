@@ -1,11 +1,14 @@
 """Pages are executed side by side before the build, which then finds their outputs."""
 
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from jupyter_cache import get_cache
+from visitor import gone, within
 
 PAGE = """---
 kernelspec: {name: python3, display_name: Python 3}
@@ -47,9 +50,12 @@ def executed(book: Path) -> dict[str, str]:
     return {name: bundle.nb.cells[-1].outputs[0].text for name, bundle in bundles.items()}
 
 
+def command(book: Path) -> list[str]:
+    return [sys.executable, "-m", "playground.execute", "--root", str(book), "--workers", "2"]
+
+
 def run(book: Path) -> str:
-    command = [sys.executable, "-m", "playground.execute", "--root", book, "--workers", "2"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stderr
+    return subprocess.run(command(book), check=True, capture_output=True, text=True).stderr
 
 
 def test_pages_run_at_the_same_time_and_one_that_fails_is_left_to_the_build(book: Path) -> None:
@@ -61,3 +67,16 @@ def test_pages_run_at_the_same_time_and_one_that_fails_is_left_to_the_build(book
     assert "1/1" in run(book), "only what is new"
     assert executed(book) == {"one": "we met\n", "two": "we met\n", "wrong": "1\n"}
     assert run(book) == ""
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_who_stops_it_stops_the_pages_too(book: Path, stop: signal.Signals) -> None:
+    for name in ("one", "two"):
+        note = f"import os, pathlib, time; pathlib.Path('{name}.pid').write_text(str(os.getpid()))"
+        (book / f"{name}.md").write_text(PAGE % f"{note}\ntime.sleep(600)")
+    running = subprocess.Popen(command(book), stderr=subprocess.DEVNULL, start_new_session=True)
+    pids = [book / "one.pid", book / "two.pid"]
+    assert within(60, lambda: all(pid.exists() and pid.read_text() for pid in pids))
+    os.killpg(running.pid, stop)
+    assert running.wait(60) == 1
+    assert within(60, lambda: all(gone(int(pid.read_text())) for pid in pids))
