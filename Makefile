@@ -53,9 +53,7 @@ define step
 endef
 
 .venv/.installed: requirements.txt pyproject.toml
-ifeq ($(PYTHON),)
-	@echo "No Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python3.11" >&2; exit 1
-endif
+	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@df -Pk . | awk 'NR == 2 && $$4 < 3e6 {print "Less than 3 GB free on this disk: make room" > "/dev/stderr"; exit 1}'
 	$(call step, Making a virtual environment with $(PYTHON), venv, $(PYTHON) -m venv .venv, \
 		Python could not make .venv: on Debian and Ubuntu install python3-venv)

@@ -16,7 +16,7 @@
   async function offer() {
     const answer = await fetch(list).catch(() => undefined);
     const versions = answer?.ok ? await answer.json().catch(() => []) : [];
-    const place = document.querySelector(".sidebar-primary-items__start");
+    const place = document.querySelector(".bd-sidebar-primary .bd-links");
     if (versions.length < 2 || !place) return;
     const select = document.createElement("select");
     for (const version of versions) {
@@ -30,7 +30,7 @@
     const line = document.createElement("p");
     line.className = "versions";
     line.append(label, " ", select);
-    place.append(line);
+    place.before(line);
   }
 
   if (location.protocol.startsWith("http")) offer();  // of files on a disk there is no list

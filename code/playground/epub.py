@@ -1,8 +1,9 @@
 """`make epub`: the whole book for readers of e-books, `_build/book.epub`. It needs no browser.
 
-Each built page becomes a chapter: what can only be pressed goes, what is folded is opened, pictures
-come along. Formulas become MathML, by the MathJax that shows them on the pages: a reader's program
-scales it and reads it aloud, which pictures of formulas allow neither; and it needs no script.
+Each built page becomes a chapter: what can only be pressed goes, folded code is opened, hints and
+answers stay folded, pictures come along. Formulas become MathML, by the MathJax that shows them on
+the pages: a reader's program scales it and reads it aloud, which pictures of formulas do not allow;
+and it needs no script.
 """
 
 import argparse
@@ -32,6 +33,8 @@ PRESSED = (
     ".toctree-wrapper, .calculator-controls, .exercise-progress, .steps-controls, "
     "details.hide > summary"
 )
+# These stay folded: EPUB knows folds, and a program that does not shows them open.
+ASKED = {"exercise-hint", "exercise-solution", "exercise-question"}
 CASED = ["viewBox", "preserveAspectRatio", "textLength", "lengthAdjust", "markerWidth"]
 CASED += ["markerHeight", "refX", "refY", "gradientUnits", "gradientTransform"]
 CASED_TAGS = ["clipPath", "linearGradient", "radialGradient"]
@@ -45,7 +48,7 @@ table { border-collapse: collapse; font-size: 0.8em; margin: 0.8em 0; }
 td p, th p { margin: 0; }
 th, td { border-bottom: 1px solid #c5ccd3; padding: 0.2em 0.5em; text-align: left; }
 .text-right { text-align: right; }
-.summary { font-weight: bold; }
+summary, .summary { font-weight: bold; }
 .table-note, .live-unseen { font-size: 0.8em; }
 """
 COLOURS = {"text-base": "#20262e", "border": "#c5ccd3", "background": "#fff"}
@@ -140,9 +143,10 @@ def clean(body: Tag) -> None:
     for gone in body.select(PRESSED):
         gone.decompose()
     for folded in body.select("details"):
-        folded.name = "div"
         folded.attrs.pop("open", None)
-    for summary in body.select("summary"):
+        if not ASKED & set(folded.get("class") or []):
+            folded.name = "div"
+    for summary in body.select("div > summary"):
         summary.name, summary["class"] = "p", "summary"
     for tag in [body, *body.find_all(True)]:
         for name in [n for n in tag.attrs if n.startswith(("data-", "on")) or n == "tabindex"]:
