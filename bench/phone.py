@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from mimetypes import guess_type
 from pathlib import Path
@@ -37,7 +37,7 @@ FIRST_PAINT = """() => new Promise((resolve) => new PerformanceObserver((list) =
 
 @contextmanager
 def compressing_server(folder: Path) -> Iterator[str]:
-    @lru_cache(maxsize=None)
+    @cache
     def compressed(path: Path) -> bytes:
         return gzip.compress(path.read_bytes())
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from live_page import LivePage
+from looks import violations_in_both_themes, weight_before_a_press, width_in_a_window_of
 from serving import Server, running_server
 
 ROOT = Path(__file__).parents[2]
@@ -115,8 +116,9 @@ def test_stop_ends_the_ranks(visit: Callable[..., LivePage], book: Server) -> No
 def test_every_live_cell_of_every_page_runs_in_the_browser(
     visit: Callable[..., LivePage], book: Server, paths: list[str]
 ) -> None:
-    """Two readers at a time: half of what a page does is to wait."""
-    pages = {path: visit(book).open(path) for path in paths}
+    """Two readers at a time: half of what a page does is to wait. All that is to be tried on every
+    page is tried in this visit."""
+    pages = {path: visit(book, reduced_motion="reduce").open(path) for path in paths}
     for page in pages.values():
         page.page.set_default_timeout(180_000)
         if page.states():
@@ -125,3 +127,13 @@ def test_every_live_cell_of_every_page_runs_in_the_browser(
         meant_to_fail = {page.find_cell(code) for code in RAISES.get(path, [])}
         for cell in range(len(page.states())):
             page.wait_state(cell, "failed" if cell in meant_to_fail else "ran")
+        check_looks(page)
+
+
+def check_looks(page: LivePage) -> None:
+    """A page reads well by ear, in both themes, on a phone, and is there soon."""
+    weight = weight_before_a_press(page, BUILT)
+    assert sum(weight.values()) <= 600_000, sorted(weight.items(), key=lambda item: -item[1])
+    assert width_in_a_window_of(page, 390) <= 390
+    found = violations_in_both_themes(page)
+    assert not found, "\n\n".join(found)
