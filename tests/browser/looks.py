@@ -38,12 +38,17 @@ def violations(live: LivePage, rules: list[str] | None = None) -> list[str]:
     ]
 
 
+def set_theme(live: LivePage, theme: str) -> None:
+    live.page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+
+
 def violations_in_both_themes(live: LivePage) -> list[str]:
     """The same at the end of a visit: most of the page's code is plain after it."""
     live.page.evaluate(KEEP_ONE_OF_EACH_KIND)
+    live.page.wait_for_timeout(350)  # after 300 ms of calm, the theme looks for what scrolls
     found = []
     for theme, rules in (("light", None), ("dark", BY_THEME)):
-        live.page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
+        set_theme(live, theme)
         found += [f"{theme}: {problem}" for problem in violations(live, rules)]
     return found
 
@@ -55,6 +60,20 @@ def width_in_a_window_of(live: LivePage, width: int) -> int:
     found = live.page.evaluate("document.documentElement.scrollWidth")
     live.page.set_viewport_size(size)
     return int(found)
+
+
+def take_pictures(live: LivePage, folder: Path, name: str, part: str) -> None:
+    """Three pictures of a part of a page, for people to look at: light, dark, on a phone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for theme, width in (("light", 1280), ("dark", 1280), ("light", 390)):
+        set_theme(live, theme)
+        live.page.set_viewport_size({"width": width, "height": 900})
+        live.page.locator(part).locator("visible=true").first.evaluate(
+            "part => part.scrollIntoView({ block: 'center' })"
+        )
+        kind = theme if width > 390 else "phone"
+        live.page.screenshot(path=folder / f"{name}-{kind}.png")
+    live.page.set_viewport_size({"width": 1280, "height": 720})
 
 
 @cache

@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 from live_page import LivePage
-from looks import violations_in_both_themes, weight_before_a_press, width_in_a_window_of
+from looks import (
+    take_pictures,
+    violations_in_both_themes,
+    weight_before_a_press,
+    width_in_a_window_of,
+)
 from serving import Server, running_server
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +36,15 @@ RAISES = {  # cells that are there to fail: page → what their code contains
     "book/at_scale/hosts.html": ['main(card="ethernet7")'],
     "book/at_scale/your_cluster.html": ["load(types.SimpleNamespace()"],
     "book/zero/checkpoints.html": ["def killed_while_saving", "def load_wider"],
+}
+
+PICTURES = {  # that people look at: page → the part of it that is in the middle
+    "book/index.html": "h1",
+    "book/first_steps/data_parallelism.html": ".cell_output img",
+    "book/first_steps/a_world_of_ranks.html": ".ranks",
+    "book/collectives/all_reduce.html": ".steps",
+    "book/zero/memory.html": ".calculator",
+    "book/zero/exercises.html": ".verdict",
 }
 
 
@@ -127,13 +141,15 @@ def test_every_live_cell_of_every_page_runs_in_the_browser(
         meant_to_fail = {page.find_cell(code) for code in RAISES.get(path, [])}
         for cell in range(len(page.states())):
             page.wait_state(cell, "failed" if cell in meant_to_fail else "ran")
-        check_looks(page)
+        check_looks(page, path)
 
 
-def check_looks(page: LivePage) -> None:
+def check_looks(page: LivePage, path: str) -> None:
     """A page reads well by ear, in both themes, on a phone, and is there soon."""
     weight = weight_before_a_press(page, BUILT)
     assert sum(weight.values()) <= 600_000, sorted(weight.items(), key=lambda item: -item[1])
     assert width_in_a_window_of(page, 390) <= 390
+    if path in PICTURES:
+        take_pictures(page, ROOT / "_build/screenshots", Path(path).stem, PICTURES[path])
     found = violations_in_both_themes(page)
     assert not found, "\n\n".join(found)
