@@ -17,11 +17,12 @@ from myst_nb.sphinx_ext import add_global_html_resources
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-THEME = ["_static/styles/theme.css", "_static/styles/pydata-sphinx-theme.css"]
-TO_CUT = ("pydata-sphinx-theme", "sphinx-design", "mystnb")  # others are small
+# The theme's first sheet only imports Sphinx's, which a browser would learn late.
+THEME = ["_static/basic.css", "_static/styles/pydata-sphinx-theme.css"]
+TO_CUT = ("basic", "pydata-sphinx-theme", "sphinx-design", "mystnb")  # others are small
 AT_RUN_TIME = ("bs-tooltip", "dataframe")  # bootstrap makes the one, pandas in a kernel the other
 COMMENT = re.compile(r"/\*.*?\*/\s*", re.DOTALL)
-BESIDE = re.compile(r"url\(\s*[\"']?(?!data:|#|[\"'])")
+BESIDE = re.compile(r"(url\(\s*[\"']?)(?!data:|#|[\"'])")
 IN_BRACKETS = re.compile(r"\([^()]*\)|\[[^\]]*\]")  # :not(.a), [href=…]: they decide nothing here
 NAMED = re.compile(r"[.#]((?:[\w-]|\\.)+)")
 WORD = re.compile(r"[A-Za-z_][\w-]*")
@@ -104,8 +105,10 @@ def joined(files: list[Path], words: set[str]) -> str:
     parts = []
     for file in files:
         text = COMMENT.sub("", file.read_text(encoding="utf-8"))
-        if BESIDE.search(text) and file.parent.name != "styles":
-            raise ExtensionError(f"{file} names a file beside it, which would not be found")
+        if file.parent.name != "styles":  # the folder in which the joined sheet stands
+            text = BESIDE.sub(r"\1../", text)
+        if "@import" in text:
+            raise ExtensionError(f"{file} imports another style sheet: name that one, too")
         parts.append(cut(text, words) if file.name.startswith(TO_CUT) else text)
     return "\n".join(parts)
 

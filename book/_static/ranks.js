@@ -46,7 +46,7 @@ const listing = (lines) => element("pre", {}, lines.join("\n"));
 
 function columns(ranks) {
   const parts = ranks.map(([rank, lines]) =>
-    element("section", { class: "rank", "data-rank": rank, "aria-label": `rank ${rank}` },
+    element("div", { class: "rank", role: "group", "data-rank": rank, "aria-label": `rank ${rank}` },
       element("p", { class: "rank-name" }, `rank ${rank}`), listing(lines)));
   return element("div", { class: "rank-columns" }, ...parts);
 }

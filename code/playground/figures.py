@@ -35,7 +35,7 @@ IN_THE_DARK = {
     f"stroke: {GREY}": "#a3abb6",
     f"fill: {QUIET}": "#4d5663",
     f"fill: {PALE}": "#29313d",
-    "stroke: #ffffff": "#14181e",  # between bars: the page shows through
+    "stroke: #ffffff": "#121212",  # between bars: the page shows through
 }
 
 
@@ -49,7 +49,7 @@ def follow_theme(svg: str) -> str:
         f'[style*="{drawn}"]{{{drawn.partition(":")[0]}:{colour} !important}}'
         for drawn, colour in IN_THE_DARK.items()
     )
-    dark = f"@media (prefers-color-scheme: dark){{svg{{background:#14181e}}{rules}}}"
+    dark = f"@media (prefers-color-scheme: dark){{svg{{background:#121212}}{rules}}}"
     return svg.replace("<defs>", f"<style>svg{{background:#fff}}{dark}</style>\n <defs>", 1)
 
 

@@ -9,6 +9,12 @@ from pathlib import Path
 
 import pytest
 from live_page import LivePage
+from looks import (
+    take_pictures,
+    violations_in_both_themes,
+    weight_before_a_press,
+    width_in_a_window_of,
+)
 from serving import Server, running_server
 
 from playground.toc import pages_in_order
@@ -31,6 +37,15 @@ RAISES = {  # cells that are there to fail: page → what their code contains
     "book/at_scale/hosts.html": ['main(card="ethernet7")'],
     "book/at_scale/your_cluster.html": ["load(types.SimpleNamespace()"],
     "book/zero/checkpoints.html": ["def killed_while_saving", "def load_wider"],
+}
+
+PICTURES = {  # that people look at: page → the part of it that is in the middle
+    "book/index.html": "h1",
+    "book/first_steps/data_parallelism.html": ".cell_output img",
+    "book/first_steps/a_world_of_ranks.html": ".ranks",
+    "book/collectives/all_reduce.html": ".steps",
+    "book/zero/memory.html": ".calculator",
+    "book/zero/exercises.html": ".verdict",
 }
 
 
@@ -115,8 +130,9 @@ def test_stop_ends_the_ranks(visit: Callable[..., LivePage], book: Server) -> No
 def test_every_live_cell_of_every_page_runs_in_the_browser(
     visit: Callable[..., LivePage], book: Server, paths: list[str]
 ) -> None:
-    """Two readers at a time: half of what a page does is to wait."""
-    pages = {path: visit(book).open(path) for path in paths}
+    """Two readers at a time: half of what a page does is to wait. All that is to be tried on every
+    page is tried in this visit."""
+    pages = {path: visit(book, reduced_motion="reduce").open(path) for path in paths}
     for page in pages.values():
         page.page.set_default_timeout(180_000)
         if page.states():
@@ -125,3 +141,15 @@ def test_every_live_cell_of_every_page_runs_in_the_browser(
         meant_to_fail = {page.find_cell(code) for code in RAISES.get(path, [])}
         for cell in range(len(page.states())):
             page.wait_state(cell, "failed" if cell in meant_to_fail else "ran")
+        check_looks(page, path)
+
+
+def check_looks(page: LivePage, path: str) -> None:
+    """A page reads well by ear, in both themes, on a phone, and is there soon."""
+    weight = weight_before_a_press(page, ROOT / "_build/html")
+    assert sum(weight.values()) <= 600_000, sorted(weight.items(), key=lambda item: -item[1])
+    assert width_in_a_window_of(page, 390) <= 390
+    if path in PICTURES:
+        take_pictures(page, ROOT / "_build/screenshots", Path(path).stem, PICTURES[path])
+    found = violations_in_both_themes(page)
+    assert not found, "\n\n".join(found)

@@ -1,6 +1,5 @@
 """Pages for slow lines, large letters, the keyboard, and eyes that do not like things to move."""
 
-import gzip
 import importlib
 import re
 from collections.abc import Callable
@@ -8,26 +7,22 @@ from pathlib import Path
 
 import pytest
 from live_page import LivePage
-from playwright.sync_api import Response
+from looks import weight_before_a_press
 from serving import Server
 
 PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators", "tips"]
 BASE, DERIVED, PRODUCT, TICKS = range(4)
 
 
-@pytest.mark.parametrize("page", ["plain", "cells", "ranks", "steps"])
-def test_a_page_weighs_at_most_600_kb_before_the_first_run(
-    visit: Callable[..., LivePage], server: Server, page: str
+def test_a_page_loads_nothing_large_before_the_first_run(
+    visit: Callable[..., LivePage], server: Server, small_book: Path
 ) -> None:
-    live = visit(server)
-    answers: list[Response] = []
-    live.page.on("response", lambda answer: answers.append(answer))
-    live.open(f"{page}.html")
+    """What the pages of the book weigh is tried in `test_chapters.py`."""
+    live = visit(server).open("cells.html")
     live.page.wait_for_load_state("networkidle")
-    weights = {a.url: len(gzip.compress(a.body())) for a in answers if a.ok}
-    assert len(weights) > 10
-    assert sum(weights.values()) <= 600_000, sorted(weights.items(), key=lambda item: -item[1])
-    assert not any(part in url for part in ("thebe/", "vega", "fontawesome") for url in weights)
+    assert len(weight_before_a_press(live, small_book)) > 10
+    large = ("thebe/", "vega", "fontawesome")
+    assert not [url for url in live.requests if any(part in url for part in large)]
 
 
 def test_every_icon_of_a_page_is_in_the_small_font(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from live_page import LivePage
+from playwright.sync_api import Locator
 from serving import Server
 
 from playground.check import FOLDER, names
@@ -39,6 +40,55 @@ def test_a_reader_fails_is_told_why_solves_it_and_it_is_remembered(page: LivePag
     page.page.wait_for_function("localStorage.getItem('solved exercises')?.includes('ring')")
     assert list(solved(page)) == ["ring_all_reduce"]
     assert page.state(WRONG) == "ran", "nor does it change what stands below"
+
+
+FOCUS = """() => {
+  const node = document.activeElement.closest(".CodeMirror") ?? document.activeElement;
+  const { outlineStyle, outlineWidth, boxShadow } = getComputedStyle(node);
+  const isSeen = outlineStyle !== "none" && parseFloat(outlineWidth) >= 1
+    || boxShadow !== "none" && !boxShadow.endsWith("0px 0px 0px 0px");
+  return isSeen ? "" : node.outerHTML.slice(0, 200);
+}"""
+
+
+def go_to(page: LivePage, target: Locator, key: str = "Tab") -> None:
+    """Press a key until the target has the focus, which is to be seen wherever it goes."""
+    for _ in range(40):
+        page.page.keyboard.press(key)
+        assert page.page.evaluate(FOCUS) == "", "the focus is not to be seen here"
+        if target.evaluate("target => target === document.activeElement"):
+            return
+    pytest.fail(f"{key} does not lead to {target}")
+
+
+def test_an_exercise_is_solved_with_the_keyboard_alone(page: LivePage) -> None:
+    press, cell = page.page.keyboard.press, page.cell(STARTER)
+    starter = page.code(STARTER)
+    go_to(page, page.page.locator(".skip-link a"))
+    press("Enter")
+    go_to(page, cell.locator(".live-edit"))
+    press("Enter")
+    cell.locator(".CodeMirror-focused").wait_for()
+    press("Control+A")
+    page.page.keyboard.insert_text((FOLDER / "ring_all_reduce/solution.py").read_text())
+    press("Shift+Enter")
+    page.wait_state(STARTER, "ran")
+    assert "Right: all sums" in page.output(STARTER)
+    assert page.page.locator(".live-announce").inner_text().startswith("cell 2: ran here")
+    assert page.page.evaluate(FOCUS) == ""
+
+    press("Escape")
+    for kind in ("hint", "solution"):
+        folded = page.page.locator(f".exercise-{kind}").first
+        go_to(page, folded.locator("summary"))
+        press("Enter")
+        assert folded.locator(":is(p, pre)").first.is_visible()
+
+    go_to(page, cell.locator(".live-reset"), "Shift+Tab")
+    press("Enter")
+    assert page.state(STARTER) == "built"
+    assert page.code(STARTER) == starter
+    assert page.page.evaluate(FOCUS) == ""
 
 
 def test_hints_come_one_by_one_and_the_solution_is_the_tested_file(page: LivePage) -> None:
