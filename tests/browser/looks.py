@@ -72,7 +72,7 @@ def take_pictures(live: LivePage, folder: Path, name: str, part: str) -> None:
             "part => part.scrollIntoView({ block: 'center' })"
         )
         kind = theme if width > 390 else "phone"
-        live.page.screenshot(path=folder / f"{name}-{kind}.png")
+        live.page.screenshot(path=folder / f"{name}-{kind}.png", animations="disabled")
     live.page.set_viewport_size({"width": 1280, "height": 720})
 
 
