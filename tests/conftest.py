@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[1]
 OF_PAGES = {"built", "small_book", "browser"}  # fixtures
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         is_of_pages = OF_PAGES & set(getattr(item, "fixturenames", ()))
