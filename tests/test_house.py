@@ -97,3 +97,9 @@ def test_no_two_scripts_of_a_page_define_one_name():
             assert name not in names, f"{name}: in {names[name]} and in {script.name}"
             names[name] = script.name
     assert len(names) > 10
+
+
+def test_no_two_tests_have_one_file_name():
+    """pytest imports them by their names alone: the second would be an error."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
+    assert not [name for name in names if names.count(name) > 1]
