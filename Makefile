@@ -27,7 +27,7 @@ dev: .venv/.installed node_modules/.installed  ## the same, and whatever you sav
 	@$(BIN)/python -m playground.dev --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
 
 test: lint  ## all tests: numbers, scripts, pages, server, browser
-	@$(BIN)/python -m pytest --ignore tests/gpu -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest --ignore tests/gpu -n 2
 
 test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
 	@$(BIN)/python -m pytest tests/gpu -rs

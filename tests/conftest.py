@@ -1,7 +1,7 @@
 """What all tests share: two lanes, the built book, and pools of warm ranks.
 
-The lanes run side by side (`make test` says `-n 2`): one builds the book and reads it in a browser,
-the other tests the code.
+The lanes run side by side (`make test` says `-n 2`): one builds the book, looks at it and reads it in
+a browser, the other tests the code.
 """
 
 import os
@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,24 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 ROOT = Path(__file__).parents[1]
-OF_PAGES = {"built", "small_book", "browser"}  # fixtures
+PAGES_LANE = ("tests/browser/", "tests/built/")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the marks
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Lanes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "pages" if nodeid.startswith(PAGES_LANE) else "code"
+
+    return Lanes(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        is_of_pages = OF_PAGES & set(getattr(item, "fixturenames", ()))
-        item.add_marker(pytest.mark.xdist_group("pages" if is_of_pages else "code"))
+        if "built" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(PAGES_LANE):
+            raise pytest.UsageError(f"{item.nodeid} asks for the built book: see PAGES_LANE")
 
 
 @pytest.fixture(scope="session")

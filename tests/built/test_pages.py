@@ -7,7 +7,7 @@ import pytest
 from jupyter_cache import get_cache
 from myst_nb.core.read import read_myst_markdown_notebook
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
 PAGES = sorted(page.relative_to(BOOK) for page in BOOK.rglob("*.md"))
 
