@@ -1,7 +1,7 @@
 """What all tests share: two lanes, the built book, and pools of warm ranks.
 
-The lanes run side by side (`make test` says `-n 2`): one builds the book, looks at it and reads it in
-a browser, the other tests the code.
+The lanes run side by side (`make test` says `-n 2`): one builds the book, looks at what was built
+and reads it in a browser, the other tests the code.
 """
 
 import os
