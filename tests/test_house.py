@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import yaml
+
+from playground.toc import pages_in_order
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted(path.stem for path in (ROOT / "code/distributed").glob("[!_]*.py"))
@@ -17,10 +18,8 @@ TRACKED = subprocess.run(
 ).stdout.splitlines()  # fmt: skip
 
 
-def pages_in_order() -> list[str]:
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text())
-    chapters = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
-    return [(ROOT / f"{file}.md").read_text() for file in chapters]
+def chapters_in_order() -> list[str]:
+    return [(ROOT / f"{file}.md").read_text() for file in pages_in_order(ROOT)[1:]]
 
 
 def imports(path: Path) -> set[str]:
@@ -38,7 +37,7 @@ def imports(path: Path) -> set[str]:
 def floor_of(module: str) -> int:
     """The chapter that teaches a module: the first that shows it, or imports from it."""
     shown = re.compile(rf"code/distributed/{module}\.py|distributed\.{module}\b")
-    floors = [number for number, page in enumerate(pages_in_order()) if shown.search(page)]
+    floors = [number for number, page in enumerate(chapters_in_order()) if shown.search(page)]
     assert floors, f"no chapter shows distributed/{module}.py"
     return floors[0]
 

@@ -11,10 +11,11 @@ from typing import Any
 
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
-from pages import chapters, modules_by_part, named
+from pages import modules_by_part, named
 from sphinx.application import Sphinx
 
 from playground.stale import CELL, imports_of
+from playground.toc import chapters, pages_in_order
 
 WORDS, LINES, STEP = 180, 20, 5  # read in a minute; and minutes are told in steps
 MOST = 4  # chapters to name
@@ -41,7 +42,7 @@ def amount(node: nodes.Node) -> tuple[int, int]:
 
 def imported_by_chapter(root: Path) -> dict[str, set[str]]:
     """Each chapter's earlier ones whose modules its own (without any, its cells) import."""
-    order = [file for files in chapters(root).values() for file in files]
+    order = pages_in_order(root)[1:]
     owned = [pair for pairs in modules_by_part(root).values() for pair in pairs]
     owners = {path.stem: page for path, page in owned}
     found = {}

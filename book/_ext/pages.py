@@ -13,21 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from playground.toc import chapters
+
 AFTER = "After this chapter you can "
-
-
-def chapters(root: Path) -> dict[str, list[str]]:
-    """The pages of each part, in order, as `_toc.yml` has them."""
-    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
-    parts = toc.get("parts", [])
-    return {part["caption"]: [c["file"] for c in part["chapters"]] for part in parts}
 
 
 def first_paragraph(page: str) -> str:

@@ -25,6 +25,8 @@ import yaml
 from bs4 import BeautifulSoup, Tag
 from pygments.formatters import HtmlFormatter
 
+from playground.toc import chapters, first_page
+
 ROOT = Path(__file__).parents[2]
 Parts = dict[str, list[str]]
 KINDS = {".svg": "image/svg+xml", ".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif"}
@@ -100,9 +102,7 @@ require("mathjax/es5/node-main.js").init({loader: {load: ["input/tex"]}}).then((
 
 def parts_of_book(root: Path) -> Parts:
     """The pages of each part, in order; the first page stands alone."""
-    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
-    parts = {part["caption"]: [c["file"] for c in part["chapters"]] for part in toc["parts"]}
-    return {"": [toc["root"]], **parts}
+    return {"": [first_page(root)], **chapters(root)}
 
 
 def node() -> list[str]:

@@ -1,11 +1,26 @@
 """The order of the book, from `_toc.yml`; modules may use each other in this order only."""
 
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 
+def table_of_contents(root: Path) -> dict[str, Any]:
+    return dict(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
+
+
+def first_page(root: Path) -> str:
+    """The page that stands before all parts, by its path without an ending, as all pages here."""
+    return str(table_of_contents(root)["root"])
+
+
+def chapters(root: Path) -> dict[str, list[str]]:
+    """The pages of each part, in order."""
+    parts = table_of_contents(root).get("parts", [])
+    return {part["caption"]: [c["file"] for c in part["chapters"]] for part in parts}
+
+
 def pages_in_order(root: Path) -> list[str]:
-    """The pages of the book by their paths without an ending, the first page first."""
-    toc = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))
-    return [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
+    """All pages of the book, the first page first."""
+    return [first_page(root), *(file for files in chapters(root).values() for file in files)]

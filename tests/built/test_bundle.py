@@ -8,6 +8,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from pybtex.database import parse_file
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -26,9 +27,10 @@ print(launch(lambda group: __import__("distributed").__file__, ranks=2))
 @pytest.fixture
 def unzipped(tmp_path: Path) -> Path:
     html = tmp_path / "html"
+    entries = parse_file(ROOT / "book/references.bib").entries
     for page in ("book/index", "book/ddp/real_text"):
         (html / page).parent.mkdir(parents=True, exist_ok=True)
-        notebook = notebook_of(ROOT / f"{page}.md")
+        notebook = notebook_of(ROOT / f"{page}.md", entries)
         (html / f"{page}.ipynb").write_text(nbformat.writes(notebook))
     pages = ["book/index", "book/ddp/real_text", "book/reference/glossary"]
     first = write(html, pages, "Book").read_bytes()

@@ -37,7 +37,8 @@ def book(tmp_path: Path) -> Path:
     }
     for name, text in pages.items():
         (tmp_path / f"{name}.md").write_text(text)
-    toc = {"root": "words", "parts": [{"chapters": [{"file": n} for n in ("one", "two", "wrong")]}]}
+    files = [{"file": name} for name in ("one", "two", "wrong")]
+    toc = {"root": "words", "parts": [{"caption": "All", "chapters": files}]}
     (tmp_path / "_toc.yml").write_text(str(toc))
     (tmp_path / "_config.yml").write_text("execute: {timeout: 60, allow_errors: false}")
     return tmp_path
