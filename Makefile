@@ -26,7 +26,7 @@ serve: _build/html/.built  ## build the book and open it with live cells (PORT=8
 dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
 	@$(BIN)/python -m playground.dev --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
 
-test: lint  ## all tests: numbers, scripts, pages, server, browser
+test: lint node_modules/.installed  ## all tests: numbers, scripts, pages, server, browser
 	@$(BIN)/python -m pytest --ignore tests/gpu -n 2
 
 test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+RUNS = {"test": "pytest", "serve": "playground.server"}  # the last thing that a target does
 
 
 @pytest.fixture
@@ -88,3 +89,14 @@ def test_a_full_disk_is_found_before_anything_is_installed(clone, tmp_path):
 def test_a_finished_step_is_not_repeated():
     done = make(ROOT, "-q", ".venv/.installed-dev", "node_modules/.installed")
     assert done.returncode == 0, "make would install again what is installed"
+
+
+@pytest.mark.parametrize("target", ["test", "serve"])
+def test_one_command_installs_all_that_it_needs(clone, target):
+    """The pages lane begins with tests that build a small book, before any builds the real one."""
+    planned = make(clone, "-n", target).stdout
+    steps = [
+        planned.find(step) for step in ("pip install -r", "npm ci", f"python -m {RUNS[target]}")
+    ]
+    assert -1 not in steps
+    assert steps == sorted(steps)
