@@ -8,86 +8,73 @@ stays if all classes and ids that it names are words of some page, script or mod
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import tinycss2
 from myst_nb.sphinx_ext import add_global_html_resources
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
+from tinycss2.ast import Node
 
 # The theme's first sheet only imports Sphinx's, which a browser would learn late.
 THEME = ["_static/basic.css", "_static/styles/pydata-sphinx-theme.css"]
 TO_CUT = ("basic", "pydata-sphinx-theme", "sphinx-design", "mystnb")  # others are small
 AT_RUN_TIME = ("bs-tooltip", "dataframe")  # bootstrap makes the one, pandas in a kernel the other
-COMMENT = re.compile(r"/\*.*?\*/\s*", re.DOTALL)
 BESIDE = re.compile(r"(url\(\s*[\"']?)(?!data:|#|[\"'])")
-IN_BRACKETS = re.compile(r"\([^()]*\)|\[[^\]]*\]")  # :not(.a), [href=…]: they decide nothing here
-NAMED = re.compile(r"[.#]((?:[\w-]|\\.)+)")
+HOLD_RULES = ("media", "supports", "container")
 WORD = re.compile(r"[A-Za-z_][\w-]*")
 sheets: dict[str, tuple[str, ...]] = {}  # of the pages written now: name → what is joined in it
 
 
-def blocks(text: str) -> Iterator[tuple[str, str | None]]:
-    """The rules of a style sheet: what stands before the braces, and what stands in them.
-
-    Statements without braces, such as `@charset`, come with None.
-    """
-    start = place = 0
-    while place < len(text):
-        if text[place] in "\"'":
-            place = end_of_string(text, place)
-        elif text[place] == ";":
-            yield text[start : place + 1], None
-            start = place + 1
-        elif text[place] == "{":
-            end = end_of_block(text, place)
-            yield text[start:place].strip(), text[place + 1 : end]
-            start, place = end + 1, end
-        place += 1
-
-
-def end_of_string(text: str, place: int) -> int:
-    found = re.compile(r"(?:[^\\]|\\.)*?" + text[place], re.DOTALL).match(text, place + 1)
-    assert found is not None, "a string without an end"
-    return found.end() - 1
-
-
-def end_of_block(text: str, place: int) -> int:
-    depth = 0
-    while True:
-        if text[place] in "\"'":
-            place = end_of_string(text, place)
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return place
-        place += 1
-
-
-def is_used(selector: str, words: set[str]) -> bool:
-    while (shorter := IN_BRACKETS.sub("", selector)) != selector:
-        selector = shorter
-    names = (name.replace("\\", "") for name in NAMED.findall(selector))
+def is_used(selector: list[Node], words: set[str]) -> bool:
+    """What stands in brackets, :not(.a) or [href=…], decides nothing here."""
+    names = [node.value for node in selector if node.type == "hash"]
+    names += [
+        name.value
+        for dot, name in pairwise(selector)
+        if dot.type == "literal" and dot.value == "." and name.type == "ident"
+    ]
     return all(name in words or name.startswith(AT_RUN_TIME) for name in names)
 
 
-def cut(text: str, words: set[str]) -> str:
+def used_selectors(prelude: list[Node], words: set[str]) -> str:
+    parts = [
+        list(nodes)
+        for is_comma, nodes in groupby(prelude, lambda n: n.type == "literal" and n.value == ",")
+        if not is_comma
+    ]
+    return ",".join(tinycss2.serialize(part).strip() for part in parts if is_used(part, words))
+
+
+def cut(rules: list[Node], words: set[str]) -> str:
     """The rules that can match something."""
     parts = []
-    for head, body in blocks(text):
-        if body is None:
-            parts.append(head)
-        elif head.startswith(("@media", "@supports", "@layer", "@container")):
-            if inside := cut(body, words):
-                parts.append(f"{head}{{{inside}}}")
-        elif head.startswith("@"):
-            parts.append(f"{head}{{{body}}}")
+    for rule in rules:
+        if rule.type == "qualified-rule":
+            if selectors := used_selectors(rule.prelude, words):
+                parts.append(f"{selectors}{{{without_comments(rule.content)}}}")
+        elif rule.type == "at-rule" and rule.lower_at_keyword in HOLD_RULES:
+            if inside := cut(rules_in(rule.content), words):
+                head = tinycss2.serialize(rule.prelude).strip()
+                parts.append(f"@{rule.at_keyword} {head}{{{inside}}}")
         else:
-            selectors = re.split(r",(?![^()]*\))", head)
-            if used := [one for one in selectors if is_used(one, words)]:
-                parts.append(f"{','.join(used)}{{{body}}}")
+            parts.append(rule.serialize())
     return "".join(parts)
+
+
+def without_comments(nodes: list[Node]) -> str:
+    return tinycss2.serialize([node for node in nodes if node.type != "comment"]).strip()
+
+
+def rules_in(text: str | list[Node] | None) -> list[Node]:
+    """The rules of a style sheet, or of what stands in the braces of one of them."""
+    rules = tinycss2.parse_rule_list(text or "", skip_comments=True, skip_whitespace=True)
+    if wrong := next((rule for rule in rules if rule.type == "error"), None):
+        raise ExtensionError(f"a style sheet cannot be read: {wrong.message}")
+    return rules
 
 
 def words_of(app: Sphinx) -> set[str]:
@@ -104,12 +91,13 @@ def joined(files: list[Path], words: set[str]) -> str:
     """The text of these style sheets, in order."""
     parts = []
     for file in files:
-        text = COMMENT.sub("", file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
         if file.parent.name != "styles":  # the folder in which the joined sheet stands
             text = BESIDE.sub(r"\1../", text)
-        if "@import" in text:
+        rules = rules_in(text)
+        if any(rule.type == "at-rule" and rule.lower_at_keyword == "import" for rule in rules):
             raise ExtensionError(f"{file} imports another style sheet: name that one, too")
-        parts.append(cut(text, words) if file.name.startswith(TO_CUT) else text)
+        parts.append(cut(rules, words) if file.name.startswith(TO_CUT) else text)
     return "\n".join(parts)
 
 

@@ -53,13 +53,27 @@ def violations_in_both_themes(live: LivePage) -> list[str]:
     return found
 
 
-def width_in_a_window_of(live: LivePage, width: int) -> int:
+def needs_scrolling_sideways(live: LivePage) -> list[str]:
+    """Where the page is wider than its window: on a phone, or with letters of twice the size.
+
+    Zoom of the page halves the window, in its own pixels; of the text alone, it doubles the fonts.
+    """
     size = live.page.viewport_size
     assert size is not None
-    live.page.set_viewport_size({"width": width, "height": size["height"]})
-    found = live.page.evaluate("document.documentElement.scrollWidth")
+    found = []
+    for name, width, letters in (("phone", 390, 100), ("zoom", 640, 100), ("letters", 1280, 200)):
+        live.page.set_viewport_size({"width": width, "height": size["height"]})
+        wide = live.page.evaluate(
+            """letters => {
+              document.documentElement.style.fontSize = `${letters}%`;
+              return document.documentElement.scrollWidth;
+            }""",
+            letters,
+        )
+        found += [f"{name}: {wide} px in a window of {width}"] if wide > width else []
+    live.page.evaluate("document.documentElement.style.fontSize = ''")
     live.page.set_viewport_size(size)
-    return int(found)
+    return found
 
 
 def take_pictures(live: LivePage, folder: Path, name: str, part: str) -> None:

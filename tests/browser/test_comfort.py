@@ -10,7 +10,6 @@ from live_page import LivePage
 from looks import weight_before_a_press
 from serving import Server
 
-PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators", "tips"]
 BASE, DERIVED, PRODUCT, TICKS = range(4)
 
 
@@ -34,20 +33,6 @@ def test_every_icon_of_a_page_is_in_the_small_font(
         for classes in re.findall(r'<i class="([^"]*fa-solid[^"]*)"', page.read_text()):
             names = {name.removeprefix("fa-") for name in classes.split() if name[:3] == "fa-"}
             assert names - {"solid", "lg"} <= used, page
-
-
-@pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("letters", ["of the page", "of the text alone"])
-def test_letters_of_twice_the_size_need_no_scrolling_sideways(
-    visit: Callable[..., LivePage], server: Server, page: str, letters: str
-) -> None:
-    """Zoom of the page halves the window, in its own pixels; of the text, it doubles the fonts."""
-    width = 640 if letters == "of the page" else 1280
-    live = visit(server, viewport={"width": width, "height": 400}).open(f"{page}.html")
-    if width == 1280:
-        live.page.evaluate("document.documentElement.style.fontSize = '200%'")
-    live.page.wait_for_load_state()
-    assert live.page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_nothing_moves_for_a_reader_who_wants_it_so(
