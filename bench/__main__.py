@@ -10,8 +10,10 @@ import fnmatch
 import io
 import json
 
-from bench import collectives, ddp, launching, live, zero
+from bench import collectives, ddp, launching, live, phone, zero
 from bench.pairs import ROOT
+
+PARTS = (launching, collectives, ddp, zero, live, phone)
 
 
 def main() -> None:
@@ -21,9 +23,7 @@ def main() -> None:
     parser.add_argument("--record", help="keep the rows under this name in bench/recorded")
     options = parser.parse_args()
 
-    cases = [
-        case for module in (launching, collectives, ddp, zero, live) for case in module.cases()
-    ]
+    cases = [case for part in PARTS for case in part.cases()]
     chosen = [
         (name, work)
         for name, work in cases

@@ -1,32 +1,34 @@
-"""`python -m bench.phone [FOLDER]`: when a slow phone shows the text of a page for the first time.
+"""When a slow phone shows the text of a page for the first time.
 
 The built book stands on a web server that compresses, as static hosts do. The browser has a quarter
 of this machine's speed and a slow mobile network (1.6 Mbit/s down, 150 ms a round trip), an empty
 cache and a narrow window. The time is the browser's own: from the click to the first painted text.
+The peer is the least that a page can be: a title and a line, in one file.
 """
 
 import gzip
-import statistics
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from mimetypes import guess_type
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from playwright.sync_api import Browser, sync_playwright
 
-from bench.pairs import ROOT
+from bench.pairs import ROOT, compare
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/browser")]  # a reader as the tests know it
 
 from live_page import OPTIONS, find_browser  # type: ignore[import-not-found]  # noqa: E402
 
-PAGES = ["book/index.html", "book/first_steps/data_parallelism.html", "book/zero/zero3.html"]
-TRIALS = 5
+PAGES = ["book/index", "book/first_steps/data_parallelism", "book/zero/zero3"]
+LEAST = "least.html"
+LEAST_PAGE = b"<!doctype html><title>Least</title><p>A line to read."
 SLOWER = 4  # times
 NETWORK = {"offline": False, "latency": 150, "downloadThroughput": 2e5, "uploadThroughput": 1e5}
 FIRST_PAINT = """() => new Promise((resolve) => new PerformanceObserver((list) => {
@@ -39,14 +41,14 @@ FIRST_PAINT = """() => new Promise((resolve) => new PerformanceObserver((list) =
 def compressing_server(folder: Path) -> Iterator[str]:
     @cache
     def compressed(path: Path) -> bytes:
-        return gzip.compress(path.read_bytes())
+        return gzip.compress(LEAST_PAGE if path.name == LEAST else path.read_bytes())
 
     class Pages(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             path = folder / unquote(urlsplit(self.path).path[1:])
-            if not path.is_file():
+            if not path.is_file() and path.name != LEAST:
                 return self.send_error(404)
             body = compressed(path)
             self.send_response(200)
@@ -77,18 +79,22 @@ def first_paint(browser: Browser, url: str) -> float:
         return float(page.evaluate(FIRST_PAINT))
 
 
-def main(folder: Path) -> None:
+def cases() -> Iterator[tuple[str, Callable[[bool], dict[str, Any]]]]:
+    for page in PAGES:
+        name = f"first_paint/{Path(page).name}"
+        yield name, lambda quick, page=page, name=name: paint(name, f"{page}.html", quick)
+
+
+def paint(name: str, page: str, quick: bool) -> dict[str, Any]:
     with (
-        compressing_server(folder) as url,
+        compressing_server(ROOT / "_build/html") as url,
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=find_browser(), args=OPTIONS) as browser,
     ):
-        for page in PAGES:
-            first_paint(browser, f"{url}/{page}")  # the server compresses, once
-            found = [first_paint(browser, f"{url}/{page}") for _ in range(TRIALS)]
-            low, high = min(found), max(found)
-            print(f"{page:44} {statistics.median(found):.2f} s   ({low:.2f} to {high:.2f})")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]) if sys.argv[1:] else ROOT / "_build/html")
+        return compare(
+            name,
+            lambda: first_paint(browser, f"{url}/{page}"),
+            "the least page",
+            lambda: first_paint(browser, f"{url}/{LEAST}"),
+            pairs=1 if quick else 7,
+        )

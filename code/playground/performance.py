@@ -16,8 +16,8 @@ from playground.figures import GREY, RANKS
 from playground.tables import Table
 
 AIMS = json.loads((recorded.FOLDER.parent / "aims.json").read_text())
-REACHED, INSIDE, MISSED = "reached", "missed, but in the range", "missed"
-COLOURS = {REACHED: RANKS[0], INSIDE: RANKS[1], MISSED: RANKS[5]}
+REACHED, MISSED = "reached", "missed"
+COLOURS = {REACHED: RANKS[0], MISSED: RANKS[5]}
 
 
 def aim_of(row: dict[str, Any]) -> dict[str, Any]:
@@ -26,14 +26,11 @@ def aim_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def verdict(row: dict[str, Any]) -> str:
-    """Reached, missed, or missed by the median while the range of the pairs includes the aim."""
+    """Reached or missed, by the median. Without an aim, no slower than the peer is reached."""
     aim = aim_of(row)
     if "seconds" in aim:
         return REACHED if row["ours_s"] <= aim["seconds"] else MISSED
-    wanted = aim.get("ratio", 1.0)
-    if row["ratio"] >= wanted:
-        return REACHED
-    return INSIDE if row["ratio_high"] >= wanted else MISSED
+    return REACHED if row["ratio"] >= aim.get("ratio", 1.0) else MISSED
 
 
 def chosen(name: str, pattern: str) -> list[dict[str, Any]]:
@@ -118,7 +115,7 @@ def summary() -> Table:
         aimed = [row for row in rows if {"ratio", "seconds"} & aim_of(row).keys()]
         found = [verdict(row) for row in aimed]
         faster = sum(row["ratio"] >= 1 for row in rows)
-        counts = [found.count(v) for v in (REACHED, INSIDE, MISSED)]
+        counts = [found.count(v) for v in COLOURS]
         lines.append((name, len(rows), faster, len(aimed), *counts))
     return Table(
         ["recorded run", "rows", "not slower than the peer", "rows with an aim", *COLOURS], lines

@@ -35,9 +35,11 @@ def comparison(name: str, titles: dict[str, str]) -> Table:
             title,
             f"{found[row]['ours_s'] * 1e3:.1f} ms",
             f"{found[row]['peer']}: {found[row]['peer_s'] * 1e3:.1f} ms",
-            f"{found[row]['ratio']:.1f}× ({found[row]['ratio_low']:.1f} to "
-            f"{found[row]['ratio_high']:.1f}, {found[row]['pairs']} pairs)",
+            f"{found[row]['ratio']:.2f} ({found[row]['ratio_low']:.2f} to "
+            f"{found[row]['ratio_high']:.2f}, {found[row]['pairs']} pairs)",
         )
         for row, title in titles.items()
     ]
-    return Table(["", "this book", "beside", "faster by"], table, stamp(found[next(iter(titles))]))
+    return Table(
+        ["", "this book", "beside", "peer ÷ ours"], table, stamp(found[next(iter(titles))])
+    )

@@ -1,6 +1,6 @@
 """What a browser must have before it shows the text of a page: the page and one small style sheet.
 
-How long that takes on a slow phone is measured by `python -m bench.phone`.
+How long that takes on a slow phone is measured by `bench/phone.py`.
 """
 
 import gzip
