@@ -81,6 +81,21 @@ def test_a_page_that_warned_is_judged_again(book: Book) -> None:
     assert book.build(), book.log
 
 
+def test_the_template_of_a_chapter_builds_when_its_names_are_filled_in(book: Book) -> None:
+    template = (ROOT / "docs/chapter.md").read_text()
+    (book.folder / "code/distributed").mkdir(parents=True)
+    (book.folder / "code/distributed/mine.py").write_text('print("from the module")\n')
+    (book.folder / "book/part").mkdir()
+    page = template.replace("NAME", "mine").replace("key2020", "li2020")
+    (book.folder / "book/part/mine.md").write_text(f"{page}\n```{{bibliography}}\n```\n")
+    toc = (book.folder / "_toc.yml").read_text()
+    (book.folder / "_toc.yml").write_text(toc.replace("]", ", {file: book/part/mine}]"))
+    assert book.build(), book.log
+    built = (book.folder / "_build/html/book/part/mine.html").read_text()
+    assert "from the module" in built
+    assert "Li et al." in built
+
+
 def test_neither_torch_nor_a_grammar_is_waited_for(book: Book) -> None:
     slow = {"torch", "lark", "fontTools.subset"}  # lark reads the grammars
     done = subprocess.run(
