@@ -42,6 +42,7 @@ def test_a_page_without_an_address_names_none():
 def test_a_page_with_an_address_has_a_card():
     tags = metatags("Title", "says", ADDRESS, "a.html", card=True)
     assert f'"og:image" content="{ADDRESS}_static/card.png"' in tags
+    assert '"og:image:alt" content="A page of the book' in tags
     assert f'"og:url" content="{ADDRESS}a.html"' in tags
 
 

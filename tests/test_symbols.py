@@ -1,4 +1,4 @@
-"""The code names beside the symbols are names of the code."""
+"""Every letter of a formula is on the page of symbols, and the code names beside them exist."""
 
 import ast
 import re
@@ -8,7 +8,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "book/reference/symbols.md").read_text()
+GREEK = "alpha beta gamma delta epsilon eta theta kappa lambda mu rho sigma tau phi omega Psi Sigma"
 ROWS = [line.split("|")[3] for line in PAGE.splitlines() if line.startswith("| $")]
+WORDS = re.compile(r"\\(?:text|mathrm|operatorname|begin|end)\{[^}]*\}")  # no letters of a formula
 NAMES = re.findall(r"`(\w+)\.([\w.]+)(?:\((\w+)\))?`", " ".join(ROWS))
 
 
@@ -37,3 +39,20 @@ def test_a_code_name_is_in_its_module(module, name, argument):
 
 def test_names_are_found():
     assert len(NAMES) > 20
+
+
+def letters(page: str) -> set[str]:
+    """Of all formulas of a page: Latin letters, and Greek ones by their names."""
+    text = re.sub(r"^```.*?^```|`[^`\n]*`", "", page, flags=re.M | re.S)
+    formulas = " ".join(re.findall(r"\$\$?([^$]+)\$\$?", text))
+    found = set(re.findall(r"\\[A-Za-z]+|[A-Za-z]", WORDS.sub(" ", formulas)))
+    return {name for name in found if len(name) == 1 or name[1:] in GREEK.split()}
+
+
+def test_letters_are_found():
+    assert letters(r"$\alpha + \mathrm{tr}(A_{b})$ `$c$` and $$d$$") == {r"\alpha", "A", "b", "d"}
+
+
+@pytest.mark.parametrize("page", sorted(ROOT.glob("book/*/*.md")), ids=lambda page: page.stem)
+def test_every_letter_of_a_formula_is_on_the_page(page):
+    assert letters(page.read_text()) <= letters(PAGE)

@@ -20,6 +20,7 @@ from sphinx.config import Config
 from playground.versions import LIST, folder_of
 
 CARD = "docs/page.png"  # the README's picture
+CARD_ALT = "A page of the book: a cell of code, its Run button, and what four ranks printed."
 NOT_FOUND = """\
 <!DOCTYPE html>
 <html lang="en">
@@ -56,6 +57,7 @@ def place_of(address: str, version: str) -> tuple[str, dict[str, str]]:
 
 
 def take_address(app: Sphinx, config: Config) -> None:
+    config.project = config.html_title or config.project  # Jupyter Book sets the one alone
     version = os.environ.get("BOOK_VERSION", "")
     config.html_baseurl, switcher = place_of(os.environ.get("BOOK_URL", ""), version)
     if switcher:
@@ -70,6 +72,7 @@ def metatags(title: str, said: str, address: str, page: str, card: bool) -> str:
         tags.append(("property", "og:url", address + page))
         if card:
             tags.append(("property", "og:image", f"{address}_static/card.png"))
+            tags.append(("property", "og:image:alt", CARD_ALT))
             tags.append(("name", "twitter:card", "summary_large_image"))
     return "".join(
         f'<meta {kind}="{name}" content="{escape(text)}">\n' for kind, name, text in tags

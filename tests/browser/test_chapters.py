@@ -153,3 +153,17 @@ def check_looks(page: LivePage, path: str) -> None:
         take_pictures(page, ROOT / "_build/screenshots", Path(path).stem, PICTURES[path])
     found = violations_in_both_themes(page)
     assert not found, "\n\n".join(found)
+
+
+def test_the_pages_that_no_author_writes_read_as_well(
+    visit: Callable[..., LivePage], book: Server
+) -> None:
+    """The search, which asks no other host; the index; what a wrong address shows."""
+    for path in ("search.html?q=bucket", "genindex.html", "py-modindex.html", "404.html"):
+        page = visit(book, reduced_motion="reduce").open(path)
+        if path.startswith("search"):
+            page.page.locator("#search-results li").first.wait_for()
+            found = page.page.locator("#search-results li a").all_inner_texts()
+            assert "Buckets and overlap" in found
+        check_looks(page, path)
+    assert page.page.title() == "No such page · Data parallelism that runs"
