@@ -50,6 +50,22 @@ def test_every_chapter_says_in_its_first_sentence_what_it_is_for():
             assert not said.startswith(pages.AFTER)
 
 
+def test_the_map_says_what_every_chapter_measures():
+    page = (ROOT / "book/index.md").read_text()
+    lines = page.partition("```{book-map}\n")[2].partition("```")[0].splitlines()
+    first = {
+        file: pages.first_paragraph((ROOT / f"{file}.md").read_text())
+        for files in pages.chapters(ROOT).values()
+        for file in files
+    }
+    chapters = [
+        Path(file).name
+        for file, said in first.items()
+        if said.startswith("After this chapter you ") and not file.endswith("exercises")
+    ]
+    assert [line.split(": ")[0] for line in lines] == chapters
+
+
 def test_the_purpose_is_the_first_sentence_without_its_beginning():
     page = "# Title\n\nAfter this chapter you can count\nall bytes. More.\n\n## Next\n"
     assert pages.purpose(page) == "Count all bytes."

@@ -38,17 +38,28 @@ def purpose(page: str) -> str:
 
 
 class BookMap(SphinxDirective):
-    """Every part with its chapters: a link, and what you can do after it."""
+    """Every part with its chapters: a link, what you can do after it, and what it measures.
+
+    The last is what the lines of the directive say, `chapter: what it measures`.
+    """
+
+    has_content = True
 
     def run(self) -> list[nodes.Node]:
         root, lines = Path(self.env.srcdir), list[str]()
         self.env.note_dependency(str(root / "_toc.yml"))
+        measured = dict(line.split(": ", 1) for line in self.content if line)
+        names = {Path(file).name for files in chapters(root).values() for file in files}
+        if unknown := measured.keys() - names:
+            raise self.error(f"no chapter of this book: {', '.join(sorted(unknown))}")
         for caption, files in chapters(root).items():
             lines += [f"**{caption}**", ""]
             for file in files:
                 self.env.note_dependency(str(root / f"{file}.md"))
                 page = (root / f"{file}.md").read_text(encoding="utf-8")
                 lines += [f"{{doc}}`/{file}`", f": {purpose(page)}", ""]
+                if said := measured.get(Path(file).name):
+                    lines += [f"  *Measured:* {said}.", ""]
         found = nodes.container(classes=["book-map"])
         self.state.nested_parse(StringList(lines, "book-map"), 0, found)
         return [found]
