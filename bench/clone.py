@@ -18,8 +18,9 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from bench.live import OPTIONS, PAGE, LivePage, find_browser, press
+from bench.live import OPTIONS, PAGE, LivePage, press
 from bench.pairs import ROOT, environment
+from playground.pdf import find_browser
 
 RECORD = ROOT / "bench/recorded/clone.json"
 PICTURE = ROOT / "docs/page.png"  # the README's
@@ -47,7 +48,7 @@ def measure() -> dict[str, Any]:
             url = line.split()[1]
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=find_browser(), args=OPTIONS)
-                context = browser.new_context(viewport={"width": 1100, "height": 760})
+                context = browser.new_context(viewport={"width": 1200, "height": 630})
                 context.request.get(url)
                 page = LivePage(context.new_page(), url.split("/?")[0]).open(PAGE)
                 marks["run"] = time.perf_counter()

@@ -21,10 +21,11 @@ from urllib.parse import unquote, urlsplit
 from playwright.sync_api import Browser, sync_playwright
 
 from bench.pairs import ROOT, compare
+from playground.pdf import find_browser
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/browser")]  # a reader as the tests know it
 
-from live_page import OPTIONS, find_browser  # type: ignore[import-not-found]  # noqa: E402
+from live_page import OPTIONS  # type: ignore[import-not-found]  # noqa: E402
 
 PAGES = ["book/index", "book/first_steps/data_parallelism", "book/zero/zero3"]
 LEAST = "least.html"

@@ -42,12 +42,17 @@ for (const pre of document.querySelectorAll("pre")) {
 Places = dict[tuple[str, str], tuple[int, float]]  # file, fragment -> sheet, height in points
 
 
+def find_browser() -> str | None:
+    """The path of a browser of this machine, if it has one."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
 def print_pages(html: Path, names: list[str], to: Path) -> int:
     """Print pages into one file; how many sheets it has."""
     from playwright.sync_api import sync_playwright
     from pypdf import PdfReader, PdfWriter
 
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    path = find_browser()
     if path is None:
         raise FileNotFoundError(f"no browser on this machine: none of {', '.join(BROWSERS)}")
     book = PdfWriter()

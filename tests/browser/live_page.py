@@ -1,12 +1,10 @@
 """A page of the book as a test sees it: press, edit, wait, read. Cells are counted from 0."""
 
 import re
-import shutil
 from urllib.parse import urlsplit
 
 from playwright.sync_api import ConsoleMessage, Locator, Page, Request
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # A browser in a container, which is to ask nothing of the network by itself.
 OPTIONS = [
     "--no-sandbox",
@@ -18,11 +16,6 @@ OPTIONS = [
     "--disable-sync",
 ]
 PATIENCE = 60_000  # ms; long, because a slow machine is not a failure
-
-
-def find_browser() -> str | None:
-    """The path of a browser of this machine, if it has one."""
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 class LivePage:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from playground.pdf import BROWSERS, main, pages_in_order, print_pages
+from playground.pdf import find_browser, main, pages_in_order, print_pages
 
 ROOT = Path(__file__).parents[2]
 LISTING = "\n".join(f"line {number} of a long listing" for number in range(1, 151))
@@ -31,7 +31,7 @@ def test_the_pages_are_those_of_the_book_in_its_order():
 def book(tmp_path_factory):
     """Two pages, each with a listing and with links that a chapter has."""
     pypdf = pytest.importorskip("pypdf")
-    if not any(map(shutil.which, BROWSERS)):
+    if not find_browser():
         pytest.skip("no browser on this machine")
     folder = tmp_path_factory.mktemp("paper")
     shutil.copy(ROOT / "book/_static/book.css", folder)
