@@ -1,47 +1,114 @@
-"""A board on which ranks of one machine write what they call, so that a mismatch has a name.
+"""A board on which ranks write what they call, so that a mismatch has a name.
 
-A collective that not every rank calls blocks for ever. Comparing notes first turns that into an
-error which says who called what.
+A collective that not every rank calls, or not with the same array, blocks for ever or mixes up
+numbers. Comparing notes first turns that into an error which says who called what.
 """
 
+import contextlib
+import copy
+import os
+import tempfile
+import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch.distributed as dist
 
 
 class Board:
-    """Where each rank of one machine writes which collective it calls, for the others to compare.
+    """Where the ranks of a group write which collective they call, for the others to compare.
 
     Nobody waits here. Whoever comes last to a meeting sees what all others came for, and can say so
-    before blocking. A file in shared memory: notes[rank, number % KEPT] = (number, call).
+    before blocking. Ranks of one host share a file in memory, with a row for each: notes[row,
+    column] = (key, call). The key is made of the group and of how many calls it has made.
+
+    The first rank of each host also asks `store`, where there are several hosts. That is a round
+    trip through the network for each call; `group.board = None` saves it, and the comparison.
     """
 
     KEPT = 256  # who does not wait for a collective runs ahead: notes that old are not compared
-    NOTE = np.dtype([("number", np.int64), ("call", "S120")])
+    NOTE = np.dtype([("key", np.int64), ("call", "S120")])
 
-    def __init__(self, file: Path, rank: int, size: int):
-        self.notes = np.memmap(file, self.NOTE, "r+", shape=(size, self.KEPT))
-        self.rank, self.number = rank, 0
+    def __init__(
+        self, file: Path, rank: int, here: int, first: int = 0, store: dist.Store | None = None
+    ):
+        """`here` ranks, from the `first` on, share the file; `store`: those of other hosts too."""
+        self.notes = np.memmap(file, self.NOTE, "r+", shape=(here, self.KEPT))
+        self.rank, self.first, self.here, self.store = rank, first, here, store
+        self.asks = rank == first
+        self.group, self.number = 0, 0
+        self.found: dict[str, str] = {}  # what the store had last, by its places
 
     @classmethod
-    def create(cls, file: Path, size: int) -> None:
-        """An empty board for `size` ranks."""
-        np.memmap(file, cls.NOTE, "w+", shape=(size, cls.KEPT)).flush()
+    def create(cls, file: Path, here: int) -> None:
+        """An empty board for `here` ranks of one host."""
+        np.memmap(file, cls.NOTE, "w+", shape=(here, cls.KEPT)).flush()
+
+    @classmethod
+    def of_hosts(cls, local_rank: int, here: int) -> "Board":
+        """For all ranks of the process group: `here` on this host. Every rank must call it."""
+        rank, size, world = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+        assert world is not None, "the ranks have met"
+        met = world.get_group_store()
+        store = dist.PrefixStore(f"board {met.add(f'boards of rank {rank}', 1)}", met)
+        first = rank - local_rank
+        if local_rank == 0:
+            opened, name = tempfile.mkstemp(prefix="board-")
+            os.close(opened)
+            cls.create(Path(name), here)
+            store.set(f"file of {first}", name)
+        file = Path(store.get(f"file of {first}").decode())
+        board = cls(file, rank, here, first, store if here < size else None)
+        store.set(f"opened by {rank}", "")
+        if local_rank == 0:
+            store.wait([f"opened by {each}" for each in range(first, first + here)])
+            with contextlib.suppress(PermissionError):  # Windows keeps what is open
+                file.unlink()
+        return board
+
+    def part(self, ranks: Sequence[int], backend: dist.ProcessGroup) -> "Board":
+        """The board of some ranks that are a group of their own: on the same memory."""
+        part = copy.copy(self)
+        near = [rank for rank in ranks if self.first <= rank < self.first + len(self.notes)]
+        part.here, part.asks = len(near), self.rank == near[0]
+        part.store = backend.get_group_store() if len(near) < len(ranks) else None
+        part.group, part.number = zlib.crc32(backend.group_name.encode()), 0
+        part.found = {}
+        return part
 
     def announce(self, call: str) -> None:
         """Note this rank's next collective; ValueError if another rank's is a different one."""
         self.number += 1
-        column = self.number % self.KEPT
-        mine = call.encode()[:120]
-        # The number comes last: whoever reads it finds the call that belongs to it.
-        self.notes["number"][self.rank, column] = 0
-        self.notes["call"][self.rank, column] = mine
-        self.notes["number"][self.rank, column] = self.number
-        for other in np.flatnonzero(self.notes["number"][:, column] == self.number):
+        key, column = self.group << 31 | self.number, (self.group + self.number) % self.KEPT
+        row = self.rank - self.first
+        # The key comes last: whoever reads it finds the call that belongs to it.
+        self.notes["key"][row, column] = 0
+        self.notes["call"][row, column] = call.encode()[:120]
+        self.notes["key"][row, column] = key
+        for other in np.flatnonzero(self.notes["key"][:, column] == key):
             theirs = bytes(self.notes["call"][other, column])
-            replaced = self.notes["number"][other, column] != self.number  # while we read
-            if theirs != mine and not replaced:
-                raise ValueError(
-                    f"the ranks call different collectives: rank {self.rank} calls {call}, "
-                    f"rank {other} calls {theirs.decode()}"
-                )
+            if self.notes["key"][other, column] == key:  # not replaced while we read
+                self._compare(call, self.first + int(other), theirs.decode())
+        if self.store and self.asks:
+            self._ask(self.store, call)
+
+    def _ask(self, store: dist.Store, call: str) -> None:
+        """Leave a note for the other hosts, or find that of the host which came first."""
+        place = str(self.number % self.KEPT)
+        note = f"{self.number} {self.rank} {call}"
+        number, found = 0, self.found.get(place, "")
+        while number < self.number:  # it takes ours if what we last found is what it has
+            found = store.compare_set(place, found, note).decode()
+            number = int(found.split(" ", 1)[0])
+        self.found[place] = found
+        _, rank, theirs = found.split(" ", 2)
+        if number == self.number:
+            self._compare(call, int(rank), theirs)
+
+    def _compare(self, call: str, rank: int, theirs: str) -> None:
+        if theirs.encode()[:120] != call.encode()[:120]:
+            raise ValueError(
+                f"the ranks call different collectives: rank {self.rank} calls {call}, "
+                f"rank {rank} calls {theirs}"
+            )

@@ -89,7 +89,7 @@ class Group(Transport):
 
         def start(tensor: torch.Tensor) -> Any:
             check_op(op, REDUCTIONS, tensor)
-            self._check_parts(x, out)
+            self.check_parts(x, out)
             return _reduce_scatter(out, tensor, REDUCTIONS[op], group=self.backend, async_op=True)
 
         return self._collective(f"reduce_scatter {op}", x, start, async_op, op == "avg", out)
@@ -98,14 +98,14 @@ class Group(Transport):
         """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
 
         def start(tensor: torch.Tensor) -> Any:
-            self._check_parts(out, x)
+            self.check_parts(out, x)
             return _all_gather(out, tensor, group=self.backend, async_op=True)
 
         return self._collective("all_gather", x, start, async_op, result=out)
 
     def broadcast(self, x: Array, source: int = 0, async_op: bool = False) -> Any:
         """x[...] of rank `source` → x[...] on every rank. Raises ValueError for no such rank."""
-        self._check_rank("source", source)
+        self.check_rank("source", source)
 
         def start(tensor: torch.Tensor) -> Any:
             return dist.broadcast(tensor, group=self.backend, group_src=source, async_op=True)
@@ -123,11 +123,13 @@ class Group(Transport):
         colours[self.rank] = colour
         self.all_reduce(colours)
         everyone = dist.get_process_group_ranks(self.backend or dist.group.WORLD)
-        parts = {}
         for each in sorted(set(colours.tolist())):  # every rank makes all groups, in one order
             members = [everyone[i] for i, one in enumerate(colours.tolist()) if one == each]
-            parts[each] = dist.new_group(members)
-        part = Group(self.device, backend=parts[colour])
+            made = dist.new_group(members)
+            if each == colour:
+                ours, backend = members, made
+        board = self.board.part(ours, backend) if self.board else None
+        part = Group(self.device, board, board.here if board else None, backend)
         part.trace = self.trace
         return part
 
@@ -170,7 +172,8 @@ class Group(Transport):
         handle = Handle(result, wait, finish.close)
         return handle if async_op else handle.wait()
 
-    def _check_parts(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+    def check_parts(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Raise ValueError unless whole[N·s] is made of one part[s] from each rank."""
         fits = whole.numel() == self.size * part.numel() and whole.dtype == part.dtype
         if not (fits and part.is_contiguous()):
             raise ValueError(

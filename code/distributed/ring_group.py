@@ -32,7 +32,7 @@ class RingGroup(Group):
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
     ) -> Any:
         """x[N·s]{partial over ranks} → out[s]; each rank sends (N − 1)s. x is spent."""
-        self._check_parts(x, out)
+        self.check_parts(x, out)
 
         def work(group: Group) -> None:
             reduce_scatter(group, x.view(-1), out.view(-1), COMBINE[op])
@@ -43,7 +43,7 @@ class RingGroup(Group):
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
         """x[s] of each rank → out[N·s]; each rank sends (N − 1)s."""
-        self._check_parts(out, x)
+        self.check_parts(out, x)
 
         def work(group: Group) -> None:
             all_gather(group, x.contiguous().view(-1), out.view(-1))
@@ -52,7 +52,7 @@ class RingGroup(Group):
 
     def broadcast(self, x: Any, source: int = 0, async_op: bool = False) -> Any:
         """x[...] of rank `source` → x[...] on every rank; a rank sends n to each child."""
-        self._check_rank("source", source)
+        self.check_rank("source", source)
 
         def work(group: Group) -> None:
             with as_tensor(x) as tensor:

@@ -19,8 +19,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from distributed.board import Board
 from distributed.group import Group
 from distributed.rank import Place, choose_backend
+from distributed.report import RankError, describe
 
 
 def run_script(main: Callable[..., Any]) -> None:
@@ -59,10 +61,13 @@ def run_as_torchrun_rank(
         longest = None if timeout is None else timedelta(seconds=timeout)
         dist.init_process_group(backend, timeout=longest)
         atexit.register(dist.destroy_process_group)
-    group = Group(here.device, local_size=on_this_host)
+    group = Group(here.device, Board.of_hosts(here.rank, on_this_host), on_this_host)
     print(f"{size} ranks · {how} · torchrun", flush=True)
     with contextlib.redirect_stdout(_Labelled(f"[rank {rank}] ")):
-        result = fn(group, *args)
+        try:
+            result = fn(group, *args)
+        except Exception as error:  # what `launch` raises without torchrun, too
+            raise RankError(rank, f"raised {describe(error)['what']}") from error
     results: list[Any] = [None] * size
     dist.all_gather_object(results, result)
     return results

@@ -128,7 +128,7 @@ class SharedGroup(Group):
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
     ) -> Any:
         """x[N·s]{partial over ranks} → out[s]: rank r adds up the r-th of N equal parts."""
-        self._check_parts(x, out)
+        self.check_parts(x, out)
 
         def work(flat: torch.Tensor) -> None:
             for here, of_ranks in self.at_hand(flat.view(self.size, -1)):
@@ -138,7 +138,7 @@ class SharedGroup(Group):
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
         """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
-        self._check_parts(out, x)
+        self.check_parts(out, x)
 
         def work(flat: torch.Tensor) -> None:
             for here, of_ranks in self.at_hand(flat.view(1, -1)):
@@ -149,7 +149,7 @@ class SharedGroup(Group):
 
     def broadcast(self, x: Any, source: int = 0, async_op: bool = False) -> Any:
         """x[...] of rank `source` → x[...] on every rank."""
-        self._check_rank("source", source)
+        self.check_rank("source", source)
 
         def work(flat: torch.Tensor) -> None:
             for here, of_ranks in self.at_hand(flat.view(1, -1)):

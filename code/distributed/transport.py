@@ -112,12 +112,13 @@ class Transport:
         with self.trace.span(name, "communication") if self.trace else contextlib.nullcontext():
             yield self.trace
 
-    def _check_rank(self, name: str, rank: int) -> None:
+    def check_rank(self, name: str, rank: int) -> None:
+        """Raise ValueError, with the argument's name, for a rank that there is not."""
         if not 0 <= rank < self.size:
             raise ValueError(f"{name}={rank}: the ranks are 0 to {self.size - 1}")
 
     def _check_peer(self, name: str, rank: int) -> None:
-        self._check_rank(name, rank)
+        self.check_rank(name, rank)
         if rank == self.rank:
             raise ValueError(f"{name}={rank}: that is this rank itself")
 
