@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed import collectives
 from distributed.all_reduce import COMBINE, tree_broadcast, tree_reduce
@@ -124,6 +126,54 @@ def test_the_tables_check_notices_a_wrong_number(pools, op, algorithm):
     rights, wrongs = zip(*pools[3](check, op, algorithm), strict=True)
     assert all(rights)
     assert not wrongs[0]
+
+
+class FakeGroup(NamedTuple):
+    rank: int
+    size: int
+    device: str = "cpu"
+
+
+class LargestArray(TorchDispatchMode):
+    """The most bytes that one operation has made."""
+
+    bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, torch.Tensor) and not func.is_view:
+            self.bytes = max(self.bytes, out.nbytes)
+        return out
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8])
+@pytest.mark.parametrize("ranks", [20, 200])
+def test_the_tables_check_is_exact_in_few_bits_on_many_ranks(dtype, ranks):
+    group, n = FakeGroup(ranks - 1, ranks), 3 * ranks
+    total = torch.zeros(n, dtype=dtype)
+    for rank in range(ranks):
+        total += buffers(FakeGroup(rank, ranks), "all_reduce", n, dtype)[0]
+    assert is_right(group, "all_reduce", n, total, torch.empty(0))
+    parts = total[-3:].clone()
+    assert is_right(group, "reduce_scatter", n, total, parts)
+    assert not is_right(group, "reduce_scatter", n, total, total[:3])
+    total[:3] += buffers(FakeGroup(7, ranks), "all_reduce", n, dtype)[0][:3]  # twice
+    assert not is_right(group, "all_reduce", n, total, torch.empty(0))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_tables_check_needs_no_more_memory_than_the_array(op):
+    group, n = FakeGroup(0, 8), 80_000
+    with LargestArray() as made:
+        x, out = buffers(group, op, n, torch.float32)
+        is_right(group, op, n, x, out)
+    assert made.bytes < 1.01 * 4 * n
+
+
+def test_ranks_that_swap_nothing_are_not_taken_for_an_all_to_all():
+    group = FakeGroup(1, 3)
+    x, out = buffers(group, "all_to_all", 3, torch.float32)
+    assert not is_right(group, "all_to_all", 3, x, out.copy_(x))
 
 
 def run_table(*options):
