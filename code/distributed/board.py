@@ -8,9 +8,11 @@ import contextlib
 import copy
 import os
 import tempfile
+import threading
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 import numpy as np
 import torch.distributed as dist
@@ -35,8 +37,8 @@ class Board:
     ):
         """`here` ranks, from the `first` on, share the file; `store`: those of other hosts too."""
         self.notes = np.memmap(file, self.NOTE, "r+", shape=(here, self.KEPT))
-        self.rank, self.first, self.here, self.store = rank, first, here, store
-        self.asks = rank == first
+        self.rank, self.first, self.here = rank, first, here
+        self.store = AnsweringStore(store) if store and rank == first else None
         self.group, self.number = 0, 0
         self.found: dict[str, str] = {}  # what the store had last, by its places
 
@@ -71,8 +73,8 @@ class Board:
         """The board of some ranks that are a group of their own: on the same memory."""
         part = copy.copy(self)
         near = [rank for rank in ranks if self.first <= rank < self.first + len(self.notes)]
-        part.here, part.asks = len(near), self.rank == near[0]
-        part.store = backend.get_group_store() if len(near) < len(ranks) else None
+        part.here, asks = len(near), self.rank == near[0] and len(near) < len(ranks)
+        part.store = AnsweringStore(backend.get_group_store()) if asks else None
         part.group, part.number = zlib.crc32(backend.group_name.encode()), 0
         part.found = {}
         return part
@@ -90,20 +92,22 @@ class Board:
             theirs = bytes(self.notes["call"][other, column])
             if self.notes["key"][other, column] == key:  # not replaced while we read
                 self._compare(call, self.first + int(other), theirs.decode())
-        if self.store and self.asks:
+        if self.store:
             self._ask(self.store, call)
 
-    def _ask(self, store: dist.Store, call: str) -> None:
+    def _ask(self, store: "AnsweringStore", call: str) -> None:
         """Leave a note for the other hosts, or find that of the host which came first."""
-        place = str(self.number % self.KEPT)
-        note = f"{self.number} {self.rank} {call}"
+        place, ours = str(self.number % self.KEPT), f"{self.number} {self.rank} {call}"
         number, found = 0, self.found.get(place, "")
-        while number < self.number:  # it takes ours if what we last found is what it has
-            found = store.compare_set(place, found, note).decode()
+        while number < self.number:  # it takes ours if it still has what we last found there
+            answer = store.compare_set(place, found, ours)
+            if answer is None:
+                self.store = None  # nobody to ask: a collective that cannot be done says so itself
+                return
+            self.found[place] = found = answer
             number = int(found.split(" ", 1)[0])
-        self.found[place] = found
-        _, rank, theirs = found.split(" ", 2)
         if number == self.number:
+            _, rank, theirs = found.split(" ", 2)
             self._compare(call, int(rank), theirs)
 
     def _compare(self, call: str, rank: int, theirs: str) -> None:
@@ -112,3 +116,27 @@ class Board:
                 f"the ranks call different collectives: rank {self.rank} calls {call}, "
                 f"rank {rank} calls {theirs}"
             )
+
+
+class AnsweringStore:
+    """A store asked by a thread of its own: on a host that is cut off it would never answer."""
+
+    PATIENCE = 5.0  # s
+
+    def __init__(self, store: dist.Store):
+        self.questions: SimpleQueue[tuple[str, str, str]] = SimpleQueue()
+        self.answers: SimpleQueue[str] = SimpleQueue()
+
+        def answer() -> None:
+            with contextlib.suppress(RuntimeError):  # its host has ended
+                while True:
+                    self.answers.put(store.compare_set(*self.questions.get()).decode())
+
+        threading.Thread(target=answer, daemon=True, name="notes of other hosts").start()
+
+    def compare_set(self, place: str, last: str, new: str) -> str | None:
+        """What is there now: `new`, if `last` was there. None if no answer comes."""
+        self.questions.put((place, last, new))
+        with contextlib.suppress(Empty):
+            return self.answers.get(timeout=self.PATIENCE)
+        return None

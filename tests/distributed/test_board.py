@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from distributed.board import Board
+from distributed.board import AnsweringStore, Board
 from distributed.world import RankError
 
 
@@ -71,6 +72,22 @@ def test_between_hosts_the_store_is_asked_once_a_call_and_keeps_no_more_than_the
     boards[0].announce("all_reduce")
     with pytest.raises(ValueError, match="rank 2 calls barrier, rank 0 calls all_reduce"):
         boards[2].announce("barrier")
+
+
+class SilentStore(dist.HashStore):
+    """As on a host whose cable is out."""
+
+    def compare_set(self, *_):
+        threading.Event().wait()
+
+
+def test_a_store_that_does_not_answer_holds_nobody_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(AnsweringStore, "PATIENCE", 0.01)
+    board = boards_of_two_hosts(tmp_path)[0]
+    board.store = AnsweringStore(SilentStore())
+    for i in range(3):
+        board.announce(f"call {i}")
+    assert board.store is None
 
 
 def test_torchruns_ranks_are_told_which_of_them_differ_and_leave_no_file(tmp_path):
