@@ -33,13 +33,17 @@ from distributed.all_reduce import (
 from distributed.double_tree import double_tree
 from distributed.group import Group
 from distributed.halving_doubling import halving_doubling
+from distributed.hierarchical import HierarchicalGroup
 from distributed.measure import HEADER, Work, row, time_one, to_bytes
 from distributed.script import run_script
+from distributed.shared_memory import SharedGroup
 from distributed.world import launch
 
 
 def linear_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
     """The root sends x[n] to one rank after the other: N − 1 steps, all from one link."""
+    group.check_rank("root", root)
+    group.announce(f"broadcast from {root} by a line", x)
     if group.rank != root:
         group.receive(x, root)
         return
@@ -49,6 +53,8 @@ def linear_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
 
 def linear_reduce(group: Group, x: torch.Tensor, combine: Combine, root: int = 0) -> None:
     """The root receives x[n] from one rank after the other, and combines: N − 1 steps."""
+    group.check_rank("root", root)
+    group.announce(f"reduce to {root} by a line", x)
     if group.rank != root:
         group.send(x, root)
         return
@@ -59,24 +65,28 @@ def linear_reduce(group: Group, x: torch.Tensor, combine: Combine, root: int = 0
 
 def scatter(group: Group, x: torch.Tensor, out: torch.Tensor, root: int = 0) -> None:
     """x[N·s] at the root → out[s]: rank r gets part r. The root sends N − 1 messages."""
+    group.check_rank("root", root)
+    parts = in_parts(group, x, out) if group.rank == root else []
+    group.announce(f"scatter from {root}", out)
     if group.rank != root:
         group.receive(out, root)
         return
-    parts = cut_up(x, group.size)
     for other in others(group):
         group.send(parts[other], other)
-    out.copy_(parts[root])
+    out.view(-1).copy_(parts[root])
 
 
 def gather(group: Group, x: torch.Tensor, out: torch.Tensor, root: int = 0) -> None:
     """x[s] of each rank → out[N·s] at the root, in rank order; elsewhere out is left alone."""
+    group.check_rank("root", root)
+    parts = in_parts(group, out, x) if group.rank == root else []
+    group.announce(f"gather to {root}", x)
     if group.rank != root:
         group.send(x, root)
         return
-    parts = cut_up(out, group.size)
     for other in others(group):
         group.receive(parts[other], other)
-    parts[root].copy_(x)
+    parts[root].copy_(x.view(-1))
 
 
 def reduce_scatter(group: Group, x: torch.Tensor, out: torch.Tensor, combine: Combine) -> None:
@@ -84,15 +94,17 @@ def reduce_scatter(group: Group, x: torch.Tensor, out: torch.Tensor, combine: Co
 
     n(N − 1)/N numbers from each rank (Patarasuk and Yuan 2009, §3).
     """
-    parts = cut_up(x, group.size)
+    parts = in_parts(group, x, out)
+    group.announce("reduce_scatter by a ring", x)
     ring_reduce_scatter(group, parts, combine)
-    out.copy_(parts[group.rank])
+    out.view(-1).copy_(parts[group.rank])
 
 
 def all_gather(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
     """x[s] of each rank → out[N·s] by a ring: N − 1 steps, the other half of an all-reduce."""
-    parts = cut_up(out, group.size)
-    parts[group.rank].copy_(x)
+    parts = in_parts(group, out, x)
+    group.announce("all_gather by a ring", x)
+    parts[group.rank].copy_(x.view(-1))
     ring_all_gather(group, parts)
 
 
@@ -101,11 +113,21 @@ def all_to_all(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
 
     N − 1 steps of s numbers each (Thakur et al. 2005, §3.3: pairwise exchange).
     """
-    give, get = cut_up(x, group.size), cut_up(out, group.size)
+    part = x.view(-1)[: x.numel() // group.size]
+    give, get = in_parts(group, x, part), in_parts(group, out, part)
+    group.announce("all_to_all", x)
     get[group.rank].copy_(give[group.rank])
     for step in range(1, group.size):
         to, source = (group.rank + step) % group.size, (group.rank - step) % group.size
         group.exchange(give[to], to, get[source], source)
+
+
+def in_parts(group: Group, whole: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
+    """Views of whole[N·s], one for each rank, as large as part[s]; ValueError if it has others."""
+    group.check_parts(whole, part)
+    if not whole.is_contiguous():
+        raise ValueError(f"x and out: {list(whole.shape)} has gaps, give it as .contiguous()")
+    return cut_up(whole.view(-1), group.size)
 
 
 def linear_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
@@ -143,28 +165,34 @@ def by_messages(algorithm: Algorithm) -> Work:
     return lambda group, x, out: algorithm(group, x, torch.add)
 
 
+# Not algorithms on messages but other groups, whose own methods do it.
+GROUPS: dict[str, Callable[[Group], Group]] = {
+    "shared": SharedGroup,
+    "hierarchical": HierarchicalGroup,
+}
+SHARING = ("backend", "shared")
 OPS: dict[str, dict[str, Work]] = {
     "all_reduce": {
         **{name: by_messages(algorithm) for name, algorithm in ALGORITHMS.items()},
         "halving_doubling": by_messages(halving_doubling),
         "double_tree": by_messages(double_tree),
-        "backend": lambda group, x, out: group.all_reduce(x),
+        **dict.fromkeys(("backend", *GROUPS), lambda group, x, out: group.all_reduce(x)),
     },
     "broadcast": {
         "linear": lambda group, x, out: linear_broadcast(group, x),
         "tree": lambda group, x, out: tree_broadcast(group, x),
-        "backend": lambda group, x, out: group.broadcast(x),
+        **dict.fromkeys(SHARING, lambda group, x, out: group.broadcast(x)),
     },
     "reduce": {"linear": by_messages(linear_reduce), "tree": by_messages(tree_reduce)},
     "scatter": {"linear": scatter},
     "gather": {"linear": gather},
     "reduce_scatter": {
         "ring": lambda group, x, out: reduce_scatter(group, x, out, torch.add),
-        "backend": lambda group, x, out: group.reduce_scatter(x, out),
+        **dict.fromkeys(SHARING, lambda group, x, out: group.reduce_scatter(x, out)),
     },
     "all_gather": {
         "ring": all_gather,
-        "backend": lambda group, x, out: group.all_gather(x, out),
+        **dict.fromkeys(SHARING, lambda group, x, out: group.all_gather(x, out)),
     },
     "all_to_all": {"pairwise": all_to_all},
 }
@@ -202,11 +230,11 @@ def main(
         raise ValueError(f"times={times}: measure once or more")
 
     def measure(group: Group) -> list[str]:
-        rows = []
+        rows, groups = [], {name: GROUPS[name](group) for name in names if name in GROUPS}
         for wanted in sizes:
             n = max(1, wanted // kind.itemsize // group.size) * group.size
             for name in names:
-                taken, right = time_one(group, OPS[op][name], op, n, kind, times)
+                taken, right = time_one(groups.get(name, group), OPS[op][name], op, n, kind, times)
                 rows.append(row(op, name, n * kind.itemsize, group.size, taken, right))
         return rows
 

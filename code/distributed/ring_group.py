@@ -8,8 +8,18 @@ from typing import Any
 
 import torch
 
-from distributed.all_reduce import COMBINE, Sent, all_reduce, meet, ring_sent, tree_broadcast
-from distributed.collectives import all_gather, all_gather_sent, reduce_scatter, reduce_scatter_sent
+from distributed.all_reduce import (
+    COMBINE,
+    Sent,
+    all_reduce,
+    cut_up,
+    meet,
+    ring_all_gather,
+    ring_reduce_scatter,
+    ring_sent,
+    tree_broadcast,
+)
+from distributed.collectives import all_gather_sent, reduce_scatter_sent
 from distributed.group import Group
 from distributed.script import run_script
 from distributed.trace import Trace
@@ -35,7 +45,9 @@ class RingGroup(Group):
         self.check_parts(x, out)
 
         def work(group: Group) -> None:
-            reduce_scatter(group, x.view(-1), out.view(-1), COMBINE[op])
+            parts = cut_up(x.view(-1), group.size)
+            ring_reduce_scatter(group, parts, COMBINE[op])
+            out.view(-1).copy_(parts[group.rank])
             if op == "avg":
                 out.div_(group.size)
 
@@ -46,7 +58,9 @@ class RingGroup(Group):
         self.check_parts(out, x)
 
         def work(group: Group) -> None:
-            all_gather(group, x.contiguous().view(-1), out.view(-1))
+            parts = cut_up(out.view(-1), group.size)
+            parts[group.rank].copy_(x.view(-1))
+            ring_all_gather(group, parts)
 
         return meet(self, "all_gather", x, "sum", work, async_op, out)
 

@@ -1,5 +1,6 @@
 """The other collectives: what they make, what they send, and the table that times them."""
 
+import os
 import subprocess
 import sys
 from typing import NamedTuple
@@ -13,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed import collectives
 from distributed.all_reduce import COMBINE, tree_broadcast, tree_reduce
-from distributed.collectives import OPS, SENT
+from distributed.collectives import GROUPS, OPS, SENT
 from distributed.measure import buffers, fit, is_right, to_bytes
 from distributed.ring_group import RingGroup
 from distributed.trace import Trace
-from distributed.world import RankError, launch
+from distributed.world import RankError
 
 ROOTED = {
     ("broadcast", "linear"): collectives.linear_broadcast,
@@ -117,6 +118,7 @@ def test_a_ring_group_is_a_group_that_counts(pools, ranks, async_op):
 def test_the_tables_check_notices_a_wrong_number(pools, op, algorithm):
     def check(group, op, algorithm):
         x, out = buffers(group, op, 12, torch.float32)
+        group = GROUPS[algorithm](group) if algorithm in GROUPS else group
         OPS[op][algorithm](group, x, out)
         right = is_right(group, op, 12, x, out)
         x[-1] += 1
@@ -199,6 +201,20 @@ def test_the_table_from_the_command_line():
         assert float(bus_bandwidth) == pytest.approx(4 / 3 * float(algorithm_bandwidth), abs=2e-3)
 
 
+def test_the_same_command_under_torchrun_says_it_once():
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    done = subprocess.run(
+        [sys.executable, "-m", *torchrun, "distributed.collectives", "--size", "4KB",
+         "--times", "1", "--algorithm", "ring,shared,hierarchical,backend"],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("2 ranks · gloo · CPU · torchrun\n")
+    rows = [line.split() for line in done.stdout.splitlines()[2:]]
+    names = ["ring", "shared", "hierarchical", "backend"]
+    assert [(row[1], row[-1]) for row in rows] == [(name, "ok") for name in names]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -234,10 +250,82 @@ def test_the_fit_gives_no_negative_cost():
     assert (fit([1, 1], [1e6, 2e6], [2e-3, 1e-3]) >= 0).all()
 
 
-def test_ranks_that_call_different_collectives_of_ours_are_told():
-    def misfit(group):
-        rings = RingGroup(group)
-        rings.all_reduce(torch.ones(4)) if group.rank else rings.broadcast(torch.ones(4))
-
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (
+            lambda group: RingGroup(group).all_reduce(torch.ones(4)),
+            lambda group: RingGroup(group).broadcast(torch.ones(4)),
+        ),
+        (
+            lambda group: collectives.scatter(group, torch.ones(4), torch.ones(2)),
+            lambda group: collectives.scatter(group, torch.ones(4), torch.ones(2).double()),
+        ),
+    ],
+)
+def test_ranks_that_call_different_collectives_of_ours_are_told(pools, one, other):
     with pytest.raises(RankError, match="different collectives"):
-        launch(misfit, ranks=2, device="cpu", timeout=20)
+        pools[2](lambda group: (other if group.rank else one)(group), timeout=20)
+
+
+def test_every_collective_tells_the_others_of_what_and_from_whom(pools):
+    def tell(group):
+        told, group.announce = [], lambda call, x: told.append(f"{call} of {len(x)}")
+        x, part = torch.ones(6), torch.ones(3)
+        collectives.linear_broadcast(group, x, 1)
+        collectives.linear_reduce(group, x, torch.add, 1)
+        collectives.scatter(group, x, part, 1)
+        collectives.gather(group, part, x, 1)
+        collectives.reduce_scatter(group, x, part, torch.add)
+        collectives.all_gather(group, part, x)
+        collectives.all_to_all(group, x, torch.ones(6))
+        del group.announce
+        return told
+
+    assert pools[2](tell) == [[
+        "broadcast from 1 by a line of 6", "reduce to 1 by a line of 6", "scatter from 1 of 3",
+        "gather to 1 of 3", "reduce_scatter by a ring of 6", "all_gather by a ring of 3",
+        "all_to_all of 6",
+    ]] * 2  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda g, x: collectives.linear_broadcast(g, x, 2), "root=2: the ranks are 0 to 1"),
+        (lambda g, x: collectives.linear_reduce(g, x, torch.add, -1), "root=-1: the ranks"),
+        (lambda g, x: collectives.scatter(g, x, x[:2], 3), "root=3: the ranks are 0 to 1"),
+        (lambda g, x: collectives.gather(g, x, x, 3), "root=3: the ranks are 0 to 1"),
+        (lambda g, x: collectives.scatter(g, x, x[:2], g.rank), "2 parts of torch.float32 [2]"),
+        (lambda g, x: collectives.gather(g, x[:2], x, g.rank), "do not make torch.float32 [7]"),
+        (lambda g, x: collectives.reduce_scatter(g, x, x[:2], torch.add), "x and out: 2 parts"),
+        (lambda g, x: collectives.all_gather(g, x[:3].int(), x[:6]), "2 parts of torch.int32 [3]"),
+        (lambda g, x: collectives.all_to_all(g, x, x), "x and out: 2 parts"),
+        (lambda g, x: collectives.all_to_all(g, x[:6], x[:4]), "do not make torch.float32 [4]"),
+        (lambda g, x: collectives.all_gather(g, x[:2], x[:6].view(3, 2).T[:, :2]), "has gaps"),
+    ],
+)
+def test_what_cannot_be_is_named_and_nothing_is_written(pools, wrong, message):
+    def attempt(group, wrong):
+        x = torch.arange(7.0)
+        try:
+            wrong(group, x)
+        except ValueError as error:
+            return str(error), x.tolist()
+
+    for said, x in pools[2](attempt, wrong):
+        assert message in said
+        assert x == [*range(7)]
+
+
+def test_an_array_of_two_dimensions_is_cut_into_parts_of_as_many_numbers(pools):
+    def scatter_and_gather(group):
+        x = torch.arange(12.0).view(3, 4)
+        part, back = torch.empty(6), torch.zeros(3, 4)
+        collectives.scatter(group, x, part)
+        collectives.gather(group, part, back)
+        return part.tolist(), back.equal(x)
+
+    (low, back), (high, _) = pools[2](scatter_and_gather)
+    assert back
+    assert low + high == [*range(12)]
