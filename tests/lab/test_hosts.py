@@ -144,3 +144,40 @@ def test_a_script_that_fails_says_so_with_its_host(lab: Laboratory) -> None:
     wrong = str(ROOT / "code/distributed/wire.py")
     with pytest.raises(RuntimeError, match=r"(?s)10\.77\.0\.1: .*cases=nothing: choose from"):
         lab.torchrun([wrong, "--cases", "nothing"], 1)
+
+
+def test_the_table_of_collectives_on_two_hosts(lab: Laboratory) -> None:
+    given = ["distributed.collectives", "--size", "4KB", "--times", "1"]
+    given += ["--algorithm", "ring,hierarchical,backend"]
+    first, second = lab.torchrun(given, per_host=2, options=["-m"])
+    rows = [line.split() for line in first.splitlines()]
+    found = [(row[1], row[-1]) for row in rows if row and row[-1] in ("ok", "WRONG")]
+    assert found == [("ring", "ok"), ("hierarchical", "ok"), ("backend", "ok")]
+    assert "ok" not in second.split(), "only rank 0 speaks"
+
+
+DIFFER = """
+import time, torch
+from distributed.world import launch
+
+def differ(group):
+    row, column = group.split(group.rank // 2), group.split(group.rank % 2)
+    print(f"{row.local_size} of {row.size}, {column.local_size} of {column.size}")
+    column.all_reduce(torch.ones(3))
+    time.sleep(2 * (group.rank == 0))  # so that it comes last, and sees it
+    column.all_reduce(torch.ones(3, dtype=torch.int32 if group.rank == 2 else torch.float32))
+    group.barrier()
+
+launch(differ)
+"""
+
+
+def test_a_rank_of_another_host_that_differs_is_named(lab: Laboratory, tmp_path: Path) -> None:
+    (script := tmp_path / "differ.py").write_text(DIFFER)
+    first, second = lab.start([str(script)], per_host=2)
+    said = first.communicate(timeout=100)[0]
+    second.communicate(timeout=100)
+    assert first.returncode != 0
+    for rank in (0, 1):
+        assert f"[rank {rank}] 2 of 2, 1 of 2\n" in said
+    assert "rank 0 calls all_reduce sum of float32[3], rank 2 calls all_reduce sum of int32" in said
