@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from distributed.all_reduce import ring_sent
 from distributed.ddp import DistributedDataParallel
 from distributed.group import Group
 from distributed.ring_group import RingGroup
@@ -28,13 +29,16 @@ def accumulate(
 ) -> float:
     """Gradients of the mean loss per token over all micro-batches of all ranks; that mean.
 
-    Only the last backward pass communicates, unless `every_pass`. Raises ValueError for no batch.
+    Only the last backward pass communicates, unless `every_pass`. Raises ValueError for no batch,
+    and on every rank, before any pass, where no label of any rank counts: a mean of nothing.
     """
     if not micro_batches:
         raise ValueError("micro_batches: give one or more")
     group = model.group
     tokens = torch.tensor([sum(int((labels != IGNORED).sum()) for _, labels in micro_batches)])
     tokens = group.all_reduce(tokens.to(group.device))
+    if tokens.item() == 0:
+        raise ValueError("micro_batches: no label counts on any rank: leave this batch out")
     total = torch.zeros(1, dtype=torch.float64, device=group.device)
     for number, (x, labels) in enumerate(micro_batches):
         last = number == len(micro_batches) - 1
@@ -90,7 +94,8 @@ def main(ranks: int = 4, passes: int = 4) -> None:
     each = launch(count_bytes, passes, True, ranks=ranks)
     once = launch(count_bytes, passes, False, ranks=ranks)
     print(f"bytes sent by rank 0 for {passes} passes: {each[0]:,}, with no_sync {once[0]:,}")
-    assert each[0] >= once[0]
+    gradient = 8 * ring_sent(sum(p.numel() for p in network().parameters()), 0, ranks).numbers
+    assert each[0] - once[0] == gradient * (passes - 1)
 
 
 if __name__ == "__main__":

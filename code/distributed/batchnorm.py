@@ -53,37 +53,48 @@ def across(channels: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return channels.view(1, -1, *[1] * (x.ndim - 2))
 
 
-class SyncBatchNorm(nn.Module):
+class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """`norm`, a torch BatchNorm, with statistics over all ranks while it trains.
 
+    It holds the tensors of `norm` under the same names, so either's checkpoint fits the other.
     Ranks may have different numbers of rows. Raises ValueError for a norm without running
     statistics or with none to learn, and for one row in all.
     """
 
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm, group: Group):
-        super().__init__()
         if not (norm.affine and norm.track_running_stats):
             raise ValueError("norm: SyncBatchNorm needs affine=True and track_running_stats=True")
-        self.norm, self.group = norm, group
+        super().__init__(norm.num_features, norm.eps, norm.momentum)
+        self.weight, self.bias = norm.weight, norm.bias
+        self.running_mean, self.running_var = norm.running_mean, norm.running_var
+        self.num_batches_tracked = norm.num_batches_tracked
+        self.group = group
+        self.train(norm.training)
+
+    def _check_input_dim(self, x: torch.Tensor) -> None:
+        if x.ndim < 2:
+            raise ValueError(f"x: {list(x.shape)} has no channels: give x[b, c, ...]")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x[b, c, ...] → y[b, c, ...]."""
         if not self.training:
-            return self.norm(x)
-        norm = self.norm
-        normed, mean, variance, count = SyncedNorm.apply(x, self.group, norm.eps)
+            return super().forward(x)
+        self._check_input_dim(x)
+        normed, mean, variance, count = SyncedNorm.apply(x, self.group, self.eps)
         if count.item() < 2:
             raise ValueError("x: one row on all ranks together has no variance")
-        assert norm.running_mean is not None
-        assert norm.running_var is not None
-        assert norm.num_batches_tracked is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
         with torch.no_grad():
-            norm.num_batches_tracked += 1
-            share = norm.momentum or 1 / norm.num_batches_tracked.item()
+            self.num_batches_tracked += 1
+            share = self.momentum
+            if share is None:  # the mean of all batches so far
+                share = 1 / self.num_batches_tracked.item()
             unbiased = variance * count / (count - 1)
-            norm.running_mean.lerp_(mean, share)
-            norm.running_var.lerp_(unbiased, share)
-        return normed * across(norm.weight, x) + across(norm.bias, x)
+            self.running_mean.lerp_(mean, share)
+            self.running_var.lerp_(unbiased, share)
+        return normed * across(self.weight, x) + across(self.bias, x)
 
 
 def convert(module: nn.Module, group: Group) -> nn.Module:
@@ -103,8 +114,8 @@ def main(ranks: int = 4, rows: int = 2) -> None:
         x = torch.randn(rows, 3, generator=generator) + group.rank
         norm = SyncBatchNorm(nn.BatchNorm1d(3, momentum=1.0), group)
         norm(x)
-        assert norm.norm.running_mean is not None
-        return x, norm.norm.running_mean
+        assert norm.running_mean is not None
+        return x, norm.running_mean
 
     results = launch(run, ranks=ranks)
     whole = torch.cat([x for x, _ in results])

@@ -6,7 +6,8 @@ A message has a price of its own, so few large all-reduces cost less than many s
 bucket can leave only when its last gradient is there, so one bucket for all leaves too late.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -35,6 +36,20 @@ class Bucket:
         if parameter.grad.data_ptr() != view.data_ptr():
             view.copy_(parameter.grad)
             parameter.grad = view
+
+    def do_without(self, parameter: torch.nn.Parameter) -> None:
+        """No gradient comes in this pass: what is there stays, and nothing counts as zero."""
+        if parameter.grad is None:
+            self.views[parameter].zero_()
+        self.waiting.discard(parameter)
+
+
+Hook = Callable[[Group, Bucket], Any]  # starts to reduce bucket.flat; what it returns has wait()
+
+
+def all_reduce_hook(group: Group, bucket: Bucket) -> Any:
+    """The mean over all ranks: what DDP does when it is given no other hook."""
+    return group.all_reduce(bucket.flat, "avg", async_op=True)
 
 
 def fill(

@@ -8,13 +8,14 @@ a bucket are there, its all-reduce starts, and the rest of the backward pass hid
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
-from distributed.buckets import Bucket, fill
+from distributed.buckets import Hook, all_reduce_hook, fill
 from distributed.dp import shard
 from distributed.group import Group
 from distributed.script import run_script
@@ -23,21 +24,15 @@ from distributed.single_device import batches
 from distributed.trace import Trace
 from distributed.world import launch
 
-Hook = Callable[[Group, Bucket], Any]  # starts to reduce bucket.flat; what it returns has wait()
-
-
-def all_reduce_hook(group: Group, bucket: Bucket) -> Any:
-    """The mean over all ranks: what DDP does when it is given no other hook."""
-    return group.all_reduce(bucket.flat, "avg", async_op=True)
-
 
 class DistributedDataParallel(nn.Module):
     """`module`, whose gradients are averaged over the ranks of `group` in every backward pass.
 
     `bucket_bytes` is the most that a bucket holds. The first one is smaller, so that communication
     starts early. With `find_unused_parameters`, a parameter without a gradient counts as zero;
-    without it, RuntimeError names it at the end of backward. Raises ValueError where the ranks'
-    modules differ, before anything is written, and for a module with nothing to train.
+    without it, RuntimeError names it at the end of backward. With `static_graph`, the first pass
+    learns which gradients come, and how often; later passes must be the same. Raises ValueError
+    where the ranks' modules differ, before anything is written, and if there is nothing to train.
     """
 
     def __init__(
@@ -48,6 +43,7 @@ class DistributedDataParallel(nn.Module):
         first_bucket_bytes: int = 1_000_000,
         find_unused_parameters: bool = False,
         broadcast_buffers: bool = True,
+        static_graph: bool = False,
     ):
         super().__init__()
         if bucket_bytes < 1:
@@ -57,12 +53,15 @@ class DistributedDataParallel(nn.Module):
             raise ValueError("module: no parameter requires a gradient: there is nothing to reduce")
         self.module, self.group = module, group
         self.sizes = bucket_bytes, min(first_bucket_bytes, bucket_bytes)
-        self.find_unused_parameters = find_unused_parameters
+        self.find_unused_parameters = find_unused_parameters and not static_graph
         self.broadcast_buffers = broadcast_buffers
+        self.learning = static_graph  # until its first pass is over: then all buckets leave
         self.hook: Hook = all_reduce_hook
         self.sync = True  # False within no_sync()
         self.scale = 1.0  # of the mean over all ranks: more than 1 when some have no data left
-        self.rebuilt = find_unused_parameters  # then the order of arrival can change: keep ours
+        self.rebuilt = self.find_unused_parameters  # order of arrival can change then: keep ours
+        self.times = dict.fromkeys(self.names, float("inf") if static_graph else 1)  # in a pass
+        self.used_by_any: list[nn.Parameter] = []  # found where this rank may not use all
         broadcast_module(module, group)
         self._make_buckets(list(reversed(self.names)))  # about the order in which gradients come
         for parameter in self.names:
@@ -72,7 +71,11 @@ class DistributedDataParallel(nn.Module):
         """What the module computes; buffers, such as running statistics, come from rank 0."""
         if self.sync and self.training:
             self._share_buffers()
-        return self.module(*args, **kwargs)
+        output = self.module(*args, **kwargs)
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, torch.Tensor) and tensor.grad_fn:
+                tensor.register_hook(self._begin)
+        return output
 
     def take_part(self) -> None:
         """What a rank without data does while others run forward and backward: give zeros."""
@@ -127,8 +130,18 @@ class DistributedDataParallel(nn.Module):
     def _get_ready(self) -> None:
         for bucket in self.buckets:
             bucket.waiting = set(bucket.parameters)
-        self.arrived: list[nn.Parameter] = []
+        self.begun = False
+        self.came: dict[nn.Parameter, int] = {}  # how often each has come, the last at the end
         self.started: list[Any] = []  # handles of the buckets that have left, in order
+
+    def _begin(self, _gradient: Any = None) -> None:
+        """Called by autograd when the backward pass reaches an output of the module."""
+        # A reentrant checkpoint is a pass within the pass, with an end of its own: begin outside.
+        if self.sync and not self.begun:
+            self.begun = True
+            for parameter in (p for p, times in self.times.items() if times == 0):
+                self.bucket_of[parameter].do_without(parameter)
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
     def _came(self, parameter: nn.Parameter) -> None:
         """Called by autograd when a gradient is complete."""
@@ -136,16 +149,16 @@ class DistributedDataParallel(nn.Module):
         bucket.take(parameter)
         if not self.sync:
             return
-        if not self.arrived:
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-        if bucket.index < len(self.started):
+        self._begin()  # if the module was called without the wrapper
+        self.came[parameter] = times = self.came.pop(parameter, 0) + 1
+        if times > self.times[parameter]:
             raise RuntimeError(
-                f"{self.names[parameter]} got a gradient twice in one backward pass: checkpoint "
-                "with use_reentrant=False, and use each shared part in one backward pass"
+                f"{self.names[parameter]} got {times} gradients in one backward pass: checkpoint "
+                "with use_reentrant=False, or give static_graph=True and let all passes be alike"
             )
-        self.arrived.append(parameter)
-        bucket.waiting.discard(parameter)
-        self._start_what_is_full()
+        if times == self.times[parameter]:
+            bucket.waiting.discard(parameter)
+            self._start_what_is_full()
 
     def _start_what_is_full(self) -> None:
         # In the same order on every rank, whatever order gradients come in.
@@ -155,21 +168,28 @@ class DistributedDataParallel(nn.Module):
                 return
             self.started.append(self.hook(self.group, bucket))
 
+    def _end(self) -> None:
+        """Called by autograd at the end of the backward pass."""
+        self.begun = False
+        if self.came or self.find_unused_parameters:  # else it was for other gradients
+            self._finish()
+
     def _finish(self) -> None:
-        """Called by autograd at the end of the backward pass: wait for what has been started."""
+        """No more gradients come: send what is left, and wait for what has been started."""
+        if self.learning:
+            for bucket in self.buckets:
+                bucket.waiting -= self.came.keys()
         missing = {p for bucket in self.buckets for p in bucket.waiting}
-        if missing and not self.find_unused_parameters:
+        finding = self.find_unused_parameters or self.learning
+        if missing and not finding:
             names = ", ".join(sorted(self.names[p] for p in missing))
             self._get_ready()
             raise RuntimeError(
                 f"no gradient came for {names}: leave them out of the module, or give "
-                "find_unused_parameters=True"
+                "find_unused_parameters=True without static_graph"
             )
         for parameter in missing:
-            bucket = self.bucket_of[parameter]
-            if parameter.grad is None:
-                bucket.views[parameter].zero_()
-            bucket.waiting.discard(parameter)
+            self.bucket_of[parameter].do_without(parameter)
         self._start_what_is_full()
         trace = self.group.trace
         with trace.span("wait", "waiting") if trace else contextlib.nullcontext():
@@ -177,28 +197,31 @@ class DistributedDataParallel(nn.Module):
                 handle.wait()
         for bucket in self.buckets if self.scale != 1 else ():
             bucket.flat *= self.scale
-        if self.find_unused_parameters:
-            self._give_others_gradients(missing)
-        arrived = self.arrived or list(self.names)  # a rank without data saw none arrive
+        if finding:
+            self._find_used()
+        for parameter in self.used_by_any:
+            parameter.grad = self.bucket_of[parameter].views[parameter]
+        order = [*self.came, *(p for p in self.names if p not in self.came)]
         self._get_ready()
         if not self.rebuilt:
-            self._rebuild(arrived)
+            self._rebuild(order)
 
-    def _give_others_gradients(self, missing: set[nn.Parameter]) -> None:
+    def _find_used(self) -> None:
         """What other ranks used has a gradient here too; what nobody used keeps none."""
-        used = torch.tensor([p not in missing for p in self.names], device=self.group.device)
-        used = self.group.all_reduce(used.to(torch.uint8), op="max")
-        for parameter, by_anyone in zip(self.names, used.tolist(), strict=True):
-            if by_anyone:
-                parameter.grad = self.bucket_of[parameter].views[parameter]
+        mine = [self.came.get(p, 0) for p in self.names]
+        most = self.group.all_reduce(torch.tensor(mine, device=self.group.device), "max").tolist()
+        self.used_by_any = [p for p, n in zip(self.names, most, strict=True) if n]
+        if self.learning:  # a rank that had no data yet expects what others saw
+            self.times = dict(zip(self.names, mine if self.came else most, strict=True))
+            self.learning = False
 
-    def _rebuild(self, arrived: list[nn.Parameter]) -> None:
+    def _rebuild(self, order: list[nn.Parameter]) -> None:
         """Fill buckets anew in the order in which rank 0's gradients came, as PyTorch does."""
         self.rebuilt = True
         numbers = {p: i for i, p in enumerate(self.names)}
-        order = torch.tensor([numbers[p] for p in arrived], device=self.group.device)
+        arrived = torch.tensor([numbers[p] for p in order], device=self.group.device)
         parameters = list(self.names)
-        self._make_buckets([parameters[i] for i in self.group.broadcast(order).tolist()])
+        self._make_buckets([parameters[i] for i in self.group.broadcast(arrived).tolist()])
         for parameter, bucket in self.bucket_of.items():
             if parameter.grad is not None:
                 bucket.take(parameter)

@@ -6,7 +6,9 @@ from time import perf_counter
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.join import Join
 from torch.utils.checkpoint import checkpoint
 
 from distributed.ddp import DistributedDataParallel
@@ -105,49 +107,78 @@ def test_training_is_that_of_one_device_on_the_whole_batch(pools, ranks, kind, o
             assert (mine == first).all(), "replicas agree to the bit"
 
 
-def test_the_first_bucket_leaves_before_the_last_gradient_is_there(pools):
-    def overlap(group):
+def reduce_by_hand(kind, model, group, note):
+    """Give either class a hook that calls note(bucket number, parameters, numbers) and averages."""
+
+    def ours(group, bucket):
+        note(bucket.index, bucket.parameters, bucket.flat)
+        bucket.flat /= group.size
+        return group.all_reduce(bucket.flat, async_op=True)
+
+    def theirs(_, bucket):
+        note(bucket.index(), bucket.parameters(), bucket.buffer())
+        work = dist.all_reduce(bucket.buffer().div_(group.size), async_op=True)
+        return work.get_future().then(lambda done: done.value()[0])
+
+    model.register_comm_hook(*((None, theirs) if kind == "torch" else (ours,)))
+
+
+@pytest.mark.parametrize("options", [{}, {"static_graph": True}])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_bucket_leaves_before_the_last_gradient_is_there(pools, kind, options):
+    def overlap(group, kind, options):
         module = make_model(Config(d=64, layers=4))
-        model = DistributedDataParallel(module, group, bucket_bytes=100_000)
-        batch = torch.zeros(4, 33, dtype=torch.int64)
-        module.loss(batch).backward()  # the first pass rebuilds the buckets
-        ready = []
+        model = wrap(kind, module, group, bucket_bytes=100_000, **options)
+        ready, left = [], []
+        reduce_by_hand(kind, model, group, lambda *_: left.append(perf_counter()))
+        batch = torch.zeros(4, 32, dtype=torch.int64)
+        for _ in range(2):  # the first pass rebuilds the buckets
+            model(batch).sum().backward()
+        left.clear()
         for parameter in module.parameters():
             parameter.register_post_accumulate_grad_hook(lambda p: ready.append(perf_counter()))
         group.barrier()
-        group.trace = trace = Trace(group.rank)
-        module.loss(batch).backward()
-        group.trace = None
-        reduced = [span.start for span in trace.spans if span.name.startswith("all_reduce")]
-        return ready, sorted(reduced), len(model.buckets)
+        model(batch).sum().backward()
+        return ready, left
 
-    for ready, reduced, buckets in pools[2](overlap):
-        assert len(reduced) == buckets > 3
-        assert reduced[0] < max(ready), "starts while gradients are still computed"
-        assert reduced[-1] > ready[-2], "the last bucket waits for the last gradients"
+    for ready, left in pools[2](overlap, kind, options):
+        assert len(left) > 3
+        assert left[0] < max(ready), "starts while gradients are still computed"
+        assert left[-1] > ready[-2], "the last bucket waits for the last gradients"
 
 
-def test_buckets_follow_the_order_of_arrival_and_their_sizes(pools):
-    def buckets(group):
-        model = DistributedDataParallel(network(), group, bucket_bytes=700, first_bucket_bytes=100)
-        arrived = []
-        for name, parameter in model.module.named_parameters():
+@pytest.mark.parametrize("kind", KINDS)
+def test_buckets_follow_the_order_of_arrival_and_their_sizes(pools, kind):
+    def buckets(group, kind):
+        own = {"gradient_as_bucket_view": True} if kind == "torch" else {"first_bucket_bytes": 100}
+        module = network()
+        model = wrap(kind, module, group, bucket_bytes=700, **own)
+        named, arrived, seen, views = {}, [], [], []
+        for name, parameter in module.named_parameters():
+            named[parameter] = name
             parameter.register_post_accumulate_grad_hook(lambda p, n=name: arrived.append(n))
         loss_of(model, *data(4)).backward()
-        names = [[model.names[p] for p in bucket.parameters] for bucket in model.buckets]
-        sizes = [bucket.flat.nbytes for bucket in model.buckets]
-        views = [p.grad.data_ptr() == b.views[p].data_ptr() for b in model.buckets for p in b.views]
-        return names, sizes, arrived, all(views)
 
-    results = pools[3](buckets)
+        def note(index, parameters, flat):
+            seen.append(([named[p] for p in parameters], flat.nbytes))
+            whole = range(flat.data_ptr(), flat.data_ptr() + flat.nbytes)
+            views.extend(p.grad.data_ptr() in whole for p in parameters)
+
+        reduce_by_hand(kind, model, group, note)
+        loss_of(model, *data(4)).backward()
+        return *zip(*seen, strict=True), arrived[: len(named)], all(views)
+
+    results = pools[3](buckets, kind)
     for names, sizes, _, views in results:
         assert names == results[0][0], "the same on every rank"
         assert [name for bucket in names for name in bucket] == results[0][2]
-        assert {name.split(".")[0] for name in names[0]} == {"4"}, "the last layer comes first"
+        assert names[0][0].startswith("4"), "the last layer comes first"
+        assert views, "gradients are views of buckets"
+        if kind == "torch":  # whose buckets are closed when they are too large
+            continue
         for size, bucket in zip(sizes, names, strict=True):
             assert size <= 700 or len(bucket) == 1
         assert all(a + b > 700 for a, b in pairwise(sizes[1:])), "no bucket ends too early"
-        assert views, "gradients are views of buckets"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -220,21 +251,108 @@ def test_tied_frozen_mixed_and_unused_parameters(pools, kind):
                 torch.testing.assert_close(grads[name], parameter.grad, rtol=1e-5, atol=1e-8)
 
 
-def test_an_unused_parameter_is_named():
-    def unused(group):
-        model = DistributedDataParallel(Odd(), group)
-        model(data(2)[0]).sum().backward()
-
-    with pytest.raises(RankError, match=r"no gradient came for never\.bias, never\.weight, someti"):
-        launch(unused, ranks=2, device="cpu", timeout=30)
+UNUSED = r"no gradient came for never\.bias, never\.weight, someti"
 
 
-def test_a_network_that_differs_between_ranks_is_named_before_anything_is_written():
-    def differ(group):
-        DistributedDataParallel(nn.Linear(3, 2 + group.rank), group)
+@pytest.mark.parametrize(("kind", "says"), [("ours", UNUSED), ("torch", "finished reduction in t")])
+def test_an_unused_parameter_is_named(kind, says):
+    def unused(group, kind):
+        model = wrap(kind, Odd(), group)
+        for _ in range(2):  # PyTorch's says it when the next step begins
+            model(data(2)[0]).sum().backward()
 
-    with pytest.raises(RankError, match=r"tensor 0 is weight float32\[3, 3\] on rank 1, weight"):
-        launch(differ, ranks=2, device="cpu", timeout=30)
+    with pytest.raises(RankError, match=says):
+        launch(unused, kind, ranks=2, device="cpu", timeout=30)
+
+
+DIFFERS = r"tensor 0 is weight float32\[3, 3\] on rank 1, weight"
+
+
+@pytest.mark.parametrize(("kind", "says"), [("ours", DIFFERS), ("torch", "appears not to match")])
+def test_a_network_that_differs_between_ranks_is_named_before_anything_is_written(kind, says):
+    def differ(group, kind):
+        wrap(kind, nn.Linear(3, 2 + group.rank), group)
+
+    with pytest.raises(RankError, match=says):
+        launch(differ, kind, ranks=2, device="cpu", timeout=30)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_passes_of_one_step_add_up(pools, kind):
+    def grads(group, kind):
+        model = wrap(kind, network(), group, bucket_bytes=700)
+        x, labels = share(group, 12)
+        for half in (slice(2), slice(2, None)):
+            loss_of(model, x[half], labels[half]).backward()
+        both = wrap(kind, network(), group, bucket_bytes=700)
+        (loss_of(both, x[:2], labels[:2]) + loss_of(both, x[2:], labels[2:])).backward()
+        return [[p.grad / 2 for p in m.parameters()] for m in (model, both)]
+
+    for backward_twice, forward_twice in pools[3](grads, kind):
+        assert_all_close(backward_twice, gradients_alone(12))
+        assert_all_close(forward_twice, gradients_alone(12))
+
+
+class Reentrant(nn.Module):
+    """A part that is checkpointed so often; one that rank 0 alone uses; one that nobody does."""
+
+    def __init__(self, times):
+        super().__init__()
+        torch.manual_seed(0)
+        self.part, self.head = nn.Linear(6, 6).double(), nn.Linear(6, 3).double()
+        self.of_rank_0, self.never = nn.Linear(6, 3).double(), nn.Linear(2, 2).double()
+        self.times = times
+
+    def forward(self, x, use=False):
+        x = x.clone().requires_grad_()
+        for _ in range(self.times):
+            x = checkpoint(self.part, x, use_reentrant=True).tanh()
+        return self.head(x) + (self.of_rank_0(x) if use else 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_static_graph_may_have_unused_parameters_and_reentrant_checkpoints(pools, kind):
+    def grads(group, kind):
+        module = Reentrant(2)
+        model = wrap(kind, module, group, bucket_bytes=300, static_graph=True)
+        x, labels = share(group, 4)
+        for _ in range(3):
+            model.zero_grad()
+            nn.functional.cross_entropy(model(x, group.rank == 0), labels).backward()
+        return {name: p.grad for name, p in module.named_parameters()}
+
+    alone = Reentrant(2)
+    x, labels = data(4)
+    halves = [(alone(x[:2], True), labels[:2]), (alone(x[2:]), labels[2:])]
+    (sum(nn.functional.cross_entropy(*half) for half in halves) / 2).backward()
+    for got in pools[2](grads, kind):
+        for name, parameter in alone.named_parameters():
+            if parameter.grad is None:
+                assert got[name] is None, name
+            else:
+                torch.testing.assert_close(got[name], parameter.grad, msg=name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "static", "says"),
+    [
+        # PyTorch's says nothing of this one: the second gradient stays on its rank.
+        ("ours", False, r"part.(bias|weight) got 2 gradients in one backward pass"),
+        ("ours", True, r"of_rank_0.(bias|weight) got 1 gradients"),
+        ("torch", True, "training graph has changed"),
+    ],
+)
+def test_a_gradient_that_was_not_expected_is_named(kind, static, says):
+    def change(group, kind, static):
+        module = Reentrant(2)
+        module.never.requires_grad_(False)
+        module.of_rank_0.requires_grad_(static)
+        model = wrap(kind, module, group, static_graph=static)
+        for use in (False, True, True):
+            model(data(2)[0], use).sum().backward()
+
+    with pytest.raises(RankError, match=says):
+        launch(change, kind, static, ranks=2, device="cpu", timeout=30)
 
 
 def test_state_dict_has_the_modules_own_names(pools):
@@ -272,22 +390,28 @@ def test_clipping_sees_the_averaged_gradient(pools, kind):
 
 
 class Checkpointed(nn.Module):
-    def __init__(self):
+    def __init__(self, reentrant):
         super().__init__()
         self.inner = network()
+        self.reentrant = reentrant
 
     def forward(self, x):
-        return checkpoint(self.inner, x, use_reentrant=False)
+        for layer in self.inner:
+            x = checkpoint(layer, x.clone().requires_grad_(), use_reentrant=self.reentrant)
+        return x
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_activation_checkpointing(pools, kind):
-    def grads(group, kind):
-        model = wrap(kind, Checkpointed(), group, bucket_bytes=700)
-        loss_of(model, *share(group, 8)).backward()
+def test_activation_checkpointing(pools, kind, reentrant):
+    def grads(group, kind, reentrant):
+        model = wrap(kind, Checkpointed(reentrant), group, bucket_bytes=700)
+        for _ in range(2):
+            model.zero_grad()
+            loss_of(model, *share(group, 8)).backward()
         return [p.grad for p in model.parameters()]
 
-    for got in pools[2](grads, kind):
+    for got in pools[2](grads, kind, reentrant):
         assert_all_close(got, gradients_alone(8))
 
 
@@ -305,35 +429,46 @@ def test_buffers_come_from_rank_0_at_every_forward(pools, kind):
     assert results[0] == results[1]
 
 
-def test_a_hook_takes_the_place_of_the_all_reduce(pools):
-    def hooked(group):
-        model = DistributedDataParallel(network(), group, bucket_bytes=700)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_hook_takes_the_place_of_the_all_reduce(pools, kind):
+    def hooked(group, kind):
+        model = wrap(kind, network(), group, bucket_bytes=700)
         seen = []
-
-        def divide_first(group, bucket):
-            seen.append(bucket.index)
-            bucket.flat /= group.size
-            return group.all_reduce(bucket.flat, async_op=True)
-
-        model.register_comm_hook(divide_first)
+        reduce_by_hand(kind, model, group, lambda index, *_: seen.append(index))
+        group.trace = trace = Trace(group.rank)
         loss_of(model, *share(group, 4)).backward()
-        return seen, [p.grad for p in model.parameters()]
+        group.trace = None
+        averaged = [span.name for span in trace.spans].count("all_reduce avg")
+        return seen, averaged, [p.grad for p in model.parameters()]
 
-    for seen, grads in pools[2](hooked):
+    for seen, averaged, grads in pools[2](hooked, kind):
         assert seen == [*range(len(seen))]
+        assert len(seen) > 0 == averaged
         assert_all_close(grads, gradients_alone(4))
 
 
+def taking_part(kind, model, batches):
+    if kind == "ours":
+        yield from joined(model, batches)
+    else:
+        with Join([model], divide_by_initial_world_size=False):
+            yield from batches
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "static graph"])
 @pytest.mark.parametrize("lengths", [[2, 5, 3], [0, 2, 1], [3, 3, 3], [1, 0, 0]])
-def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, lengths):
+def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, kind, lengths):
     def rows(rank, step):
         return slice(4 * (5 * rank + step), 4 * (5 * rank + step) + 4)
 
-    def uneven(group, lengths):
-        model = DistributedDataParallel(network(), group, bucket_bytes=700)
+    def uneven(group, kind, lengths):
+        options = {"static_graph": True} if kind == "static graph" else {}
+        kind = "ours" if options else kind
+        model = wrap(kind, network(), group, bucket_bytes=700, **options)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         x, labels = data(60)
-        for mine in joined(model, [rows(group.rank, step) for step in range(lengths[group.rank])]):
+        mine_of_steps = [rows(group.rank, step) for step in range(lengths[group.rank])]
+        for mine in taking_part(kind, model, mine_of_steps):
             optimizer.zero_grad()
             loss_of(model, x[mine], labels[mine]).backward()
             optimizer.step()
@@ -347,7 +482,7 @@ def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, leng
         optimizer.zero_grad()
         (sum(loss_of(alone, x[mine], labels[mine]) for mine in have) / len(have)).backward()
         optimizer.step()
-    for weights in pools[3](uneven, lengths):
+    for weights in pools[3](uneven, kind, lengths):
         assert_all_close(weights, [p.detach() for p in alone.parameters()])
 
 

@@ -121,6 +121,32 @@ def test_accumulated_gradients_are_those_of_all_tokens_at_once(pools, ranks, cou
         assert apart > 0.01, "the mean of means is another gradient"
 
 
+@pytest.mark.parametrize("counts", [[False, True], [False, False]])
+def test_a_rank_may_have_no_label_that_counts_but_not_all(pools, counts):
+    def no_label(group, counts):
+        model = DistributedDataParallel(network(), group)
+        (x, labels), *_ = uneven_batches(group.rank, group.size, 1)
+        labels = labels if counts[group.rank] else torch.full_like(labels, IGNORED)
+        try:
+            mean = accumulate(model, [(x, labels)])
+        except ValueError as error:
+            return str(error)
+        return mean, [p.grad for p in model.parameters()]
+
+    if not any(counts):
+        said = "micro_batches: no label counts on any rank: leave this batch out"
+        assert pools[2](no_label, counts) == [said, said]
+        return
+    alone = network()
+    ((x, labels),) = uneven_batches(1, 2, 1)
+    loss = nn.functional.cross_entropy(alone(x), labels, ignore_index=IGNORED)
+    loss.backward()
+    for mean, grads in pools[2](no_label, counts):
+        assert mean == pytest.approx(loss.item(), rel=1e-12)
+        for got, parameter in zip(grads, alone.parameters(), strict=True):
+            torch.testing.assert_close(got, parameter.grad, rtol=1e-11, atol=1e-13)
+
+
 @pytest.mark.parametrize(("ranks", "passes"), [(2, 2), (4, 5)])
 def test_no_sync_saves_all_but_one_pass_to_the_byte(pools, ranks, passes):
     gradients_sent = [
@@ -143,11 +169,9 @@ def normalise(group, x, cuts, grads, seed):
     given = x[mine].clone().requires_grad_()
     y = module(given)
     y.backward(grads[mine])
-    norm = module.norm
-    for p in norm.parameters():
+    for p in module.parameters():
         group.all_reduce(p.grad)
-    statistics = norm.running_mean, norm.running_var, norm.num_batches_tracked
-    return y.detach(), given.grad, [p.grad for p in norm.parameters()], statistics
+    return y.detach(), given.grad, [p.grad for p in module.parameters()], [*module.buffers()]
 
 
 @settings(max_examples=25, deadline=None)
@@ -179,6 +203,37 @@ def test_synced_batchnorm_is_batchnorm_of_the_whole_batch(pools, rows, length, s
         torch.testing.assert_close(mean, alone.running_mean, **close)
         torch.testing.assert_close(variance, alone.running_var, **close)
         assert count == 1
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.3, None])
+def test_running_statistics_move_as_torchs_do(pools, momentum):
+    batches = [torch.arange(8.0).view(4, 2) ** power for power in (1, 2)]
+
+    def run(group):
+        synced = convert(nn.BatchNorm1d(2, momentum=momentum), group)
+        for batch in batches:
+            synced(batch.chunk(group.size)[group.rank])
+        return synced.running_mean, synced.running_var
+
+    alone = nn.BatchNorm1d(2, momentum=momentum)
+    for batch in batches:
+        alone(batch)
+    for mean, variance in pools[2](run):
+        torch.testing.assert_close(mean, alone.running_mean)
+        torch.testing.assert_close(variance, alone.running_var)
+
+
+def test_a_checkpoint_fits_with_and_without_synced_norms(pools):
+    def load_both_ways(group):
+        plain = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        synced = convert(copy.deepcopy(plain), group)
+        for module in (plain, synced):
+            module[1].running_mean += 1
+        synced.load_state_dict(plain.state_dict())
+        plain.load_state_dict(synced.state_dict())
+        return list(synced.state_dict()) == list(plain.state_dict())
+
+    assert pools[2](load_both_ways) == [True, True]
 
 
 def test_evaluation_uses_running_statistics_and_weights_are_kept(pools):
