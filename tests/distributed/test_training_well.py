@@ -232,6 +232,8 @@ def test_nonsense_is_refused(pools):
         pools[2](local_sgd.train_rank, "often", 8, 1)
     with pytest.raises(RankError, match=r"pauses=.*one for each of 1 workers"):
         pools[2](async_sgd.train_rank, 5, 0.1, 1, (0.0, 0.0))
+    with pytest.raises(RankError, match="way='int8': choose one of float32, bfloat16"):
+        pools[2](precision.train_rank, "int8", make_network(), 8, 1, 0.1)
     with pytest.raises(RankError, match="delay=-1"):
         pools[2](stale.train_rank, -1, 0.1, 5)
     with pytest.raises(ValueError, match="rule='square'"):
