@@ -28,7 +28,10 @@ END = -1.0
 
 
 class Served(NamedTuple):
-    """What a server saw: loss of each update's gradient, staleness of each, how many were late."""
+    """What a server saw: loss of each update's gradient, staleness of each, how many were late.
+
+    `trace` counts its messages: 4(Ψ + 2) bytes come with each gradient, 4(Ψ + 1) go back.
+    """
 
     losses: list[float]
     staleness: list[int]
@@ -50,12 +53,18 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
     trace, begun = Trace(0), time.perf_counter()
 
     def answer(rank: int, number: float) -> None:
-        group.send(torch.cat([weights, torch.tensor([number])]), rank)
+        reply = torch.cat([weights, torch.tensor([number])])
+        group.send(reply, rank)
+        trace.count_sent(reply.nbytes)
+
+    def receive() -> int:
+        trace.count_received(message.nbytes)
+        return dist.recv(message, group=group.backend)
 
     asked = 0
     while version < updates:
         with trace.span("wait", "waiting"):
-            source = dist.recv(message, group=group.backend)
+            source = receive()
         loss, of_version = message[-2].item(), int(message[-1])
         with trace.span("update"):
             if wait_for > 1 and of_version < version:  # the others went on without it
@@ -79,7 +88,7 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
                 total.zero_()
                 came = []
     for _ in range(workers - asked):  # the gradients that are still under way
-        answer(dist.recv(message, group=group.backend), END)
+        answer(receive(), END)
     return Served(losses, staleness, late, time.perf_counter() - begun, trace)
 
 
@@ -128,10 +137,12 @@ def train_rank(
     """A server on rank 0 and workers on all others; what was seen, and the final loss (rank 0).
 
     `pauses` are seconds that each worker sleeps in each gradient. Raises ValueError where there is
-    no worker, or where the server would wait for more than there are.
+    no worker, where the server would wait for more than there are, or `pauses` are not theirs.
     """
     if not 1 <= wait_for < group.size:
         raise ValueError(f"wait_for={wait_for}: there are {group.size - 1} workers, and 1 server")
+    if pauses and len(pauses) != group.size - 1:
+        raise ValueError(f"pauses={pauses}: give one for each of {group.size - 1} workers, or none")
     module = make_network(seed)
     if group.rank:
         pause = pauses[group.rank - 1] if pauses else 0.0

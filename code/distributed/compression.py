@@ -1,4 +1,4 @@
-"""Compress gradients before they are sent: 16 bits, a few of them, or one bit each.
+"""Compress gradients before they are sent: 16 bits each, or a few of them.
 
     g_r + e_r → compress → c_r → messages → mean over ranks of what c_r stands for
     e_r ← g_r + e_r − what c_r stands for                        (error feedback)
@@ -138,36 +138,6 @@ class RandomK(WithMemory):
         return mean, sent
 
 
-class Sign(WithMemory):
-    """Send one bit for each number, and one scale: (n/8 + 4)(N − 1) bytes from each rank.
-
-    A number stands for its sign times the mean size of all (Seide et al. 2014; Bernstein 2018).
-    """
-
-    def send(self, group: Group, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scale = x.abs().mean()
-        packed = pack(x >= 0)
-        mine = torch.cat([packed, scale.view(1).view(torch.uint8)])
-        all_of_them = group.all_gather(mine, mine.new_empty(group.size * len(mine)))
-        mean = torch.zeros_like(x)
-        for message in all_of_them.view(group.size, -1):
-            bits, scale_of_rank = message[: len(packed)], message[len(packed) :].clone()
-            mean += (unpack(bits, len(x)).to(x.dtype) * 2 - 1) * scale_of_rank.view(x.dtype)
-        return mean / group.size, torch.where(x >= 0, scale, -scale)
-
-
-def pack(bits: torch.Tensor) -> torch.Tensor:
-    """bits[n] → bytes[⌈n/8⌉]."""
-    padded = torch.nn.functional.pad(bits, (0, -len(bits) % 8)).view(-1, 8).to(torch.uint8)
-    return (padded << torch.arange(8, dtype=torch.uint8, device=bits.device)).sum(1).to(torch.uint8)
-
-
-def unpack(packed: torch.Tensor, n: int) -> torch.Tensor:
-    """bytes[⌈n/8⌉] → bits[n]."""
-    places = torch.arange(8, dtype=torch.uint8, device=packed.device)
-    return ((packed[:, None] >> places) & 1).view(-1)[:n].bool()
-
-
 def check_share(share: float) -> float:
     """Raise ValueError unless 0 < share ≤ 1."""
     if not 0 < share <= 1:
@@ -182,7 +152,6 @@ def main(ranks: int = 4, n: int = 100_000) -> None:
         "float16": Cast(torch.float16),
         "top 1 %": TopK(0.01),
         "random 1 %": RandomK(0.01),
-        "one bit": Sign(),
     }
 
     def average(group: Group) -> dict[str, tuple[int, float]]:

@@ -7,6 +7,7 @@ With an outer step of plain SGD with rate 1 this is averaging (McMahan et al. 20
 with Nesterov momentum it is DiLoCo (Douillard et al. 2023). Bytes for each step fall by H.
 """
 
+import re
 from collections.abc import Iterable
 
 import numpy as np
@@ -114,12 +115,15 @@ def distance(group: Group, module: nn.Module) -> float:
 
 
 def train_rank(
-    group: Group, way: str, batch: int, steps: int, seed: int = 0
+    group: Group, way: str, batch: int, steps: int, seed: int = 0, lr: float = 0.1
 ) -> tuple[list[float], int, float]:
     """One rank: losses, bytes sent, how far apart replicas are at the end.
 
-    `way` is "gossip", or "every H" with "momentum" behind it for DiLoCo's outer step.
+    `way` is "gossip", or "every H" with "momentum" behind it for DiLoCo's outer step. Raises
+    ValueError for another.
     """
+    if not re.fullmatch(r"gossip|every \d+( momentum)?", way):
+        raise ValueError(f'way={way!r}: "gossip", "every 8" or "every 8 momentum"')
     rings, module = RingGroup(group), make_network(seed)
     agree: LocalSGD | Gossip
     if way == "gossip":
@@ -129,7 +133,7 @@ def train_rank(
         agree = LocalSGD(module, rings, int(way.split()[1]), *outer)
     rings.trace = trace = Trace(group.rank)
     rows = (shard(r, group.rank, group.size) for r in batches(1797, batch, steps, seed))
-    losses = train(group, agree, module, rows, lr=0.1)
+    losses = train(group, agree, module, rows, lr)
     return losses, trace.sent, distance(group, module)
 
 

@@ -120,7 +120,10 @@ def train_rank(
     """One rank: losses of whole batches, bytes sent in a step, steps that were skipped.
 
     `smaller` divides the loss and multiplies the rate: in exact numbers that changes nothing.
+    Raises ValueError for a `way` that is none of WAYS.
     """
+    if way not in WAYS:
+        raise ValueError(f"way={way!r}: choose one of {', '.join(WAYS)}")
     dtype, master, scaled = WAYS[way]
     rings = RingGroup(group)
     loss_scale = LossScale(2.0**16 * smaller) if scaled else None

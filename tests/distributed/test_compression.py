@@ -10,17 +10,16 @@ from distributed.compression import (
     Cast,
     Gradients,
     RandomK,
-    Sign,
     TopK,
     hook,
-    pack,
     torch_hook,
-    unpack,
 )
 from distributed.ddp import DistributedDataParallel
+from distributed.one_bit import Sign, descend, pack, unpack
 from distributed.powersgd import PowerSGD, numbers_to_send
 from distributed.ring_group import RingGroup
 from distributed.trace import Trace
+from distributed.world import RankError
 
 N = 1000
 COMPRESSORS = {
@@ -86,6 +85,20 @@ def test_with_error_feedback_nothing_is_lost_for_ever(pools, name):
     assert off(True, 120) < off(True, 30) * 0.7
     if name != "random":  # which is right on average, one step in twenty
         assert off(False, 120) > off(False, 30) * 0.9
+
+
+def test_only_without_error_feedback_one_bit_diverges(pools):
+    whole, kept, lost = (
+        pools[4](descend, compressor)[0] for compressor in (None, Sign(), Sign(False))
+    )
+    # x shrinks by 1 − 0.1/4 a step and y by 1 − 0.1: on one device, by hand.
+    assert whole == pytest.approx(
+        [((1 - 0.025) ** (2 * t) + 0.9 ** (2 * t)) ** 0.5 for t in range(1, 201)], rel=1e-3
+    )
+    assert kept[-1] < 0.02
+    assert lost[-1] > 10
+    with pytest.raises(RankError, match="2 ranks: this problem is one for 4"):
+        pools[2](descend, None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

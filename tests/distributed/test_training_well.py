@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from distributed import async_sgd, local_sgd, precision
+from distributed import async_sgd, local_sgd, precision, stale
 from distributed.dp import shard
 from distributed.large_batch import estimate, noise_of_ranks, scaled, train, warm_up
 from distributed.ring_group import RingGroup
@@ -100,6 +100,9 @@ def test_a_server_that_waits_for_all_is_synchronous_sgd(pools):
 def test_nobody_waits_and_gradients_are_stale(pools):
     served, *_ = pools[4](async_sgd.train_rank, 90, 0.02, 1, (0.002,) * 3)[0]
     assert len(served.losses) == 90
+    gradients = 90 + 2  # those of the two others were under way at the end
+    assert served.trace.received == gradients * 4 * (PSI + 2)
+    assert served.trace.sent == gradients * 4 * (PSI + 1)
     # Update v answers one worker with weights v. So from each version at most one gradient comes,
     # but for the first, which all three had; and a worker that waits for nobody comes late.
     came_from = [version - stale for version, stale in enumerate(served.staleness)]
@@ -119,6 +122,37 @@ def test_backups_are_late_and_thrown_away(pools):
 def test_a_server_cannot_wait_for_workers_that_are_not_there(pools, wait_for):
     with pytest.raises(RankError, match=f"wait_for={wait_for}: there are 2 workers"):
         pools[3](async_sgd.train_rank, 5, 0.1, wait_for)
+
+
+# --- old gradients
+
+
+def test_old_gradients_diverge_at_a_rate_at_which_new_ones_learn(pools):
+    now = pools[2](stale.train_rank, 0, 0.3, 60)[0]
+    assert now[-1] < now[0] / 4
+    old = pools[2](stale.train_rank, 16, 0.3, 60)[0]
+    assert max(old[-10:]) > 2 * old[0]
+
+
+def one_weight(group, delay, rate, steps):
+    weight = nn.Parameter(torch.ones((), dtype=torch.float64))
+    delayed = stale.Delayed([weight], group, delay, rate)
+    for _ in range(steps):
+        delayed.step((2 * group.rank + 1) * weight.square() / 4)  # two ranks: curvature 1
+    return weight.item()
+
+
+@pytest.mark.parametrize("delay", [0, 1, 4])
+def test_the_rate_that_a_quadratic_bears_is_that_of_the_roots(pools, delay):
+    """z^(delay + 1) = z^delay − rate: all |z| < 1 below the bound, one is larger above it."""
+    for share, rests in ((0.97, True), (1.03, False)):
+        rate = share * stale.stable(delay)
+        largest = abs(np.roots([1, -1, *[0] * (delay - 1), rate] if delay else [1, rate - 1])).max()
+        assert (largest < 1) == rests == stale.comes_to_rest(delay, rate)
+    w = [1.0] * (delay + 1)
+    for _ in range(8):
+        w.append(w[-1] - 0.3 * w[-1 - delay])
+    assert pools[2](one_weight, delay, 0.3, 8 + delay)[0] == pytest.approx(w[-1])
 
 
 # --- local steps
@@ -194,6 +228,14 @@ def test_gossip_averages_with_two_neighbours_and_keeps_the_mean(pools):
 def test_nonsense_is_refused(pools):
     with pytest.raises(RankError, match="every=0"):
         pools[2](local_sgd.train_rank, "every 0", 8, 1)
+    with pytest.raises(RankError, match="way='often'"):
+        pools[2](local_sgd.train_rank, "often", 8, 1)
+    with pytest.raises(RankError, match=r"pauses=.*one for each of 1 workers"):
+        pools[2](async_sgd.train_rank, 5, 0.1, 1, (0.0, 0.0))
+    with pytest.raises(RankError, match="way='int8': choose one of float32, bfloat16"):
+        pools[2](precision.train_rank, "int8", make_network(), 8, 1, 0.1)
+    with pytest.raises(RankError, match="delay=-1"):
+        pools[2](stale.train_rank, -1, 0.1, 5)
     with pytest.raises(ValueError, match="rule='square'"):
         scaled(0.1, 64, 16, "square")
     with pytest.raises(ValueError, match="b_small=4, b_large=4"):
