@@ -80,7 +80,7 @@ class Namespace:
         return done.stdout
 
     def kill(self) -> None:
-        """Pull the plug: every process in here ends at once."""
+        """Every process in here ends at once; the kernel lives on and closes their connections."""
         self.holder.kill()
         self.holder.wait()
         if self.holder.stdout:
@@ -126,12 +126,6 @@ class Host(Namespace):
                 except RuntimeError as error:
                     raise ValueError(f"bandwidth={bandwidth!r}: {error}; try '100Mbit'") from None
 
-    def delay(self, milliseconds: float) -> None:
-        """Hold back each packet that leaves. RuntimeError where the kernel has no `netem`."""
-        self.run(
-            "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "delay", f"{milliseconds}ms"
-        )
-
     def cut(self) -> None:
         """Pull the network cable out."""
         self.switch.run("ip", "link", "set", self.port, "down")
@@ -139,6 +133,11 @@ class Host(Namespace):
     def mend(self) -> None:
         """Put the cable back."""
         self.switch.run("ip", "link", "set", self.port, "up")
+
+    def lose_power(self) -> None:
+        """End everything at once, and tell nobody: no connection is closed."""
+        self.cut()
+        self.kill()
 
     def processes(self) -> list[int]:
         """Process ids, as this machine counts them, of all that runs on this host."""
