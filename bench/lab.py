@@ -88,6 +88,7 @@ def accident(name: str) -> dict[str, float]:
     """
     with tempfile.TemporaryDirectory() as folder, laboratory(2) as lab:
         training = Training(lab, f"{folder}/run", until=200, **TRAINING)
+        training.wait_for_start(4)
         training.wait_for_step(7)
         begun = time.monotonic()
         ACCIDENTS[name](lab)
@@ -108,6 +109,7 @@ def slow_link(bandwidth: str = "1Mbit", steps: int = 10) -> dict[str, Any]:
     sent or received, whichever are more, in a step before. Nothing is saved in the meantime."""
     with tempfile.TemporaryDirectory() as folder, laboratory(2) as lab:
         training = Training(lab, f"{folder}/run", until=10_000, every=10_000, pace=0.05)
+        training.wait_for_start(4)
         host, found, step = lab.hosts[1], {}, 0
         for name in ("before", "after"):
             begun = training.wait_for_step(step + 3).at
@@ -119,20 +121,21 @@ def slow_link(bandwidth: str = "1Mbit", steps: int = 10) -> dict[str, Any]:
 
 
 def elastic() -> dict[str, Any]:
-    """Four hosts train, then three, then four: steps and ranks in order, the losses, and those of
-    a run in one go."""
-    settings: dict[str, Any] = {**TRAINING, "per_host": 1, "fewest": 3, "until": 45}
-    with tempfile.TemporaryDirectory() as folder, laboratory(4) as lab:
+    """A host with three ranks and one with one: without the second for a while, so on four ranks,
+    three, and four. Steps and ranks as they were done, the losses, and those of a run in one go."""
+    settings: dict[str, Any] = {**TRAINING, "per_host": (3, 1), "until": 45}
+    with tempfile.TemporaryDirectory() as folder, laboratory(2) as lab:
         training = Training(lab, f"{folder}/run", **settings)
+        training.wait_for_start(4)
         training.wait_for_step(10)
-        lab.hosts[3].cut()
+        lab.hosts[1].cut()
         _, begin = training.wait_for_start(3)
         training.wait_for_step(begin + 7)
-        lab.hosts[3].mend()
+        lab.hosts[1].mend()
         training.wait_for_start(4)
         losses = training.wait_for_end()
         done = [(step, ranks) for step, ranks, _ in training.curve()]
-        once = Training(lab, f"{folder}/once", **settings, pace=0.0).wait_for_end()
+        once = Training(lab, f"{folder}/once", **{**settings, "pace": 0.0}).wait_for_end()
     return {"done": done, "losses": losses, "once": once}
 
 

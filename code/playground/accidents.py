@@ -12,6 +12,7 @@ import queue
 import re
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,8 +36,8 @@ class Training:
     """`elastic.py` on all hosts of a laboratory, from one checkpoint to the next."""
 
     def __init__(
-        self, lab: Laboratory, folder: str | Path, per_host: int = 2, patience: float = 5.0,
-        fewest: int = 1, **options: Any,
+        self, lab: Laboratory, folder: str | Path, per_host: int | Sequence[int] = 2,
+        patience: float = 5.0, fewest: int = 1, **options: Any,
     ):  # fmt: skip
         self.lab, self.folder = lab, Path(folder)
         given = {"folder": folder, "patience": patience, **options}

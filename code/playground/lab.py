@@ -191,20 +191,22 @@ class Laboratory:
             host.limit(bandwidth)
 
     def start(
-        self, script: Sequence[str], per_host: int = 1, hosts: Sequence[int] | None = None,
-        options: Sequence[str] = (), env: Mapping[str, str] | None = None,
+        self, script: Sequence[str], per_host: int | Sequence[int] = 1,
+        hosts: Sequence[int] | None = None, options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> list["subprocess.Popen[str]"]:  # fmt: skip
         """`torchrun` on each host: per_host ranks of the script. They meet on the first host."""
         chosen = [self.hosts[i] for i in (range(len(self.hosts)) if hosts is None else hosts)]
+        ranks = [per_host] * len(chosen) if isinstance(per_host, int) else per_host
         meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint={chosen[0].address}:29400"]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", *meet,
-                    f"--nproc-per-node={per_host}", *options]  # fmt: skip
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *meet, *options]
         if not any(option.startswith("--nnodes") for option in options):
             torchrun.append(f"--nnodes={len(chosen)}")
         return [
-            host.popen([*torchrun, f"--local-addr={host.address}", "--", *script], env,
-                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            for host in chosen
+            host.popen([*torchrun, f"--local-addr={host.address}", f"--nproc-per-node={n}", "--",
+                        *script], env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT)
+            for host, n in zip(chosen, ranks, strict=True)
         ]  # fmt: skip
 
     def torchrun(self, script: Sequence[str], per_host: int = 1, timeout: float = 120,
