@@ -64,6 +64,9 @@ def kill_a_rank(lab: Laboratory) -> None:
     os.kill(max(lab.hosts[1].ranks().items())[1], signal.SIGKILL)
 
 
+# How often TCP sends again before it gives a silent host up, and torchrun its store. Linux' own 15
+# times take 15 minutes: https://docs.kernel.org/networking/ip-sysctl.html
+RETRIES = 5
 TRAINING = {"every": 3, "pace": 0.2, "patience": 5.0}  # steps, s, s
 ACCIDENTS: dict[str, Callable[[Laboratory], None]] = {
     "a rank is killed": kill_a_rank,
@@ -76,7 +79,7 @@ ACCIDENTS: dict[str, Callable[[Laboratory], None]] = {
 
 def accidents(quick: bool = False) -> dict[str, Any]:
     """What each accident costs; a link that becomes slow; and four hosts, three, four again."""
-    found: dict[str, Any] = {"env": environment(), "training": TRAINING}
+    found: dict[str, Any] = {"env": environment(), "training": TRAINING, "retries": RETRIES}
     found["runs"] = {name: [accident(name) for _ in range(1 if quick else 3)] for name in ACCIDENTS}
     return {"accidents": {**found, "slow": slow_link(), "elastic": elastic()}}
 
@@ -88,6 +91,7 @@ def accident(name: str) -> dict[str, Any]:
     once more.
     """
     with tempfile.TemporaryDirectory() as folder, laboratory(2) as lab:
+        lab.hosts[1].run("sh", "-c", f"echo {RETRIES} >/proc/sys/net/ipv4/tcp_retries2")
         training = Training(lab, f"{folder}/run", until=200, **TRAINING)
         training.wait_for_start(4)
         training.wait_for_step(7)
