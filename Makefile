@@ -30,6 +30,7 @@ test: lint node_modules/.installed  ## all tests: numbers, scripts, pages, serve
 	@$(BIN)/python -m pytest --ignore tests/gpu -n 2
 
 test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
+	@$(BIN)/python -c "import torch; torch.cuda.is_available() or exit(f'PyTorch {torch.__version__} finds no CUDA GPU here: nothing was tested')"
 	@$(BIN)/python -m pytest tests/gpu -rs
 
 book: _build/html/.built  ## build the pages into _build/html

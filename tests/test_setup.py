@@ -100,3 +100,13 @@ def test_one_command_installs_all_that_it_needs(clone, target):
     ]
     assert -1 not in steps
     assert steps == sorted(steps)
+
+
+def test_the_tests_for_gpus_do_not_pass_where_pytorch_finds_none(clone, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    installed = ["-o", ".venv/.installed-dev", f"BIN={ROOT}/.venv/bin"]
+    done = make(clone, "test-gpu", *installed)
+    assert done.returncode != 0
+    (line,) = said(done)
+    assert "finds no CUDA GPU here: nothing was tested" in line
+    assert done.stdout == "", "no test is even looked for"

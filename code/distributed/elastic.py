@@ -41,8 +41,10 @@ def train_rank(
     """One rank: go on from the last whole checkpoint, or begin; the losses of all steps.
 
     Before step `die_at` rank 1 kills itself, once: an accident for demonstrations. Each step takes
-    `pace` seconds longer, for accidents from outside.
+    `pace` seconds longer, for accidents from outside. Raises ValueError on a rank that has another
+    folder than rank 0.
     """
+    check_shared(folder, group)
     zero = STAGES[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
     losses: list[float] = json.loads(load(zero, folder)["losses"]) if steps(folder) else []
     for step, rows in enumerate(batches(1797, batch, until)):
@@ -61,6 +63,21 @@ def train_rank(
             save(zero, folder, step + 1, losses=json.dumps(losses))
             forget_all_but(2, folder, group)
     return losses
+
+
+def check_shared(folder: str, group: Group) -> None:
+    """Raise ValueError on a rank that does not see what rank 0 has written into the folder."""
+    now = torch.tensor([time.time_ns()], device=group.device)
+    note = Path(folder, f".seen-{group.broadcast(now).item()}")
+    if group.rank == 0:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        for old in note.parent.glob(".seen-*"):
+            old.unlink()
+        note.touch()
+    group.barrier()
+    if not note.exists():
+        unseen = f"folder={folder!r}: rank {group.rank} does not see what rank 0 writes there"
+        raise ValueError(f"{unseen}; give a folder that all hosts share")
 
 
 def first_time(folder: str) -> bool:

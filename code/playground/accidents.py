@@ -12,13 +12,14 @@ import queue
 import re
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from playground.lab import Laboratory
 
 ELASTIC = str(Path(__file__).parents[1] / "distributed/elastic.py")
-STEP = re.compile(r"step (\d+) on (\d+) ranks: loss")
+STEP = re.compile(r"step (\d+) on (\d+) ranks: loss ([\d.]+)")
 # A lost host is noticed after 3 s, and those who are there wait 2 s for more of them.
 RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
 
@@ -35,8 +36,8 @@ class Training:
     """`elastic.py` on all hosts of a laboratory, from one checkpoint to the next."""
 
     def __init__(
-        self, lab: Laboratory, folder: str | Path, per_host: int = 2, patience: float = 5.0,
-        fewest: int = 1, **options: Any,
+        self, lab: Laboratory, folder: str | Path, per_host: int | Sequence[int] = 2,
+        patience: float = 5.0, fewest: int = 1, **options: Any,
     ):  # fmt: skip
         self.lab, self.folder = lab, Path(folder)
         given = {"folder": folder, "patience": patience, **options}
@@ -56,7 +57,7 @@ class Training:
         for text in process.stdout:
             self._new.put(Line(time.monotonic(), host, text.rstrip()))
 
-    def wait_for(self, pattern: str, timeout: float = 60.0) -> tuple[Line, "re.Match[str]"]:
+    def wait_for(self, pattern: str, timeout: float = 120.0) -> tuple[Line, "re.Match[str]"]:
         """The next new line that has this pattern in it.
 
         Raises TimeoutError, with what was said last, when none comes.
@@ -91,6 +92,11 @@ class Training:
         self.wait_for(r"\d+ steps, last loss")
         last = max(self.folder.glob("step-*"))
         return losses_in(last)
+
+    def curve(self) -> list[tuple[int, int, float]]:
+        """Step, ranks and loss of all steps so far, in the order in which they were done."""
+        found = (STEP.search(line.text) for line in self.lines)
+        return [(int(one[1]), int(one[2]), float(one[3])) for one in found if one]
 
     def committed(self) -> int:
         """The last step of which there is a whole checkpoint; 0: none."""

@@ -80,7 +80,7 @@ class Namespace:
         return done.stdout
 
     def kill(self) -> None:
-        """Pull the plug: every process in here ends at once."""
+        """Every process in here ends at once; the kernel lives on and closes their connections."""
         self.holder.kill()
         self.holder.wait()
         if self.holder.stdout:
@@ -126,12 +126,6 @@ class Host(Namespace):
                 except RuntimeError as error:
                     raise ValueError(f"bandwidth={bandwidth!r}: {error}; try '100Mbit'") from None
 
-    def delay(self, milliseconds: float) -> None:
-        """Hold back each packet that leaves. RuntimeError where the kernel has no `netem`."""
-        self.run(
-            "tc", "qdisc", "replace", "dev", "eth0", "root", "netem", "delay", f"{milliseconds}ms"
-        )
-
     def cut(self) -> None:
         """Pull the network cable out."""
         self.switch.run("ip", "link", "set", self.port, "down")
@@ -139,6 +133,11 @@ class Host(Namespace):
     def mend(self) -> None:
         """Put the cable back."""
         self.switch.run("ip", "link", "set", self.port, "up")
+
+    def lose_power(self) -> None:
+        """End everything at once, and tell nobody: no connection is closed."""
+        self.cut()
+        self.kill()
 
     def processes(self) -> list[int]:
         """Process ids, as this machine counts them, of all that runs on this host."""
@@ -192,20 +191,22 @@ class Laboratory:
             host.limit(bandwidth)
 
     def start(
-        self, script: Sequence[str], per_host: int = 1, hosts: Sequence[int] | None = None,
-        options: Sequence[str] = (), env: Mapping[str, str] | None = None,
+        self, script: Sequence[str], per_host: int | Sequence[int] = 1,
+        hosts: Sequence[int] | None = None, options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
     ) -> list["subprocess.Popen[str]"]:  # fmt: skip
         """`torchrun` on each host: per_host ranks of the script. They meet on the first host."""
         chosen = [self.hosts[i] for i in (range(len(self.hosts)) if hosts is None else hosts)]
+        ranks = [per_host] * len(chosen) if isinstance(per_host, int) else per_host
         meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint={chosen[0].address}:29400"]
-        torchrun = [sys.executable, "-m", "torch.distributed.run", *meet,
-                    f"--nproc-per-node={per_host}", *options]  # fmt: skip
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *meet, *options]
         if not any(option.startswith("--nnodes") for option in options):
             torchrun.append(f"--nnodes={len(chosen)}")
         return [
-            host.popen([*torchrun, f"--local-addr={host.address}", "--", *script], env,
-                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            for host in chosen
+            host.popen([*torchrun, f"--local-addr={host.address}", f"--nproc-per-node={n}", "--",
+                        *script], env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                       stderr=subprocess.STDOUT)
+            for host, n in zip(chosen, ranks, strict=True)
         ]  # fmt: skip
 
     def torchrun(self, script: Sequence[str], per_host: int = 1, timeout: float = 120,

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed import elastic, wire
+from distributed.world import RankError
 
 
 def test_the_card_lo_sees_every_message_of_every_rank(pools):
@@ -61,3 +62,14 @@ def test_a_run_goes_on_from_any_number_of_ranks(pools, tmp_path):
         "step-00000004",
         "step-00000006",
     ], "the last two are kept"
+
+
+def train_with_a_folder_each(group, folder):
+    return elastic.train_rank(group, f"{folder}/{group.rank}", 3, 128, 3, 3)
+
+
+def test_a_folder_that_is_not_shared_is_named_and_nothing_is_saved(pools, tmp_path):
+    (tmp_path / "1/step-00000003").mkdir(parents=True)
+    with pytest.raises(RankError, match=r"folder='.*/1': rank 1 does not see .*all hosts share"):
+        pools[2](train_with_a_folder_each, str(tmp_path))
+    assert not [*tmp_path.glob("0/step-*")]

@@ -1,4 +1,5 @@
-"""Launch files: torchrun and Ray are executed; Slurm and Kubernetes are checked against schemas."""
+"""Launch files: torchrun and Ray are executed; Kubernetes' is checked against its published models,
+Slurm's against the forms of its manual."""
 
 import json
 import os
@@ -88,16 +89,63 @@ def test_the_trainjob_is_one_by_kubeflows_published_models() -> None:
     assert f"{job['spec']['trainer']['args'][0].strip('-')}: int" in module.read_text()
 
 
-# Options of sbatch that the file may use, from its manual page (Slurm 24.05).
-SBATCH = {"job-name", "nodes", "ntasks-per-node", "cpus-per-task", "time", "requeue", "output"}
+# What an option of sbatch may be, by its manual page: https://slurm.schedmd.com/sbatch.html
+COUNT, NAME = r"[1-9]\d*", r"[^\s/]+"
+CLOCK = r"[0-5]?\d"
+SBATCH = {
+    "job-name": NAME,
+    "nodes": rf"{COUNT}(-{COUNT})?",
+    "ntasks-per-node": COUNT,
+    "cpus-per-task": COUNT,
+    "gpus-per-node": rf"(\w+:)?{COUNT}",
+    "mem": r"\d+[KMGT]?",
+    "time": rf"\d+(:{CLOCK}){{0,2}}|\d+-\d+(:{CLOCK}){{0,2}}",  # minutes, h:m:s, days-hours …
+    "requeue": "",
+    "output": r"([^\s%]|%[AaJjNnstux%])+",
+}
+
+
+def wrong_options(text: str) -> list[str]:
+    """Options in this text that sbatch does not have, or whose value is not of a known form."""
+    given = [line for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert all(re.fullmatch(r"#SBATCH --\S+", line) for line in given)
+    found = re.findall(r"(?:#SBATCH|(?<!-)sbatch)((?: +--\S+(?:[ =][^-\s]\S*)?)+)", text)
+    options = re.findall(r"--([\w-]+)(?:[ =]([^-\s]\S*))?", " ".join(found))
+    assert options
+    return [
+        f"{name}={value}"
+        for name, value in options
+        if name not in SBATCH or not re.fullmatch(SBATCH[name], value)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("#SBATCH --time=90", []),
+        ("#SBATCH --time=1-12:30:00", []),
+        ("#SBATCH --time=1:75:00", ["time=1:75:00"]),
+        ("#SBATCH --time=1h", ["time=1h"]),
+        ("#SBATCH --nodes=2-4", []),
+        ("#SBATCH --nodes=0", ["nodes=0"]),
+        ("#SBATCH --mem=64GB", ["mem=64GB"]),
+        ("#SBATCH --output=%q.out", ["output=%q.out"]),
+        ("#SBATCH --requeue=yes", ["requeue=yes"]),
+        ("sbatch --nodes 2 --gpus-per-nod 8 job.sh", ["gpus-per-nod=8"]),
+        ("sbatch --nodes two job.sh", ["nodes=two"]),
+    ],
+)
+def test_an_option_that_sbatch_would_refuse_is_found(line: str, wrong: list[str]) -> None:
+    assert wrong_options(line) == wrong
 
 
 def test_the_slurm_file_is_a_script_with_known_options(tmp_path: Path) -> None:
     """Run with stand-ins for Slurm's own programs: what it asks them, and what it starts."""
     text = (ENGINES / "slurm.sbatch").read_text()
-    options = re.findall(r"^#SBATCH --([a-z-]+)(?:=(\S+))?$", text, re.M)
-    assert len(options) == text.count("#SBATCH --")
-    assert {name for name, _ in options} <= SBATCH
+    assert not wrong_options(text)
+    lines = text.splitlines()
+    first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
+    assert not any(line.startswith("#SBATCH") for line in lines[first:]), "sbatch reads no further"
     for name, script in {
         "scontrol": 'echo "$@" >>asked; printf "node7\\nnode8\\n"',
         "srun": 'echo "$HOSTS $FIRST $RANKS $JOB: $*"',

@@ -17,7 +17,7 @@ from playground.lab import Laboratory, laboratory, unavailable
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
 REACH = """
-import socket, sys, time
+import socket, sys
 if sys.argv[1] == "serve":
     with socket.create_server(("0.0.0.0", 7000)) as server:
         print("ready", flush=True)
@@ -60,14 +60,68 @@ def test_hosts_reach_each_other_until_the_cable_is_out(lab: Laboratory) -> None:
     assert one.run("hostname").strip() == one.address == "10.77.0.1"
 
 
-def test_a_limit_is_set_on_both_sides_of_the_cable_and_taken_away(lab: Laboratory) -> None:
-    host = lab.hosts[0]
-    host.limit("50Mbit")
-    for where, card in ((host, "eth0"), (lab.switch, host.port)):
-        assert "rate 50Mbit" in where.run("tc", "qdisc", "show", "dev", card)
+TRANSFER = """
+import socket, sys, time
+if sys.argv[1] == "receive":
+    with socket.create_server(("0.0.0.0", 7001)) as server:
+        print("ready", flush=True)
+        with server.accept()[0] as sender:
+            got, begun = len(sender.recv(1)), time.monotonic()
+            while part := sender.recv(1 << 16):
+                got += len(part)
+            print(got, time.monotonic() - begun)
+else:
+    with socket.create_connection((sys.argv[1], 7001), timeout=30) as receiver:
+        receiver.sendall(bytes(1_000_000))
+"""
+
+
+@pytest.mark.parametrize("limited", ["the sender", "the receiver"])
+def test_a_limited_link_carries_no_more_than_its_bandwidth(lab: Laboratory, limited: str) -> None:
+    sender, receiver = lab.hosts
+    host = sender if limited == "the sender" else receiver
+    bandwidth, saved = 40e6 / 8, 64 * 1024  # bytes/s; bytes that a limiter lets pass at once
+    host.limit("40Mbit")
+    listening = receiver.popen([sys.executable, "-c", TRANSFER, "receive"], stdout=subprocess.PIPE)
+    assert listening.stdout is not None
+    assert listening.stdout.readline() == "ready\n"
+    sender.run(sys.executable, "-c", TRANSFER, receiver.address)
+    got, seconds = map(float, listening.communicate(timeout=30)[0].split())
+    assert got == 1_000_000
+    assert got <= bandwidth * seconds + 2 * saved
     host.limit(None)
     for where, card in ((host, "eth0"), (lab.switch, host.port)):
         assert "rate" not in where.run("tc", "qdisc", "show", "dev", card)
+
+
+HOLD = """
+import socket, sys
+with socket.create_server(("0.0.0.0", 7002)) as server:
+    print("ready", flush=True)
+    with server.accept()[0] as other:
+        print("here", flush=True)
+        other.settimeout(0.5)
+        try:
+            print("closed:", other.recv(1) == b"")
+        except TimeoutError:
+            print("silence")
+"""
+
+
+@pytest.mark.parametrize(("end", "noticed"), [("kill", "closed: True"), ("lose_power", "silence")])
+def test_killed_processes_close_their_connections_and_a_host_without_power_does_not(
+    end: str, noticed: str
+) -> None:
+    with laboratory(2) as lab:
+        stays, goes = lab.hosts
+        holder = stays.popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "ready\n"
+        connect = f"import socket, time; s = socket.create_connection(('{stays.address}', 7002))"
+        goes.popen([sys.executable, "-c", f"{connect}; time.sleep(100)"])
+        assert holder.stdout.readline() == "here\n"
+        getattr(goes, end)()
+        assert holder.communicate(timeout=30)[0] == f"{noticed}\n"
 
 
 def test_nonsense_is_named(lab: Laboratory) -> None:

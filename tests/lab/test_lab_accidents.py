@@ -54,16 +54,18 @@ def test_killed_ranks_lose_no_committed_step_and_leave_the_curve_to_the_bit(
 def test_a_host_that_is_cut_off_is_left_out_and_comes_back(
     folder: Path, tmp_path: Path, pools
 ) -> None:
-    """From 4 ranks to 2, and to 4 again: the curve of one run, but for rounding."""
+    """From 4 ranks to 3, and to 4 again: the curve of one run, but for rounding."""
     expected = uninterrupted(pools, tmp_path / "once")
     with laboratory(2) as lab:
-        training = Training(lab, folder, until=UNTIL, every=EVERY, pace=0.4, patience=4)
+        training = Training(
+            lab, folder, per_host=(3, 1), until=UNTIL, every=EVERY, pace=0.4, patience=4
+        )
         training.wait_for_start(4)
         training.wait_for_step(EVERY + 1)
         lab.hosts[1].cut()
         cut = time.monotonic()
         committed = training.committed()
-        line, begin = training.wait_for_start(2)
+        line, begin = training.wait_for_start(3)
         assert line.at > cut
         assert begin == committed + 1
         training.wait_for_step(begin + EVERY)
