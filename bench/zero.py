@@ -74,7 +74,7 @@ def in_turns(
 def peaks_of_rank(group: Group, stage: str, kind: str, model: str) -> tuple[int, int]:
     """Bytes alive at the peak of a step, ours and PyTorch's, by the same counter.
 
-    It sees less of PyTorch: not what is made inside of DTensor and of the reducer in C++.
+    It does not see what C++ makes within one operation, in either.
     """
     mine = peak_of_step(lambda: ours(group, stage, kind, *make(model)))
     return mine, peak_of_step(lambda: peer(stage, *make(model)))
