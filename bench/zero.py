@@ -14,6 +14,7 @@ from bench.ddp import MODELS, make
 from bench.pairs import summary
 from distributed.group import Group
 from distributed.measure import seconds
+from distributed.memory_use import peak_of_step
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
 from distributed.world import world
@@ -50,29 +51,53 @@ def against_torch(
     pairs = 3 if quick else 15
     with world(ranks, device="cpu") as run:
         times, size = run(in_turns, stage, kind, model, pairs)[0]
-    return summary(name, times, PEERS[stage], ranks, size)
+        peaks = zip(*run(peaks_of_rank, stage, kind, model), strict=True)
+    row = summary(name, times, PEERS[stage], ranks, size)
+    return {**row, **dict(zip(("peak_bytes", "peer_peak_bytes"), map(max, peaks), strict=True))}
 
 
 def in_turns(
     group: Group, stage: str, kind: str, model: str, pairs: int
 ) -> tuple[list[tuple[float, float]], int]:
     """Times of one step, ours and PyTorch's, and the bytes of all gradients."""
-    mine, loss = make(model)
-    size = sum(p.nbytes for p in mine.parameters())
-    settings: dict[str, Any] = {"lr": 1e-4}
-    if stage == "zero3" and kind == "shared":
-        settings["prefetch"] = False  # there, to gather is to copy, on the cores that compute
-    ours = STAGES[stage](mine, torch.optim.Adam, GROUPS[kind](group), **settings)
+    module, loss = make(model)
+    size = sum(p.nbytes for p in module.parameters())
+    our_step = ours(group, stage, kind, module, loss)
     their_step = peer(stage, *make(model))
-
-    def our_step() -> None:
-        loss(mine).backward()
-        ours.step()
 
     def once(step: Callable[[], None]) -> float:
         return seconds(group, step, 1, warm_up=0)[0]
 
     return [(once(our_step), once(their_step)) for _ in range(pairs + 3)][3:], size
+
+
+def peaks_of_rank(group: Group, stage: str, kind: str, model: str) -> tuple[int, int]:
+    """Bytes alive at the peak of a step, ours and PyTorch's, by the same counter.
+
+    It does not see what C++ makes within one operation, in either.
+    """
+    mine = peak_of_step(lambda: ours(group, stage, kind, *make(model)))
+    return mine, peak_of_step(lambda: peer(stage, *make(model)))
+
+
+def ours(
+    group: Group,
+    stage: str,
+    kind: str,
+    module: nn.Module,
+    loss: Callable[[nn.Module], torch.Tensor],
+) -> Callable[[], None]:
+    """One training step with a stage of this book."""
+    settings: dict[str, Any] = {"lr": 1e-4}
+    if stage == "zero3" and kind == "shared":
+        settings["prefetch"] = False  # there, to gather is to copy, on the cores that compute
+    zero = STAGES[stage](module, torch.optim.Adam, GROUPS[kind](group), **settings)
+
+    def step() -> None:
+        loss(module).backward()
+        zero.step()
+
+    return step
 
 
 def peer(

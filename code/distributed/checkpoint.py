@@ -30,7 +30,9 @@ from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
 
 STAGES: dict[int, type[Zero1]] = {1: Zero1, 2: Zero2, 3: Zero3}
-GROUPS = "optim.param_groups."
+GROUPS, CLASS = "optim.param_groups.", "about.optimizer"
+NOTES = GROUPS, CLASS, "extra."
+DECAY = "decoupled_weight_decay"
 
 
 def state(zero: Zero1) -> dict[str, dict[str, Any]]:
@@ -83,28 +85,42 @@ def save(zero: Zero1, folder: str | Path, step: int, **extra: Any) -> Path:
     What rank 0 gives as `extra` is returned by `load`.
     """
     group, folder = zero.group, Path(folder)
-    whole, partial = folder / f"step-{step:08}", folder / f".step-{step:08}.partial"
+    whole = folder / f"step-{step:08}"
+    partial, old = (folder / f".{whole.name}.{end}" for end in ("partial", "old"))
     if group.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.glob(".step-*.partial"):  # by a save that was killed
-            shutil.rmtree(left)
+        tidy(folder)
     group.barrier()
-    parts = {**state(zero), "extra": extra if group.rank == 0 else {}}
+    parts = state(zero)
+    if group.rank == 0:
+        parts |= {"extra": extra, "about": {"optimizer": type(zero.optimizer).__name__}}
     dcp.save(parts, checkpoint_id=partial, process_group=group.backend)
     if group.rank == 0:
         if whole.exists():
-            shutil.rmtree(whole)
+            whole.rename(old)
         partial.rename(whole)
         entry = os.open(folder, os.O_RDONLY)
         os.fsync(entry)  # the name, too, is on the disk
         os.close(entry)
+        tidy(folder)
     group.barrier()
     return whole
 
 
-def steps(folder: str | Path) -> list[int]:
-    """The steps of which there is a whole checkpoint, in order."""
-    return sorted(int(path.name.removeprefix("step-")) for path in Path(folder).glob("step-*"))
+def tidy(folder: Path) -> None:
+    """Remove what is not finished, or replaced; an old folder that nothing replaced comes back."""
+    for path in steps(folder).values():
+        if path.suffix == ".old":
+            path.rename(folder / path.stem.strip("."))
+    for left in (*folder.glob(".step-*.partial"), *folder.glob(".step-*.old")):
+        shutil.rmtree(left)
+
+
+def steps(folder: str | Path) -> dict[int, Path]:
+    """Step → its whole checkpoint, in order; the old one where a kill came between the renames."""
+    paths = (*Path(folder).glob(".step-*.old"), *Path(folder).glob("step-*"))
+    found = {int(path.stem.strip(".").removeprefix("step-")): path for path in paths}
+    return dict(sorted(found.items()))
 
 
 def load(zero: Zero1, folder: str | Path, step: int | None = None) -> dict[str, Any]:
@@ -118,7 +134,7 @@ def load(zero: Zero1, folder: str | Path, step: int | None = None) -> dict[str, 
         which = "checkpoint" if step is None else f"checkpoint of step {step}"
         there = ", ".join(map(str, found)) or "none"
         raise FileNotFoundError(f"folder={str(folder)!r}: no {which} is in it (steps: {there})")
-    return load_path(zero, Path(folder) / f"step-{found[-1] if step is None else step:08}")
+    return load_path(zero, found[max(found) if step is None else step])
 
 
 @torch.no_grad()
@@ -126,21 +142,17 @@ def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
     """Read the checkpoint at this very path, which PyTorch's FSDP can have saved; see `load`."""
     saved: dict[str, Any] = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     check_model(zero, saved, path)
-    notes: dict[str, Any] = {key: None for key in saved if key.startswith((GROUPS, "extra."))}
+    notes: dict[str, Any] = dict.fromkeys(key for key in saved if key.startswith(NOTES))
     dcp.load(notes, checkpoint_id=path, process_group=zero.group.backend)
     check_optimizer_of(zero, notes, path)
-
     zero.zero_grad()
     zero.optimizer.state.clear()
     for name, _, _, local, _ in zero.local:  # make room for the states that the files have
-        prefix, shape = f"optim.state.{name}.", saved[f"model.{name}"].size
-        for key in (key for key in saved if key.startswith(prefix)):
-            size, dtype = saved[key].size, saved[key].properties.dtype
-            key = key.removeprefix(prefix)
-            made = torch.zeros(
-                local.shape if size == shape and key != "step" else size, dtype=dtype
-            )
-            zero.optimizer.state[local].setdefault(key, made.to(local.device))
+        shape = saved[f"model.{name}"].size
+        for key, found in below(f"optim.state.{name}.", saved).items():
+            size = local.shape if found.size == shape and key != "step" else found.size
+            made = torch.zeros(size, dtype=found.properties.dtype, device=local.device)
+            zero.optimizer.state[local].setdefault(key, made)
     parts = {
         part: {key: value for key, value in values.items() if f"{part}.{key}" in saved}
         for part, values in state(zero).items()
@@ -148,36 +160,44 @@ def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
     dcp.load(parts, checkpoint_id=path, process_group=zero.group.backend)
     kind_of = {id(local): zero.kind_of[parameter] for _, parameter, _, local, _ in zero.local}
     for group in zero.optimizer.param_groups if zero.local else ():
-        prefix = f"{GROUPS}{kind_of[id(group['params'][0])]}."
-        read = {key.removeprefix(prefix): v for key, v in notes.items() if key.startswith(prefix)}
+        read = below(f"{GROUPS}{kind_of[id(group['params'][0])]}.", notes)
         group.update({**read, "params": group["params"]})
     for i in zero.trained if zero.master and not parts["master"] else ():
         zero.masters[i].copy_(zero.shares[i])
     zero._publish()
-    return {key.removeprefix("extra."): v for key, v in notes.items() if key.startswith("extra.")}
+    return below("extra.", notes)
 
 
-def check_model(zero: Zero1, saved: Any, path: str | Path) -> None:
-    """Raise ValueError, naming the first difference, if a checkpoint is of another model."""
-    there = {key.removeprefix("model."): v for key, v in saved.items() if key.startswith("model.")}
-    here = zero.module.state_dict(keep_vars=True)
+def below(prefix: str, saved: dict[str, Any]) -> dict[str, Any]:
+    """What has names with this prefix, by the rest of its name."""
+    return {key.removeprefix(prefix): v for key, v in saved.items() if key.startswith(prefix)}
+
+
+def check_model(zero: Zero1, saved: dict[str, Any], path: str | Path) -> None:
+    """Raise ValueError, naming the first difference, if it is of another model, or other dtypes."""
+    there = {k: f"{v.properties.dtype}{list(v.size)}" for k, v in below("model.", saved).items()}
+    here = {k: f"{v.dtype}{list(v.shape)}" for k, v in zero.module.state_dict().items()}
     for name in sorted(there.keys() | here.keys()):
-        if name not in there or name not in here:
-            where = "only in the checkpoint" if name in there else "not in the checkpoint"
-            raise ValueError(f"{path} is of another model: {name} is {where}")
-        if tuple(there[name].size) != tuple(here[name].shape):
-            sizes = f"{list(there[name].size)}, here {list(here[name].shape)}"
-            raise ValueError(f"{path} is of another model: {name} is {sizes}")
+        read, wanted = there.get(name, "missing"), here.get(name, "missing")
+        if read != wanted:
+            raise ValueError(f"{path} is of another model: {name} is {read} there, {wanted} here")
+    kept = {v.properties.dtype for v in below("master.", saved).values()}
+    if kept - {zero.master}:
+        raise ValueError(f"{path} has a master copy: give master={', '.join(map(str, kept))}")
 
 
 def check_optimizer_of(zero: Zero1, notes: dict[str, Any], path: str | Path) -> None:
     """Raise ValueError if a checkpoint is of another optimizer, or of other groups."""
+    here, there = type(zero.optimizer).__name__, notes.get(CLASS)
+    if there not in (None, here):
+        raise ValueError(f"{path} is of another optimizer: {there}, here {here}")
     for kind in sorted({zero.kind_of[p] for p in zero.unit_of}):
-        prefix = f"{GROUPS}{kind}."
-        read = {key.removeprefix(prefix): v for key, v in notes.items() if key.startswith(prefix)}
+        read = below(f"{GROUPS}{kind}.", notes)
         unknown = read.keys() - zero.optimizer.defaults.keys() - {"params", "initial_lr"}
+        if there is None and read.get(DECAY) not in (None, zero.optimizer.defaults.get(DECAY)):
+            unknown.add(f"{DECAY}={read[DECAY]}")  # FSDP saves no class, but Adam is not AdamW
         if unknown:
-            has = f"{type(zero.optimizer).__name__} has no {', '.join(sorted(unknown))}"
+            has = f"{here} has no {', '.join(sorted(unknown))}"
             raise ValueError(f"{path} is of another optimizer: {has}")
         if read and set(read["params"]) != set(names_in_group(zero, kind)):
             raise ValueError(f"{path}: group {kind} of param_groups has other parameters there")

@@ -13,6 +13,12 @@ from distributed.script import run_script
 MOST_RANKS = 1 << 20
 
 
+COSTS = {  # of what would fit, too, and is passed over
+    2: "ZeRO-2 sends in every backward pass or keeps all gradients",
+    3: "ZeRO-3 sends half more",
+}
+
+
 class Choice(NamedTuple):
     """A stage (None: nothing fits), the bytes that it needs on each rank, and the reason."""
 
@@ -54,6 +60,7 @@ def choose(
         why = "everything fits on every rank: nothing is simpler"
     elif first < 3:
         why = f"{STAGES[first - 1]} does not fit, and {STAGES[first]} sends no byte more than DDP"
+        why += "; passed over: " + "; ".join(COSTS[stage] for stage in range(first + 1, 4))
     elif per_host and per_host < ranks and needs(3, per_host) <= memory:
         why = f"sharded over a host's {per_host} ranks it fits: HSDP, with gathers inside of hosts"
     else:

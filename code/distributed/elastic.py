@@ -92,8 +92,8 @@ def first_time(folder: str) -> bool:
 def forget_all_but(keep: int, folder: str, group: Group) -> None:
     """Remove all checkpoints but the last ones."""
     if group.rank == 0:
-        for step in steps(folder)[:-keep]:
-            shutil.rmtree(Path(folder, f"step-{step:08}"))
+        for path in [*steps(folder).values()][:-keep]:
+            shutil.rmtree(path)
 
 
 def best_interval(saving: float, between_failures: float) -> float:

@@ -13,8 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from distributed.dp import shard
+from distributed.group import Group
 from distributed.script import run_script
 from distributed.single_device import batches, digits
 
@@ -55,6 +58,8 @@ class MemoryUse(TorchDispatchMode):
             self.after[name] = self.now()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it calls operations on what this rank has: they come here
         result = func(*args, **(kwargs or {}))
         # Forget what is gone first: a new storage can have the address of an old one.
         self.made = {key: made for key, made in self.made.items() if made[0]() is not None}
@@ -119,8 +124,20 @@ def train(
     return losses
 
 
+def train_together(
+    group: Group, model: nn.Module, step: Callable[[], Any], batch: int, steps: int
+) -> list[float]:
+    """One rank: train on its rows of each batch; the losses of the whole batches."""
+    mine = (shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps))
+    losses = train(model, step, mine, examples=batch / group.size)
+    return group.all_reduce(torch.tensor(losses), "avg").tolist()
+
+
 class Alone:
-    """A model and its optimizer on one device; every stage of ZeRO has these two methods, too."""
+    """A model and its optimizer on one device; every stage of ZeRO has these two methods, too.
+
+    PyTorch's own stages are a model and an optimizer as well: then these are what a rank has.
+    """
 
     def __init__(
         self, model: nn.Module, optimizer_class: type[torch.optim.Optimizer], **settings: Any
@@ -153,6 +170,20 @@ def watch(model: nn.Module, trained: Any, batch: int, examples: float) -> Memory
     with MemoryUse(trained.tensors) as use:
         train(model, trained.step, [last], examples, use)
     return use
+
+
+def peak_of_step(make: Callable[[], Callable[[], Any]], warm_up: int = 2) -> int:
+    """Bytes that are alive when most is, in a step after the first ones.
+
+    `make()` returns the step. All that was made since `make` began counts, whatever it is for.
+    """
+    with MemoryUse() as use:
+        step = make()
+        for _ in range(warm_up):
+            step()
+        use.peak = {}
+        step()
+    return sum(use.peak.values())
 
 
 def main(width: int = 256, depth: int = 4, batch: int = 128) -> None:

@@ -14,7 +14,10 @@ from collections.abc import Sequence
 
 import torch
 
+from distributed.all_reduce import ring_sent
+from distributed.ddp import DistributedDataParallel
 from distributed.group import Group
+from distributed.memory import STAGES
 from distributed.memory_use import make_network
 from distributed.ring_group import RingGroup
 from distributed.script import run_script
@@ -49,6 +52,18 @@ def numbers_sent(
     return {phase: (ranks - 1) * n for phase, n in zip(PHASES, of_shares, strict=True)}
 
 
+def ddp_sent(ddp: DistributedDataParallel) -> dict[str, int]:
+    """Numbers that this rank sends in a step: phase → numbers, for DDP's buckets around a ring.
+
+    Unlike shares, a ring's parts have no padding: they differ by a number where N does not divide
+    a bucket, and so do ranks.
+    """
+    rank, ranks = ddp.group.rank, ddp.group.size
+    sizes = [bucket.flat.numel() for bucket in ddp.buckets]
+    sent = sum(ring_sent(size, rank, ranks).numbers for size in sizes)
+    return dict(zip(PHASES, (0, sent, 0), strict=True))
+
+
 def shares_of(zero: Zero1) -> tuple[list[int], int]:
     """The lengths of this rank's share of each block, and of the root, for `numbers_sent`."""
     if not isinstance(zero, Zero3):
@@ -57,7 +72,7 @@ def shares_of(zero: Zero1) -> tuple[list[int], int]:
     return blocks, sum(zero.units[i].share for i in zero.root.units)
 
 
-def count_sent(zero: Zero1, rows: Sequence[int]) -> dict[str, int]:
+def count_sent(zero: Zero1 | DistributedDataParallel, rows: Sequence[int]) -> dict[str, int]:
     """Bytes that this rank sends in one step on these rows of the digits: phase → bytes, counted.
 
     `zero` works on a `RingGroup`: a backend's own collectives are not seen.
@@ -69,7 +84,8 @@ def count_sent(zero: Zero1, rows: Sequence[int]) -> dict[str, int]:
     marks.append(trace.sent)
     loss.backward()
     marks.append(trace.sent)
-    zero.step()
+    if isinstance(zero, Zero1):  # DDP has sent all that it sends
+        zero.step()
     marks.append(trace.sent)
     zero.group.trace = None
     return {phase: marks[i + 1] - marks[i] for i, phase in enumerate(PHASES)}
@@ -79,20 +95,26 @@ def count_on_rank(
     group: Group, stage: int, depth: int = 6
 ) -> tuple[dict[str, int], dict[str, int]]:
     """One rank: bytes predicted and counted for a network of `depth` layers, in float32."""
-    model = make_network(width=128, depth=depth)
-    zero = CLASSES[stage](model, torch.optim.Adam, RingGroup(group))
-    predicted = numbers_sent(stage, group.size, *shares_of(zero))
-    counted = count_sent(zero, next(iter(batches(1797, 16, 1))).tolist())
+    model, ring = make_network(width=128, depth=depth), RingGroup(group)
+    rows = next(iter(batches(1797, 16, 1))).tolist()
+    if stage == 0:
+        ddp = DistributedDataParallel(model, ring)
+        count_sent(ddp, rows)  # in the first step ranks agree on an order of buckets, too
+        predicted, counted = ddp_sent(ddp), count_sent(ddp, rows)
+    else:
+        zero = CLASSES[stage](model, torch.optim.Adam, ring)
+        predicted = numbers_sent(stage, group.size, *shares_of(zero))
+        counted = count_sent(zero, rows)
     return {phase: 4 * n for phase, n in predicted.items()}, counted
 
 
 def main(ranks: int = 4, depth: int = 6) -> None:
     """Each stage's bytes, counted, are those of the formula, exactly."""
-    for stage in CLASSES:
+    for stage, name in enumerate(STAGES):
         for predicted, counted in launch(count_on_rank, stage, depth, ranks=ranks, device="cpu"):
             assert predicted == counted, (predicted, counted)
         each = ", ".join(f"{phase} {size:,}" for phase, size in counted.items())
-        print(f"ZeRO-{stage}: {each}; in all {sum(counted.values()):,} bytes from each rank")
+        print(f"{name}: {each}; in all {sum(counted.values()):,} bytes from each rank")
 
 
 if __name__ == "__main__":

@@ -141,9 +141,8 @@ def hsdp(site: Site, n: int) -> Work:
     zero = Hsdp(model, torch.optim.Adam, inside, between)
     blocks, root = shares_of(zero)
     own = sum(numbers_sent(3, inside.size, blocks, root).values()) if site.card == "lo" else 0
-    return Work(
-        one_step(model, zero.step), 4 * (own + between_hosts(sum(blocks) + root, between.size))
-    )
+    across = between_hosts([*blocks, root], between.rank, between.size)
+    return Work(one_step(model, zero.step), 4 * (own + across))
 
 
 # --- time: what helps on a slow link, with computation that only waits

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from distributed.dp import shard
 from distributed.group import Group
-from distributed.memory_use import Alone, make_network, train
+from distributed.memory_use import Alone, make_network, train, train_together
 from distributed.script import run_script
 from distributed.shards import Shard, Unit, check_groups, check_optimizer, make_units, runs
 from distributed.single_device import batches
@@ -216,10 +215,8 @@ def train_rank(group: Group, stage: type[Zero1], batch: int, steps: int) -> tupl
     """One rank: the losses of the whole batches, and how many numbers its optimizer keeps."""
     model = make_network(seed=group.rank)
     zero = stage(model, torch.optim.AdamW, group, lr=1e-2)
-    mine = (shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps))
-    losses = train(model, zero.step, mine, examples=batch / group.size)
-    kept = sum(t.numel() for t in zero.tensors()["optimizer states"])
-    return group.all_reduce(torch.tensor(losses), "avg").tolist(), kept
+    losses = train_together(group, model, zero.step, batch, steps)
+    return losses, sum(t.numel() for t in zero.tensors()["optimizer states"])
 
 
 def show(stage: type[Zero1], ranks: int, batch: int, steps: int) -> None:

@@ -3,6 +3,7 @@
 import copy
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -167,10 +168,13 @@ def master_and_back(group, folder):
     load(zero, folder)
     same = all(torch.equal(kept[i], zero.masters[i]) for i in kept)
     rounded = any((kept[i].bfloat16().float() != kept[i]).any().item() for i in kept)
+    without = Zero3(make_network(width=9).to(torch.bfloat16), torch.optim.Adam, group)
+    with pytest.raises(ValueError, match=r"has a master copy: give master=torch\.float32"):
+        load(without, folder)
     return same, rounded
 
 
-def test_the_master_copy_is_kept_in_its_own_precision(pools, tmp_path):
+def test_the_master_copy_is_kept_in_its_own_precision_and_not_forgotten(pools, tmp_path):
     assert pools[2](master_and_back, tmp_path) == [(True, True)] * 2
 
 
@@ -287,15 +291,17 @@ def test_one_host_saves_and_every_host_loads(pools, tmp_path):
 
 def refused(group, folder, change):
     model = Mixed()
-    optimizer, settings = torch.optim.AdamW, {}
+    optimizer = torch.optim.AdamW
     if change == "bigger":
         model.embed = nn.Linear(4, 7)
     if change == "more":
         model.more = nn.Linear(2, 2)
-    if change == "optimizer":
-        optimizer, settings = torch.optim.SGD, {"momentum": 0.9}
+    if change == "dtype":
+        model.embed.double()
+    if change == "optimizer":  # of the same settings and states
+        optimizer = torch.optim.Adam
     groups = None if change == "groups" else groups_of(model)
-    zero = Zero3(model, optimizer, group, param_groups=groups, lr=0.05, **settings)
+    zero = Zero3(model, optimizer, group, param_groups=groups, lr=0.05)
     before = [share.clone() for share in zero.shares]
     try:
         load(zero, folder, 4 if change == "step" else None)
@@ -309,9 +315,13 @@ def refused(group, folder, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("bigger", "is of another model: embed.weight is [7, 3], here [7, 4]"),
-        ("more", "is of another model: more.bias is not in the checkpoint"),
-        ("optimizer", "is of another optimizer: SGD has no amsgrad, betas"),
+        (
+            "bigger",
+            "of another model: embed.weight is torch.float32[7, 3] there, torch.float32[7, 4] here",
+        ),
+        ("dtype", "embed.bias is torch.float32[7] there, torch.float64[7] here"),
+        ("more", "is of another model: more.bias is missing there, torch.float32[2] here"),
+        ("optimizer", "is of another optimizer: AdamW, here Adam"),
         ("groups", "group 0 of param_groups has other parameters there"),
         ("step", "no checkpoint of step 4 is in it (steps: 3)"),
     ],
@@ -339,7 +349,68 @@ def odd_state(group, folder):
 def test_a_state_that_is_no_tensor_is_named(pools, tmp_path):
     with pytest.raises(RankError, match=r"its state 'seen' of .* is not a tensor"):
         pools[2](odd_state, tmp_path)
-    assert steps(tmp_path) == []
+    assert not steps(tmp_path)
+
+
+def adam_by_torch_to_others(group, folder):
+    model = make_network(width=9)
+    fully_shard(model, mesh=init_device_mesh("cpu", (group.size,)))
+    optimizer = torch.optim.Adam(model.parameters())
+    learn_on_digits(model, lambda: (optimizer.step(), optimizer.zero_grad()))
+    weights, states = get_state_dict(model, optimizer)
+    dcp.save({"model": weights, "optim": states}, checkpoint_id=folder)
+    load_path(Zero3(make_network(width=9), torch.optim.Adam, group), folder)
+    said = []
+    for other in (torch.optim.AdamW, torch.optim.SGD):
+        with pytest.raises(ValueError, match="is of another optimizer") as refused:
+            load_path(Zero3(make_network(width=9), other, group), folder)
+        said.append(str(refused.value))
+    return said
+
+
+def learn_on_digits(model, step):
+    train(model, step, batches(1797, 8, 1), 8.0)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_optimizer_of_fsdp_is_known_by_its_settings(pools, tmp_path):
+    for decoupled, others in pools[2](adam_by_torch_to_others, tmp_path / "there"):
+        assert "AdamW has no decoupled_weight_decay=False" in decoupled
+        assert "SGD has no amsgrad, betas" in others
+
+
+def copied_before_every_change(group, folder, copies):
+    """Save step 1 twice; before each change of names in the folder, copy it: what a kill leaves."""
+    zero = Zero3(make_network(width=4), torch.optim.SGD, group, lr=0.1)
+    save(zero, folder, 1, note="first")
+    changes = {name: getattr(os, name) for name in ("rename", "replace", "unlink", "rmdir")}
+
+    def copying(change):
+        def copy_first(*args, **kwargs):
+            shutil.copytree(folder, copies / f"{len([*copies.glob('*')]):02}")
+            return change(*args, **kwargs)
+
+        return copy_first
+
+    with pytest.MonkeyPatch.context() as patch:
+        copies.mkdir()
+        for name, change in changes.items():
+            patch.setattr(os, name, copying(change))
+        save(zero, folder, 1, note="second")
+    notes = []
+    for copy_ in [*sorted(copies.iterdir()), folder]:
+        notes.append(load(zero, copy_)["note"])
+        save(zero, copy_, 2)
+        assert sorted(path.name for path in copy_.iterdir()) == ["step-00000001", "step-00000002"]
+        assert load(zero, copy_, 1)["note"] == notes[-1], "the next save tidies, and loses nothing"
+    return notes
+
+
+def test_a_kill_at_any_change_of_a_second_save_of_a_step_leaves_one_whole(pools, tmp_path):
+    (notes,) = pools[1](copied_before_every_change, tmp_path / "kept", tmp_path / "copies")
+    assert len(notes) > 5
+    assert notes == sorted(notes), "first, and from some change on second"
+    assert set(notes) == {"first", "second"}
 
 
 FOREVER = """
@@ -355,7 +426,8 @@ def forever(group, folder):
     for step in range(1, 10_000):
         for share in zero.shares:
             share.fill_(step)
-        save(zero, folder, step, done=step)
+        for _ in range(2):
+            save(zero, folder, step, done=step)
 
 if __name__ == "__main__":
     launch(forever, sys.argv[1], ranks=2, device="cpu")
@@ -375,18 +447,18 @@ def test_a_kill_at_any_moment_leaves_the_last_checkpoint_whole(tmp_path):
             start_new_session=True,
         )
         until = time.monotonic() + 60
-        while steps(folder)[-1:] in ([], [last]) and time.monotonic() < until:
+        while [*steps(folder)][-1:] in ([], [last]) and time.monotonic() < until:
             time.sleep(0.005)
         time.sleep(moments.random() * 0.1)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         time.sleep(0.2)  # ranks see that their parent is gone
-        found = steps(folder)
+        found = [*steps(folder)]
         assert found, "nothing was saved within a minute"
         model = {"model": make_network(width=400, depth=4).state_dict(), "extra": {"done": None}}
         for step in (found[0], found[-1]):
             read = copy.deepcopy(model)
-            dcp.load(read, checkpoint_id=folder / f"step-{step:08}")
+            dcp.load(read, checkpoint_id=steps(folder)[step])
             assert read["extra"]["done"] == step
             assert all((value == step).all() for value in read["model"].values())
         last = found[-1]

@@ -51,6 +51,13 @@ def test_a_host_that_is_enough_is_hsdp():
     assert "HSDP" not in choose(60e9, 64, 80e9, PAPER, per_host=8).why
 
 
+def test_what_would_fit_too_is_named_with_its_cost():
+    zero_1, zero_2 = (choose(n * 1e9, 8, 80e9, PAPER).why for n in (7, 20))
+    assert "passed over: ZeRO-2 sends in every backward pass" in zero_1
+    assert "ZeRO-3 sends half more" in zero_1
+    assert "passed over: ZeRO-3 sends half more" in zero_2
+
+
 def test_blocks_count_for_stage_3_only():
     small = choose(30e9, 8, 80e9, PAPER).needs
     large = choose(30e9, 8, 80e9, PAPER, largest_block=1e9).needs

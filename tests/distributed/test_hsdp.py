@@ -58,19 +58,23 @@ def sent_by_rank(group, per_host):
         train(model, lambda: None, batches(1797, 8, 1), 8.0)
     before = between.trace.sent
     trained.step()
-    return before, between.trace.sent, inside.trace.sent, shares_of(trained)
+    shares = [unit.share for unit in trained.units]
+    return before, between.trace.sent, inside.trace.sent, shares, shares_of(trained)
 
 
 @pytest.mark.parametrize(("ranks", "per_host"), [(4, 2), (6, 2), (6, 3)])
 def test_between_hosts_goes_a_share_once_a_step(pools, ranks, per_host):
     hosts = ranks // per_host
-    for before, between, inside, shares in pools[ranks](sent_by_rank, per_host):
+    results = pools[ranks](sent_by_rank, per_host)
+    for rank, (before, between, inside, shares, (blocks, root)) in enumerate(results):
         assert before == 0
-        expected = 4 * between_hosts(sum(shares[0]) + shares[1], hosts)
-        # A ring's parts differ by a number where hosts do not divide a share.
-        assert abs(between - expected) <= 4 * 2 * hosts * len(shares[0])
-        # Rooms still hold blocks from the backward pass before: those are not gathered again.
-        assert 0 < inside <= 3 * 4 * sum(numbers_sent(3, per_host, *shares).values())
+        assert between == 4 * between_hosts(shares, rank // per_host, hosts)
+        # Rooms still hold the first two blocks from the backward pass before, and the root.
+        each = sum(numbers_sent(3, per_host, blocks, root).values())
+        still_here = (per_host - 1) * (blocks[0] + blocks[1] + root)
+        assert inside == 4 * (3 * each - 2 * still_here)
+    in_all = sum(between for _, between, *_ in results)
+    assert in_all == 4 * 2 * (hosts - 1) * per_host * sum(results[0][3])
 
 
 def test_hosts_must_be_full(pools):

@@ -5,10 +5,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributed.ddp import DistributedDataParallel
 from distributed.memory_use import make_network
 from distributed.ring_group import RingGroup
 from distributed.single_device import batches
-from distributed.traffic import CLASSES, count_sent, numbers_sent, shares_of
+from distributed.traffic import CLASSES, count_sent, ddp_sent, numbers_sent, shares_of
 from distributed.zero3 import Zero3
 
 ROWS = next(iter(batches(1797, 16, 1))).tolist()
@@ -20,6 +21,24 @@ def counted_and_predicted(group, stage, depth, options, still_here=2):
     predicted = numbers_sent(stage, group.size, *shares_of(zero), still_here=still_here)
     first = count_sent(zero, ROWS)
     return first, count_sent(zero, ROWS), {phase: 4 * n for phase, n in predicted.items()}
+
+
+def ddp_counted(group):
+    ddp = DistributedDataParallel(make_network(width=20, depth=5), RingGroup(group), 5000, 3000)
+    count_sent(ddp, ROWS)  # in the first step ranks agree on an order of buckets, too
+    sizes = [bucket.flat.numel() for bucket in ddp.buckets]
+    return count_sent(ddp, ROWS), {k: 4 * n for k, n in ddp_sent(ddp).items()}, sizes
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5])
+def test_ddp_sends_what_the_formula_says(pools, ranks):
+    psi = sum(p.numel() for p in make_network(width=20, depth=5).parameters())
+    results = pools[ranks](ddp_counted)
+    for counted, predicted, sizes in results:
+        assert counted == predicted
+        assert len(sizes) > 1
+        assert sum(sizes) == psi
+    assert sum(counted["backward"] for counted, *_ in results) == 4 * 2 * (ranks - 1) * psi
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])

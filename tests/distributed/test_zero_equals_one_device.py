@@ -4,14 +4,17 @@ import copy
 from functools import partial
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from distributed.memory_use import make_network, train
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
+from distributed.single_device import batches
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
@@ -30,7 +33,9 @@ OPTIMIZERS = {
     "adam": (torch.optim.Adam, {"lr": 0.01}),
     "adamw": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
     "rmsprop": (torch.optim.RMSprop, {"lr": 0.01}),
+    "adafactor": (torch.optim.Adafactor, {"lr": 0.05}),  # looks at rows and columns of a matrix
 }
+ELEMENTWISE = [name for name in OPTIMIZERS if name != "adafactor"]
 # Sums in another order, carried through a few steps of an optimizer that divides by their roots.
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4}
 
@@ -121,7 +126,7 @@ def assert_equal(results, expected, dtype):
     ranks=st.integers(1, 8),
     stage=st.sampled_from([*STAGES]),
     kind=st.sampled_from([*GROUPS]),
-    optimizer=st.sampled_from([*OPTIMIZERS]),
+    optimizer=st.sampled_from(ELEMENTWISE),
     widths=st.lists(st.integers(1, 9), min_size=1, max_size=4),
     use_groups=st.booleans(),
     clip=st.sampled_from([None, 0.5]),
@@ -148,3 +153,59 @@ def test_weights_are_those_of_one_device(
     assert_equal(results, expected, dtype)
     if not frozen:
         assert set(results[0][0]) == set(expected) - {"nothing"}
+
+
+@pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
+def test_an_optimizer_that_sees_matrices_gets_whole_ones(pools, stage):
+    network = Network([5, 8, 3], seed=2).double()
+    x, y = torch.randn(2, 11, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    how = "adafactor", True, 0.5, 1, 3
+    results = pools[3](
+        together, stage, "gloo", network, x, y, *how, {"partition": "parameter"}
+    )  # fmt: skip
+    assert_equal(results, alone(network, x, y, *how), torch.float64)
+
+
+HALF = {"lr": 1e-3, "weight_decay": 0.1}
+
+
+def half_with_master_alone():
+    """Two ranks' bf16 gradients, averaged in bf16; AdamW on float32 copies: weights and copies."""
+    model = make_network(width=11, depth=3).bfloat16()
+    parameters = [*model.parameters()]
+    copies = [nn.Parameter(p.detach().float()) for p in parameters]
+    optimizer = torch.optim.AdamW(copies, **HALF)
+    for rows in batches(1797, 24, 4):
+        found = []
+        for rank in range(2):
+            train(model, lambda: None, [rows[rank::2]], 12)
+            found.append([p.grad for p in parameters])
+            model.zero_grad()
+        for copy_, a, b in zip(copies, *found, strict=True):
+            copy_.grad = ((a + b) / 2).float()
+        optimizer.step()
+        for p, copy_ in zip(parameters, copies, strict=True):
+            p.data.copy_(copy_)
+    names = [name for name, _ in model.named_parameters()]
+    return dict(zip(names, parameters, strict=True)), dict(zip(names, copies, strict=True))
+
+
+def half_with_master(group, stage):
+    model = make_network(seed=group.rank, width=11, depth=3).bfloat16()
+    zero = STAGES[stage](model, torch.optim.AdamW, group, master=torch.float32, **HALF)
+    for rows in batches(1797, 24, 4):
+        train(model, zero.step, [rows[group.rank :: 2]], 12)
+    copies = [(name, of, local.data.view(-1)[at].clone()) for name, _, of, local, at in zero.local]
+    return {name: value.clone() for name, value in zero.full_parameters()}, copies
+
+
+@pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
+def test_half_precision_with_a_master_copy_learns_what_one_device_learns(pools, stage):
+    weights, copies = half_with_master_alone()
+    lost = max((copies[k] - weights[k]).abs().max().item() for k in weights)
+    assert lost > 1e-4, "without copies more would be lost than the test allows"
+    for found, pieces in pools[2](half_with_master, stage):
+        for name, of, piece in pieces:
+            expected = copies[name].data.view(-1)[of]
+            torch.testing.assert_close(piece, expected, rtol=0, atol=2e-5)
+            assert torch.equal(found[name].view(-1)[of], piece.bfloat16()), name
