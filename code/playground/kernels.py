@@ -85,8 +85,8 @@ class FewKernels(AsyncMappingKernelManager):
         """Jupyter's, and after a longer time also where a page is open: tabs are forgotten."""
         kernel = self.get_kernel(kernel_id)
         last = getattr(kernel, "last_activity", None)  # none before its first message
-        is_busy = getattr(kernel, "execution_state", None) == "busy"
-        if last and not is_busy and datetime.now(UTC) - last > self.idle_open:
+        is_idle = getattr(kernel, "execution_state", None) == "idle"  # nor does it start
+        if last and is_idle and datetime.now(UTC) - last > self.idle_open:
             self.log.warning("kernel %s was idle for %s: ended", kernel_id, self.idle_open)
             await self.shutdown_kernel(kernel_id)
         else:

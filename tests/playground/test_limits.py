@@ -1,16 +1,20 @@
 """What a cell can do by accident, and what the server does about it. All bombs here are small."""
 
+import asyncio
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from serving import Server, running_server
-from visitor import Browser, Kernel, gone, logged_in, refused, within
+from visitor import PATIENCE, Browser, Kernel, gone, logged_in, refused, within
 
+from playground.kernels import FewKernels
 from playground.limits import Families, Limits, Watch, memory_of_machine, memory_used
 
 MB = 1e6
@@ -48,7 +52,7 @@ def end_of(kernel: Kernel, code: str) -> str:
     """Run what will be ended, and see that the server answers meanwhile; what the cell was told."""
     name = kernel.send(code)
     said = ""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 2 * PATIENCE
     while time.monotonic() < deadline:
         assert kernel.browser.get("/")[0] == 200
         message = json.loads(kernel.socket.recv())
@@ -191,16 +195,36 @@ def test_what_is_neither_printed_nor_shown_counts_too(
     assert kernel.run("print(6 * 7)") == "42"
 
 
-def test_a_kernel_whose_page_was_forgotten_ends(html: Path) -> None:
-    with running_server(html, ("--no-browser", "--idle", "9", "--idle-open", "0.02")) as server:
-        browser = logged_in(server)
-        kernel = Kernel(browser)
-        pid = int(kernel.run("import os; print(os.getpid())"))
-        name = kernel.send("import time; time.sleep(4); print('still here')")  # busy is not idle
-        assert kernel.wait(name)["stdout"] == "still here\n"
-        assert within(20, lambda: gone(pid))
-        assert browser.api("GET", "/api/kernels")[1] == []
-        kernel.socket.close()
+@pytest.mark.parametrize(
+    ("state", "minutes", "pages", "ends"),
+    [
+        ("idle", 30, 0, True),
+        ("idle", 30, 1, False),
+        ("idle", 300, 1, True),  # the tab was forgotten
+        ("busy", 300, 1, False),
+        ("starting", 300, 1, False),
+        ("idle", 10, 0, False),
+    ],
+)
+def test_an_idle_kernel_ends_later_if_its_page_is_open(
+    state: str, minutes: float, pages: int, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, ended = FewKernels(cull_idle_timeout=20 * 60), []
+    kernel = SimpleNamespace(
+        execution_state=state,
+        last_activity=datetime.now(UTC) - timedelta(minutes=minutes),
+        kernel_name="python3",
+        kernel_spec=SimpleNamespace(metadata={}),
+    )
+    manager._kernels["a"], manager._kernel_connections["a"] = kernel, pages
+
+    async def shutdown(name: str) -> None:
+        ended.append(name)
+
+    monkeypatch.setattr(manager, "shutdown_kernel", shutdown)
+    asyncio.run(manager.cull_kernel_if_idle("a"))
+    assert ended == ["a"] * ends
+    manager._kernels.clear()
 
 
 def test_a_kernel_that_was_ended_comes_back_empty(kernel: Kernel) -> None:
