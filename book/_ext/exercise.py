@@ -5,14 +5,17 @@
 
     :::{question} Why does a ring need 2(N − 1) steps?
     :must: reduce-scatter, all-gather, the slowest link
-    :proof: ../collectives/all_reduce
+    :proof: ../collectives/all_reduce.md
+    :cell: def count(group, n, algorithm)
     The answer, in Markdown.
     :::
 
     ```{progress}
     ```
 
-All of it is folded, works without scripts, and is open in print.
+The proof is the one live cell of that page with these words in its code: its number may change, and
+a build without such a cell fails. Hints, solutions and answers are folded, work without scripts,
+and are open in print (exercise.js helps the browsers that do not open them by style).
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import directives
+from live import cells_to_make_live, part_of
 from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
 import playground
@@ -70,6 +75,29 @@ class Solution(SphinxDirective):
         return [*found, *folded("solution", "Solution", [listing])]
 
 
+class Proof(nodes.General, nodes.Inline, nodes.Element):
+    """A link to the live cell of `page` that has `code` in it, until all pages are read."""
+
+
+def link_proofs(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    for proof in list(doctree.findall(Proof)):
+        page, code = proof["page"], proof["code"]
+        cells = cells_to_make_live(app.env.get_doctree(page))
+        numbers = [n for n, cell in enumerate(cells, start=1) if code in source_of(cell)]
+        if len(numbers) != 1:
+            raise ExtensionError(
+                f"{docname}: a question has its proof in {page}, in the live cell with {code!r}: "
+                f"there are {len(numbers)}"
+            )
+        to = app.builder.get_relative_uri(docname, page) + f"#cell-{numbers[0]}"
+        proof.replace_self(nodes.reference("", "Where it is shown", refuri=to, internal=True))
+
+
+def source_of(cell: nodes.Element) -> str:
+    source = part_of(cell, "cell_code_source")
+    return "" if source is None else source.astext()
+
+
 class Question(SphinxDirective):
     """A card: a question, what a good answer must mention, an answer, follow-ups, the proof."""
 
@@ -80,20 +108,23 @@ class Question(SphinxDirective):
         "must": directives.unchanged_required,
         "then": directives.unchanged,
         "proof": directives.unchanged_required,
+        "cell": directives.unchanged_required,
     }
 
     def run(self) -> list[nodes.Node]:
-        if missing := {"must", "proof"} - set(self.options):
+        if missing := {"must", "proof", "cell"} - set(self.options):
             raise self.error(f"a question says :{sorted(missing)[0]}:, too")
         inside = self.parse_content_to_nodes()
-        link, _ = self.state.inline_text(
-            f"[Where it is shown]({self.options['proof']})", self.lineno
-        )
+        relative, path = self.env.relfn2path(self.options["proof"])
+        page = self.env.path2doc(relative)
+        if page is None or not Path(path).exists():
+            raise self.error(f"proof: there is no page {self.options['proof']!r}")
+        self.env.note_dependency(path)
         for words, what in (("Must mention", "must"), ("Follow-ups", "then")):
             if text := self.options.get(what):
                 strong = nodes.strong("", f"{words}: ")
                 inside.append(nodes.paragraph("", "", strong, nodes.Text(text)))
-        inside.append(nodes.paragraph("", "", *link))
+        inside.append(nodes.paragraph("", "", Proof("", page=page, code=self.options["cell"])))
         return folded("question", self.arguments[0], inside)
 
 
@@ -102,6 +133,8 @@ PROGRESS = """\
   <label>Exercises: <meter min="0" max="{count}" value="0"></meter></label>
   <span class="exercise-count" role="status"></span>
   <button type="button" class="exercise-export">Save as a file</button>
+  <button type="button" class="exercise-import">Load a file</button>
+  <input type="file" accept=".json,application/json" aria-label="A file of solved exercises" hidden>
   <button type="button" class="exercise-erase">Erase</button>
 </div>
 """
@@ -120,4 +153,6 @@ def setup(app: Sphinx) -> dict:
     app.add_directive("solution", Solution)
     app.add_directive("question", Question)
     app.add_directive("progress", Progress)
+    app.add_node(Proof)
+    app.connect("doctree-resolved", link_proofs)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

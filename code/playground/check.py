@@ -4,15 +4,22 @@
 
 `playground/exercises/NAME.py` has the check of an exercise: `check(answer)` raises `Wrong` with a
 message that says which rank, which number, by how much; and `HINTS`, the next more helpful than the
-one before. `exercises/NAME/` has the starter that the page shows, the solution, and wrong answers.
+one before. Two more things may be there. `check(answer, draw=…)` draws cases at random after the
+fixed ones. `LOOK` says for words of a message which name of the answer to look at.
+`exercises/NAME/` has the starter that the page shows, the solution, and wrong answers.
 """
 
+import ast
 import importlib
+import inspect
 import json
 import math
 import os
+import re
+import secrets
+import textwrap
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -55,25 +62,44 @@ def names() -> list[str]:
     return sorted(path.stem for path in CHECKS.glob("*.py") if path.stem != "__init__")
 
 
-def check(name: str, *answer: Any) -> Verdict:
+class Draw:
+    """Random cases. Who sees one of them fail can have the same again by its seed."""
+
+    def __init__(self, seed: int):
+        self.seed, self.random, self.used = seed, np.random.default_rng(seed), False
+
+    def __call__(self, least: int, most: int) -> int:
+        """A whole number from `least` to `most`."""
+        self.used = True
+        return int(self.random.integers(least, most + 1))
+
+
+def check(name: str, *answer: Any, seed: int | None = None) -> Verdict:
     """Check an answer; the verdict shows itself in a page. Raises ValueError for no such exercise.
 
-    Where the environment has GRADE_TO, the verdict is written to that file, too.
+    `seed` draws the random cases of a verdict that named it, once more. Where the environment has
+    GRADE_TO, the verdict is written to that file, too.
     """
     if name not in names():
         raise ValueError(f"name={name!r}: choose from {', '.join(names())}")
     module = importlib.import_module(f"playground.exercises.{name}")
+    draw = Draw(secrets.randbelow(10**6) if seed is None else seed)
+    draws = {"draw": draw} if "draw" in inspect.signature(module.check).parameters else {}
     try:
-        verdict = Verdict(name, True, module.check(*answer) or "Right.")
+        verdict = Verdict(name, True, module.check(*answer, **draws) or "Right.")
     except Wrong as error:
-        verdict = Verdict(name, False, str(error))
+        said = f"{error}{_suspicious_line(str(error), getattr(module, 'LOOK', {}), answer)}"
+        if draw.used:
+            said += f"\n  This case was drawn: seed={draw.seed} in check(…) draws it again."
+        verdict = Verdict(name, False, said)
     except NotImplementedError:
         verdict = Verdict(name, False, "Nothing is here yet: replace `raise NotImplementedError`.")
     except Exception as error:
         verdict = Verdict(name, False, f"{type(error).__name__}: {error}{_line_of(error)}")
     verdicts.append(verdict)
     if path := os.environ.get("GRADE_TO"):
-        Path(path).write_text(json.dumps({"passed": verdict.passed, "message": verdict.message}))
+        written = {"exercise": name, "passed": verdict.passed, "message": verdict.message}
+        Path(path).write_text(json.dumps(written))
     return verdict
 
 
@@ -89,6 +115,23 @@ def _line_of(error: Exception) -> str:
         if theirs
         else ""
     )
+
+
+def _suspicious_line(message: str, look: Mapping[str, str], answer: Sequence[Any]) -> str:
+    """The line of the answer with the name that `look` has for these words; empty without one."""
+    wanted = next((name for words, name in look.items() if re.search(words, message)), None)
+    for function in answer if wanted else ():
+        try:
+            lines, first = inspect.getsourcelines(function)
+            tree = ast.parse(textwrap.dedent("".join(lines)))
+        except (OSError, TypeError, SyntaxError):  # not from a cell or a file
+            continue
+        for node in sorted(ast.walk(tree), key=lambda node: getattr(node, "end_lineno", 0)):
+            known = getattr(node, "attr", None) or getattr(node, "id", None)
+            if known and re.fullmatch(wanted or "", known):
+                at = getattr(node, "end_lineno", 1)
+                return f"\n  Look at line {first + at - 1}: {lines[at - 1].strip()}"
+    return ""
 
 
 # --- tools for checks

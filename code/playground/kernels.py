@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
@@ -30,7 +31,7 @@ class OwnKernel(KernelSpecManager):
 
     def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
         spec = super().get_kernel_spec(kernel_name)
-        most = f"{self.limits.processes}, {int(self.limits.memory)}"
+        most = f"{self.limits.processes}, {int(min(self.limits.memory, self.limits.kernel))}"
         confine = f"__import__('playground.confine', fromlist=['confine']).confine({most})"
         for line in (confine, "__import__('playground.warm')"):
             spec.argv.append(f"--IPKernelApp.exec_lines={line}")
@@ -44,6 +45,7 @@ class FewKernels(AsyncMappingKernelManager):
     """
 
     limit = 8
+    idle_open = timedelta(hours=4)  # until a kernel ends whose page is open
     starting = 0  # kernels that were asked for and that Jupyter does not list yet
     spare: asyncio.Task[str] | None = None  # starts, or has started, before a reader presses Run
     watch: Watch
@@ -78,6 +80,17 @@ class FewKernels(AsyncMappingKernelManager):
         """What to tell the reader of a kernel that has just ended, if it was we who ended it."""
         pid, why = self.endings.get(name, (None, ""))
         return why if pid == getattr(self.get_kernel(name).provisioner, "pid", None) else None
+
+    async def cull_kernel_if_idle(self, kernel_id: str) -> None:
+        """Jupyter's, and after a longer time also where a page is open: tabs are forgotten."""
+        kernel = self.get_kernel(kernel_id)
+        last = getattr(kernel, "last_activity", None)  # none before its first message
+        is_idle = getattr(kernel, "execution_state", None) == "idle"  # nor does it start
+        if last and is_idle and datetime.now(UTC) - last > self.idle_open:
+            self.log.warning("kernel %s was idle for %s: ended", kernel_id, self.idle_open)
+            await self.shutdown_kernel(kernel_id)
+        else:
+            await super().cull_kernel_if_idle(kernel_id)
 
     def has_room(self) -> bool:
         return len(self.list_kernel_ids()) + self.starting < self.limit
@@ -136,24 +149,30 @@ class BookChannels(ZMQChannelsWebsocketConnection):
     limits = OwnKernel.limits
     run: Any = None  # the header of the message that asked for the run
     text = shown = 0  # bytes that it has put out
-    is_cut = False
+    is_cut = has_failed = False
 
     def _limit_rate(self, channel: str, msg: dict[str, Any], msg_list: list[Any]) -> bool:
         """Is this message to be dropped?"""
-        if channel != "iopub":
-            return False
         msg["header"] = self.get_part("header", msg["header"], msg_list)
         kind = msg["header"]["msg_type"]
+        if kind in ("error", "execute_reply"):
+            self._shorten(msg, msg_list)
+        if channel != "iopub" or kind == "status":
+            return False
         if kind == "execute_input":
             msg["parent_header"] = self.get_part("parent_header", msg["parent_header"], msg_list)
-            self.run, self.text, self.shown, self.is_cut = msg["parent_header"], 0, 0, False
+            self.run, self.text, self.shown = msg["parent_header"], 0, 0
+            self.is_cut = self.has_failed = False
             cast(FewKernels, self.multi_kernel_manager).run_begins(self.kernel_id)
-        elif kind == "stream":
-            self.text += sum(map(len, msg_list))
-        elif kind in ("display_data", "update_display_data", "execute_result", "comm_msg"):
-            self.shown += sum(map(len, msg_list))
-        else:
             return False
+        size = sum(map(len, msg_list))
+        if kind == "error" and not self.has_failed:
+            self.has_failed = True  # why a run ended, or that it was stopped: a page must know
+            return False
+        if kind == "stream":
+            self.text += size
+        else:
+            self.shown += size
         if not self.is_cut and (self.text > self.limits.text or self.shown > self.limits.shown):
             self.is_cut = True
             what, most = "printed", self.limits.text
@@ -166,9 +185,32 @@ class BookChannels(ZMQChannelsWebsocketConnection):
             IOLoop.current().add_callback(interrupt, self.kernel_id)
         return self.is_cut
 
+    def _shorten(self, msg: dict[str, Any], msg_list: list[Any]) -> None:
+        """An error may be as long as one likes to raise it; a page needs its beginning and end."""
+        most = self.limits.text
+        if sum(map(len, msg_list)) <= most:
+            return
+        content = self.get_part("content", msg["content"], msg_list)
+        short = {name: content[name] for name in ("status", "execution_count") if name in content}
+        for name in ("ename", "evalue"):
+            if name in content:
+                short[name] = cut(content[name], int(most / 10))
+        if "traceback" in content:
+            lines = content["traceback"][-10:]
+            short["traceback"] = [cut(line, int(most / 10 / len(lines))) for line in lines]
+        msg["content"], msg_list[3] = short, self.session.pack(short)
+
     def on_kernel_restarted(self) -> None:
         """The kernel's process has ended. If we ended it, the run's output says why."""
         why = cast(FewKernels, self.multi_kernel_manager).why_ended(self.kernel_id)
         if why and self.run:
             self.write_stderr(why, self.run)
         super().on_kernel_restarted()
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning and the end of a text of more than `most` letters."""
+    if len(text) <= most:
+        return text
+    end = len(text) - most // 2
+    return f"{text[: most // 2]}\n… {len(text) - most:,} letters are left out …\n{text[end:]}"

@@ -6,6 +6,7 @@ process that is. One that hides from this on purpose is not found.
 """
 
 import contextlib
+import math
 import os
 import signal
 from collections.abc import Iterable
@@ -17,12 +18,19 @@ import psutil
 MB, GB = 1e6, 1e9  # bytes
 
 
-def memory_of_machine() -> float:
+def memory_of_machine(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
     """Bytes that this machine, or the container that we are in, has free for kernels now."""
     free = float(psutil.virtual_memory().available)
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroups 2 and 1
+    for most, used, cache in (
+        ("memory.max", "memory.current", "inactive_file"),  # cgroups 2
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+    ):
         with contextlib.suppress(OSError, ValueError):
-            free = min(free, float(Path("/sys/fs/cgroup", name).read_text()))
+            left = float((cgroup / most).read_text()) - float((cgroup / used).read_text())
+            # What is kept of files counts as used, and goes when memory is asked for.
+            stat = (cgroup / used).with_name("memory.stat").read_text().split()
+            kept = float(stat[stat.index(cache) + 1])
+            free = min(free, max(0.0, left + kept))
     return free
 
 
@@ -31,6 +39,7 @@ class Limits:
     """What kernels may use, each with the ranks that it starts."""
 
     memory: float  # bytes, of all kernels together
+    kernel: float = math.inf  # bytes, of one kernel
     processes: int = 200
     cpu: float = 2 * 3600.0  # seconds of one run, summed over processes
     text: float = 1e6  # bytes that one run may print; a page with more of it becomes slow
@@ -118,7 +127,15 @@ class Watch:
                 used = cpu_used(pids)
                 if used - self.cpu_before.setdefault(kernel, used) > self.limits.cpu:
                     ends[kernel] = f"computed for {self.limits.cpu:g} s, summed over its processes"
-        memory = {pid: memory_used(pids, self.limits.memory) for pid, pids in families.items()}
+        most = min(self.limits.memory, self.limits.kernel)
+        memory = {kernel: memory_used(pids, most) for kernel, pids in families.items()}
+        for kernel in [kernel for kernel in memory if memory[kernel] > self.limits.kernel]:
+            ends[kernel] = (
+                f"used {memory.pop(kernel) / GB:.1f} GB of memory, and one kernel may use "
+                f"{self.limits.kernel / GB:.1f} GB"
+            )
+        if sum(memory.values()) > self.limits.memory:  # each was counted quickly
+            memory = {kernel: memory_used(families[kernel], 0) for kernel in memory}
         if sum(memory.values()) > self.limits.memory:
             greediest = max(memory, key=lambda kernel: memory[kernel])
             ends[greediest] = (

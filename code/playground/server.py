@@ -8,6 +8,7 @@ leaves out what a book does not need: files, terminals, other extensions, the us
 import argparse
 import errno
 import hmac
+import math
 import os
 import secrets
 import signal
@@ -18,6 +19,7 @@ import threading
 import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -125,11 +127,13 @@ def make_server(
     kernels: int,
     limits: Limits,
     home: Path,
+    idle: tuple[float, float] = (20.0, 240.0),
 ) -> BookServer:
     """Every setting is here: nothing comes from the user's configuration.
 
+    `idle` is in minutes: until a kernel ends that no page uses, and one whose page is open.
     Jupyter's defaults that we rely on: no origin but our own, and no culling of a kernel whose
-    page is open or whose cell runs.
+    cell runs.
     """
     home.joinpath("kernels").mkdir()
     config = Config(
@@ -140,8 +144,8 @@ def make_server(
             "cookie_options": {"samesite": "Lax"},
         },
         MappingKernelManager={
-            "cull_idle_timeout": 20 * 60,
-            "cull_interval": 60,
+            "cull_idle_timeout": math.ceil(60 * idle[0]),
+            "cull_interval": math.ceil(min(60.0, 20 * min(idle))),
             "transport_encryption": "auto",
             "buffer_offline_messages": False,  # what prints for ever would fill our memory
         },
@@ -178,6 +182,7 @@ def make_server(
     server.html, server.sockets = html, sockets
     server.initialize(argv=[], find_extensions=False)
     server.kernel_manager.limit = kernels
+    server.kernel_manager.idle_open = timedelta(minutes=idle[1])
     server.kernel_manager.start_watch(limits)
     return server
 
@@ -198,9 +203,13 @@ def main(argv: list[str] | None = None) -> None:
     limit = parser.add_argument_group("limits", "what ends a kernel, or stops a run").add_argument
     usual = Limits(memory=0.75 * memory_of_machine())
     limit("--memory", type=float, default=usual.memory / GB, help="GB, of all kernels together")
+    of_one = "GB, of one kernel with its ranks (default: half of --memory)"
+    limit("--kernel-memory", type=float, help=of_one)
     limit("--processes", type=int, default=usual.processes, help="of one kernel, with its ranks")
     limit("--cpu", type=float, default=usual.cpu, help="seconds of one run, over all processes")
     limit("--text", type=float, default=usual.text / MB, help="MB that one run may print")
+    limit("--idle", type=float, default=20.0, help="minutes until a kernel ends without a page")
+    limit("--idle-open", type=float, default=240.0, help="minutes until it ends with one")
     parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
     spare = "have a kernel up before Run is pressed; it does not know what changes after it started"
     parser.add_argument("--spare", action=argparse.BooleanOptionalAction, default=True, help=spare)
@@ -210,10 +219,15 @@ def main(argv: list[str] | None = None) -> None:
         parser.exit(2, f"port {args.port!r} is not a number from 0 to 65535\n")
     if args.kernels < 1:
         parser.exit(2, f"--kernels {args.kernels}: a live cell needs 1 kernel or more\n")
-    for name in ("memory", "processes", "cpu", "text"):
-        if getattr(args, name) <= 0:
-            parser.exit(2, f"--{name} {getattr(args, name):g}: give more than 0\n")
-    limits = Limits(args.memory * GB, args.processes, args.cpu, args.text * MB)
+    if args.kernel_memory is None:
+        args.kernel_memory = args.memory / 2
+    for name in ("memory", "kernel_memory", "processes", "cpu", "text", "idle", "idle_open"):
+        if not getattr(args, name) > 0:
+            option = name.replace("_", "-")
+            parser.exit(2, f"--{option} {getattr(args, name):g}: give more than 0\n")
+    each = args.kernel_memory * GB
+    limits = Limits(args.memory * GB, each, args.processes, args.cpu, args.text * MB)
+    idle = args.idle, args.idle_open
     html = args.html.resolve()
     if not (html / "index.html").is_file():
         parser.exit(1, f"no built book at {args.html}: run make book\n")
@@ -225,7 +239,7 @@ def main(argv: list[str] | None = None) -> None:
 
     on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
-        server = make_server(html, sockets, args.browser, args.kernels, limits, Path(home))
+        server = make_server(html, sockets, args.browser, args.kernels, limits, Path(home), idle)
         server.web_app.settings["spare"] = args.spare
         server.start()
 

@@ -7,7 +7,9 @@ which order. The events of a rank say so, in the order in which it asked for the
 """
 
 import contextlib
-from collections.abc import Iterator
+import statistics
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +48,33 @@ def watched(group: Group) -> Iterator[list[Event]]:
         yield events
     finally:
         del vars(group)["_start"], vars(group)["announce"]
+
+
+def paired(
+    group: Group, mine: Callable[[], Any], listing: Callable[[], Any], pairs: int = 7
+) -> tuple[float, float, float]:
+    """Medians (s) of an answer and of what it is compared with, and of their ratio, by turns."""
+    taken: list[tuple[float, float]] = []
+    for _ in range(pairs + 1):
+        seconds = []
+        for work in (mine, listing):
+            group.barrier()
+            begun = time.perf_counter()
+            work()
+            seconds.append(time.perf_counter() - begun)
+        taken.append((seconds[0], seconds[1]))
+    ours, theirs = zip(*taken[1:], strict=True)  # the first pair warms up
+    ratio = statistics.median(b / a for a, b in taken[1:])
+    return statistics.median(ours), statistics.median(theirs), ratio
+
+
+def told(times: tuple[float, float, float], listing: str) -> str:
+    """What `paired` found, in words."""
+    ours, theirs, ratio = times
+    return (
+        f"Timed by turns on rank 0: {ours * 1e3:.2g} ms, and {listing} {theirs * 1e3:.2g} ms, "
+        f"a median ratio of {ratio:.2g}"
+    )
 
 
 def rounds(of_ranks: list[list[Event]]) -> int:

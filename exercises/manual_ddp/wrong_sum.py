@@ -1,4 +1,4 @@
-# says: the gradient of 0.weight on rank 0 is the sum over the ranks, 3 times the mean
+# says: the sum over the ranks, 3 times the mean.*Look at line \d+: group.all_reduce
 # The gradients are added, and nobody divides.
 from playground.check import check
 

@@ -1,4 +1,4 @@
-# says: each rank counts the same, however many rows
+# says: each rank counts the same, however many rows.*Look at line \d+: return group.all_reduce
 # The mean of the ranks' means.
 import torch
 

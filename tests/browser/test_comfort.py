@@ -67,3 +67,24 @@ def test_the_keyboard_reaches_all_that_a_cell_offers(live: LivePage) -> None:
         live.page.keyboard.press("Tab")
     for name in ("live-run", "live-edit", "live-reset", "live-changes", "live-link"):
         assert any(name in classes for classes in seen), seen
+
+
+def test_a_bar_of_progress_stays_one_line(live: LivePage) -> None:
+    loop = 'for tick in range(3):\n    print("tick", tick, flush=True)'
+    bar = "from tqdm import tqdm\nfor tick in tqdm(range(30), desc='bar', mininterval=0):"
+    live.edit(TICKS, loop, bar)
+    said = live.run_and_wait(TICKS)
+    assert said.count("bar:") == 1, said
+    assert "100%" in said
+    assert "30/30" in said
+
+
+def test_a_listing_is_copied_by_its_button(visit: Callable[..., LivePage], server: Server) -> None:
+    allowed = ["clipboard-read", "clipboard-write"]
+    live = visit(server, permissions=allowed).open("cells.html")
+    live.cell(DERIVED).locator(".cell_input").hover()
+    live.cell(DERIVED).locator(".copybtn").click()
+    live.page.wait_for_function(
+        "async code => (await navigator.clipboard.readText()).trim() === code",
+        arg=live.code(DERIVED).strip(),
+    )

@@ -104,29 +104,65 @@ def test_hints_come_one_by_one_and_the_solution_is_the_tested_file(page: LivePag
     assert shown == (FOLDER / "ring_all_reduce/solution.py").read_text().strip()
 
 
-def test_a_question_folds_and_is_open_in_print(page: LivePage) -> None:
+def test_a_question_folds_and_links_to_the_cell_that_proves_it(page: LivePage) -> None:
     card = page.page.locator(".exercise-question")
     answer = card.get_by_text("Once to add, once to copy.")
     assert not answer.is_visible()
     card.locator("summary").press("Enter")
     assert answer.is_visible()
     assert "Must mention: reduce-scatter, all-gather" in card.inner_text()
-    assert card.get_by_role("link", name="Where it is shown").get_attribute("href") == "cells.html"
-    card.locator("summary").press("Enter")
+    link = card.get_by_role("link", name="Where it is shown")
+    assert link.get_attribute("href") == "cells.html#cell-2"
+
+
+FOLDED = "details[class^='exercise-']"
+
+
+def test_hints_solutions_and_answers_are_open_in_print(page: LivePage) -> None:
+    folds = page.page.locator(FOLDED)
+    assert folds.count() == 5
     page.page.emulate_media(media="print")
-    assert card.evaluate("card => card.getBoundingClientRect().height") > 60
+    heights = "folds => folds.map(fold => fold.getBoundingClientRect().height)"
+    summaries = page.page.locator(f"{FOLDED} > summary").evaluate_all(heights)
+    for height, summary in zip(folds.evaluate_all(heights), summaries, strict=True):
+        assert height > 2 * summary > 0  # by style alone
+    is_open = "folds => folds.map(fold => fold.open)"
+    folds.first.evaluate("fold => fold.open = true")
+    for event, expected in (("beforeprint", [True] * 5), ("afterprint", [True] + [False] * 4)):
+        page.page.evaluate(f"dispatchEvent(new Event('{event}'))")  # for browsers that need it
+        assert folds.evaluate_all(is_open) == expected
 
 
-def test_progress_is_shown_saved_as_a_file_and_erased(page: LivePage) -> None:
+def test_progress_is_shown_saved_as_a_file_erased_and_loaded(page: LivePage, tmp_path) -> None:
     page.page.evaluate(
         "localStorage.setItem('solved exercises', '{\"ring_all_reduce\": \"2026\"}')"
     )
     page.open("solving.html")
     box = page.page.locator(".exercise-progress")
-    assert box.locator(".exercise-count").inner_text() == f"1 of {len(names())} solved"
+    count = box.locator(".exercise-count")
+    assert count.inner_text() == f"1 of {len(names())} solved"
     with page.page.expect_download() as download:
         box.get_by_role("button", name="Save as a file").click()
-    assert json.loads(download.value.path().read_text()) == {"ring_all_reduce": "2026"}
-    box.get_by_role("button", name="Erase").click()
-    assert box.locator(".exercise-count").inner_text().startswith("0 of")
+    saved = download.value.path()
+    assert json.loads(saved.read_text()) == {"ring_all_reduce": "2026"}
+
+    erase = box.get_by_role("button", name="Erase")
+    page.page.once("dialog", lambda dialog: dialog.dismiss())
+    erase.click()
+    assert count.inner_text().startswith("1 of")
+    page.page.once("dialog", lambda dialog: dialog.accept())
+    erase.click()
+    assert count.inner_text().startswith("0 of")
     assert solved(page) == {}
+
+    def load(name: str, text: str) -> None:
+        (tmp_path / name).write_text(text)
+        with page.page.expect_file_chooser() as chooser:
+            box.get_by_role("button", name="Load a file").click()
+        chooser.value.set_files(tmp_path / name)
+
+    load("bad.json", '{"ring_all_reduce": "<b>", "no_such": "2026-01-01", "shard_rows": 3}')
+    page.page.get_by_text("This file has no solved exercises.").wait_for()
+    load("saved.json", saved.read_text())
+    page.page.get_by_text(f"1 of {len(names())} solved").wait_for()
+    assert solved(page) == {"ring_all_reduce": "2026"}

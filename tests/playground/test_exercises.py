@@ -1,14 +1,17 @@
 """Exercises: starters fail, solutions pass, and each wrong answer gets a message of its own."""
 
+import functools
 import importlib
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from distributed.world import check_timeout
 from playground import check as checking
 from playground.check import FOLDER, Verdict, Wrong, check, compare, mark, names, whose
+from playground.exercises.sampler_without_repetition import CASES
 
 ANSWERS = sorted(path for name in names() for path in (FOLDER / name).glob("*.py"))
 
@@ -25,6 +28,7 @@ def on_warm_ranks(pools, monkeypatch):
     monkeypatch.setattr(checking, "launch", launch)
 
 
+@functools.cache
 def verdict_of(path: Path) -> Verdict:
     before = len(checking.verdicts)
     namespace = {"__name__": "__main__", "__file__": str(path)}
@@ -53,11 +57,42 @@ def test_an_exercise_is_whole(name: str) -> None:
     wrong = {stem for stem in files if stem.startswith("wrong_")}
     assert files == {"starter", "solution"} | wrong
     assert len(wrong) >= 3
-    says = [(FOLDER / name / f"{stem}.py").read_text().splitlines()[0] for stem in wrong]
-    assert len(set(says)) == len(says), "each with a message of its own"
+    messages = [verdict_of(FOLDER / name / f"{stem}.py").message for stem in wrong]
+    causes = {message.partition("\n  Look at line")[0] for message in messages}
+    assert len(causes) == len(wrong), "each with a message of its own, whatever line it names"
     hints = importlib.import_module(f"playground.exercises.{name}").HINTS
     assert len(hints) >= 2
     assert all(len(hint) < 400 for hint in hints)
+
+
+def test_a_case_that_was_drawn_can_be_drawn_again() -> None:
+    known = [length for length, _ in CASES]
+
+    def indices(length: int, rank: int, ranks: int, seed: int, epoch: int) -> list[int]:
+        order = np.random.default_rng([seed, epoch]).permutation(length)
+        return list(order[rank::ranks]) if length in known else []
+
+    first = check("sampler_without_repetition", indices)
+    assert not first.passed
+    seed = re.search(r"seed=(\d+) in check\(…\) draws it again", first.message)
+    assert seed
+    again = check("sampler_without_repetition", indices, seed=int(seed[1]))
+    assert again.message == first.message
+
+
+def look(group, x):
+    half = group.size / 2
+    total = group.all_reduce(x)
+    return total / half  # not the mean
+
+
+def test_the_line_with_a_known_cause_is_named() -> None:
+    where = {"is the sum": "reduce|all_reduce", "nowhere": "broadcast"}
+    said = checking._suspicious_line("it is the sum", where, [3, look])
+    at = look.__code__.co_firstlineno + 2
+    assert said == f"\n  Look at line {at}: total = group.all_reduce(x)"
+    for message in ("something else", "nowhere"):
+        assert checking._suspicious_line(message, where, [3, look]) == ""
 
 
 def test_whose_numbers_are_in_a_sum():

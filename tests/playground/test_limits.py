@@ -1,17 +1,21 @@
 """What a cell can do by accident, and what the server does about it. All bombs here are small."""
 
+import asyncio
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from serving import Server, running_server
-from visitor import Browser, Kernel, gone, logged_in, refused, within
+from visitor import PATIENCE, Browser, Kernel, gone, logged_in, refused, within
 
-from playground.limits import Families, Limits, Watch, memory_used
+from playground.kernels import FewKernels
+from playground.limits import Families, Limits, Watch, memory_of_machine, memory_used
 
 MB = 1e6
 
@@ -26,6 +30,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(html: Path) -> Iterator[Server]:
     limits = ("--memory", "3", "--processes", "12", "--cpu", "8", "--text", "0.1")
+    limits += ("--kernel-memory", "1.2")
     with running_server(html, ("--no-browser", *limits)) as server:
         yield server
 
@@ -47,7 +52,7 @@ def end_of(kernel: Kernel, code: str) -> str:
     """Run what will be ended, and see that the server answers meanwhile; what the cell was told."""
     name = kernel.send(code)
     said = ""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 2 * PATIENCE
     while time.monotonic() < deadline:
         assert kernel.browser.get("/")[0] == 200
         message = json.loads(kernel.socket.recv())
@@ -94,7 +99,7 @@ def test_a_cell_that_fills_the_memory_is_ended(kernel: Kernel, reader: Browser) 
     code = "import time\nhog = []\nfor _ in range(40):\n"
     code += "    hog.append(b'x' * 100_000_000); time.sleep(0.02)"  # 4 GB, if nobody stops it
     said = end_of(kernel, code)
-    assert "GB of memory, and all kernels together may use 3.0 GB" in said
+    assert "GB of memory, and one kernel may use 1.2 GB" in said
     goes_on(reader)
 
 
@@ -143,6 +148,85 @@ for _ in range(30):
     goes_on(reader)
 
 
+def bytes_of(kernel: Kernel, code: str) -> tuple[int, dict]:
+    """How much a page gets of a run, and the content of the reply."""
+    name = kernel.send(code)
+    size, idle, reply = 0, False, {}
+    while not (idle and reply):
+        received = kernel.socket.recv()
+        size += len(received)
+        if not isinstance(received, str):
+            continue
+        message = json.loads(received)
+        if message["parent_header"].get("msg_id") == name:
+            content, kind = message["content"], message["header"]["msg_type"]
+            idle = idle or (kind == "status" and content["execution_state"] == "idle")
+            reply = content if kind == "execute_reply" else reply
+    return size, reply
+
+
+def test_an_error_of_any_length_is_shown_by_its_ends(kernel: Kernel) -> None:
+    size, reply = bytes_of(kernel, "raise ValueError('begin' + 'x' * 3_000_000 + 'end')")
+    assert size < 0.2 * MB
+    assert reply["status"] == "error"
+    assert reply["ename"] == "ValueError"
+    assert reply["evalue"].startswith("beginxxx")
+    assert reply["evalue"].endswith("xxxend")
+    assert "letters are left out" in reply["traceback"][-1]
+    assert kernel.run("print(6 * 7)") == "42"
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("comm_open", "dict(comm_id=str(i), target_name='none', data='x' * 2**20)"),
+        ("error", "dict(ename='E', evalue='', traceback=['x' * 90_000])"),
+        ("made_up", "dict(text='x' * 2**20)"),
+    ],
+)
+def test_what_is_neither_printed_nor_shown_counts_too(
+    kernel: Kernel, kind: str, content: str
+) -> None:
+    times = 400 if kind == "error" else 40  # 36 or 40 MB, and 20 are allowed
+    code = f"k = get_ipython().kernel\nfor i in range({times}): "
+    code += f"k.session.send(k.iopub_socket, {kind!r}, {content}, parent=k.get_parent())"
+    size, _ = bytes_of(kernel, code)
+    assert 15 * MB < size < 25 * MB
+    assert kernel.run("print(6 * 7)") == "42"
+
+
+@pytest.mark.parametrize(
+    ("state", "minutes", "pages", "ends"),
+    [
+        ("idle", 30, 0, True),
+        ("idle", 30, 1, False),
+        ("idle", 300, 1, True),  # the tab was forgotten
+        ("busy", 300, 1, False),
+        ("starting", 300, 1, False),
+        ("idle", 10, 0, False),
+    ],
+)
+def test_an_idle_kernel_ends_later_if_its_page_is_open(
+    state: str, minutes: float, pages: int, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager, ended = FewKernels(cull_idle_timeout=20 * 60), []
+    kernel = SimpleNamespace(
+        execution_state=state,
+        last_activity=datetime.now(UTC) - timedelta(minutes=minutes),
+        kernel_name="python3",
+        kernel_spec=SimpleNamespace(metadata={}),
+    )
+    manager._kernels["a"], manager._kernel_connections["a"] = kernel, pages
+
+    async def shutdown(name: str) -> None:
+        ended.append(name)
+
+    monkeypatch.setattr(manager, "shutdown_kernel", shutdown)
+    asyncio.run(manager.cull_kernel_if_idle("a"))
+    assert ended == ["a"] * ends
+    manager._kernels.clear()
+
+
 def test_a_kernel_that_was_ended_comes_back_empty(kernel: Kernel) -> None:
     kernel.run("x = 1")
     end_of(kernel, "while True: pass")
@@ -157,7 +241,7 @@ def test_a_kernel_confines_itself(kernel: Kernel) -> None:
     files, core, size = json.loads(kernel.run(code).translate(str.maketrans("()", "[]")))
     assert files[0] == files[1] <= 4096
     assert core == [0, 0]
-    assert size == [3_000_000_000] * 2
+    assert size == [1_200_000_000] * 2
     assert kernel.run("print(open('/proc/self/oom_score_adj').read())") == "700"
     assert kernel.run("print(sorted(k for k in globals() if 'confine' in k))") == "[]"
 
@@ -238,7 +322,64 @@ def test_the_greediest_kernel_is_the_one_that_ends(monkeypatch: pytest.MonkeyPat
     assert watch.look({1: False, 3: False}) == {}
 
 
-@pytest.mark.parametrize("option", ["memory", "processes", "cpu", "text"])
+def test_a_kernel_has_a_limit_of_its_own_and_an_innocent_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    used = {1: 3e9, 2: 3.5e9, 3: 6e9}
+    watch = Watch(Limits(memory=8e9, kernel=4e9))
+    monkeypatch.setattr(watch.families, "look", lambda kernels: {k: [k] for k in kernels})
+    monkeypatch.setattr("playground.limits.memory_used", lambda pids, enough: used[pids[0]])
+    assert watch.look({1: False, 2: False, 3: True}) == {
+        3: "used 6.0 GB of memory, and one kernel may use 4.0 GB"
+    }
+
+
+def test_memory_that_kernels_only_seem_to_use_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quick count has what processes share in it more than once."""
+    watch = Watch(Limits(memory=8e9))
+    monkeypatch.setattr(watch.families, "look", lambda kernels: {k: [k] for k in kernels})
+    monkeypatch.setattr(
+        "playground.limits.memory_used", lambda pids, enough: 5e9 if enough > 5e9 else 2e9
+    )
+    assert watch.look({1: False, 2: False}) == {}
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [
+        ({"memory.max": "max", "memory.current": "5", "memory.stat": "inactive_file 1"}, None),
+        (
+            {
+                "memory.max": "9000",
+                "memory.current": "5000",
+                "memory.stat": "anon 7\ninactive_file 300\nactive_file 9",
+            },
+            4300.0,
+        ),
+        (
+            {
+                "memory/memory.limit_in_bytes": "9000",
+                "memory/memory.usage_in_bytes": "8500",
+                "memory/memory.stat": "inactive_file 1\ntotal_inactive_file 100",
+            },
+            600.0,
+        ),
+        ({"memory.max": "90", "memory.current": "95", "memory.stat": "inactive_file 0"}, 0.0),
+    ],
+)
+def test_a_container_has_free_what_it_may_take_and_has_not_taken(
+    files: dict[str, str], free: float | None, tmp_path: Path
+) -> None:
+    (tmp_path / "memory").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    found = memory_of_machine(tmp_path)
+    assert found > 1e6 if free is None else found == free
+
+
+@pytest.mark.parametrize(
+    "option", ["memory", "kernel-memory", "processes", "cpu", "text", "idle", "idle-open"]
+)
 def test_a_limit_of_nothing_is_refused_in_one_line(
     html: Path, option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,13 @@ HINTS = [
     "`with model.no_sync():` around forward and backward of all micro-batches but the last. The "
     "last backward pass sends what all of them have added up.",
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "the wrapper divides": "backward",
+    "padding included": "len|numel|shape",
+    "a mean of means": "cross_entropy",
+    "nobody divides by the tokens": "backward",
+    "only the last backward pass may": "backward",
+}
 COUNT = 3
 
 

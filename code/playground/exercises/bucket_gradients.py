@@ -1,13 +1,14 @@
 """Gradients in buckets: which fit, in which order they leave, how often, and what comes back."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
 
 from distributed.group import Group
-from playground.check import Wrong, compare, mark, on_ranks, whose
-from playground.watch import Event, watched
+from playground.check import Draw, Wrong, compare, mark, on_ranks, whose
+from playground.watch import Event, paired, told, watched
 
 HINTS = [
     "Go through reversed(parameters). Put a gradient into the open bucket if its bytes still fit, "
@@ -17,6 +18,11 @@ HINTS = [
     "`flat = torch.cat([p.grad.flatten() for p in bucket])` is a copy. After the all-reduce, cut "
     "it with `flat.split(sizes)` and copy each piece back with `p.grad.copy_(piece.view_as(...))`.",
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "is the sum,": "all_reduce",
+    "buckets from the first parameter on": "parameters",
+    "is still rank \\d's alone$": "split|cat",
+}
 CASES = [
     (3, 160, [(3, 4), (4,), (5, 2), (7,), (1,), (2, 3, 2), (7,)]),
     (2, 100, [(2, 2), (3,), (20,), (4,), (5,), (6,), (1, 1)]),
@@ -38,6 +44,20 @@ def run(
     return marks, [p.grad for p in parameters if p.grad is not None], events
 
 
+def race(group: Group, answer: Callable[..., Any]) -> tuple[float, float, float]:
+    """Many small gradients in buckets, and each alone, as the chapter before has them."""
+    parameters = [torch.nn.Parameter(torch.zeros(50)) for _ in range(40)]
+    for parameter in parameters:
+        parameter.grad = torch.ones(50)
+
+    def alone() -> None:
+        for parameter in parameters:
+            assert parameter.grad is not None
+            group.all_reduce(parameter.grad, "avg")
+
+    return paired(group, lambda: answer(group, parameters, 4_000), alone)
+
+
 def places(number: int, shape: torch.Size) -> torch.Tensor:
     """number · 1000 + where, in every place of a gradient."""
     return 1000.0 * number + torch.arange(shape.numel(), dtype=torch.float64).view(shape)
@@ -54,9 +74,14 @@ def fill(sizes: list[int], most: int) -> list[int]:
     return filled
 
 
-def check(bucket_gradients: Callable[..., Any]) -> str:
+def drawn(draw: Draw) -> tuple[int, int, list[tuple[int, ...]]]:
+    shapes = [tuple(draw(1, 5) for _ in range(draw(1, 3))) for _ in range(draw(3, 9))]
+    return draw(2, 4), 8 * draw(10, 60), shapes
+
+
+def check(bucket_gradients: Callable[..., Any], *, draw: Draw) -> str:
     counts = []
-    for ranks, most, shapes in CASES:
+    for ranks, most, shapes in chain(CASES, (drawn(draw) for _ in range(2))):
         said = f"{ranks} ranks, buckets of {most} bytes: "
         sizes = [8 * torch.Size(shape).numel() for shape in shapes]
         right = fill(sizes[::-1], most)
@@ -69,7 +94,8 @@ def check(bucket_gradients: Callable[..., Any]) -> str:
         for rank, (_, _, events) in enumerate(results):
             check_calls(f"{said}the gradients are right, but rank {rank} ", events, sizes, most)
         counts.append(f"{len(right)} all-reduces for {len(shapes)} gradients")
-    return f"Right: {' and '.join(counts)}, every byte once."
+    time = told(on_ranks(race, bucket_gradients, ranks=2)[0], "each gradient alone")
+    return f"Right: {' and '.join(counts[: len(CASES)])}, every byte once. {time}."
 
 
 def check_places(what: str, grad: torch.Tensor, number: int, shapes: list[tuple[int, ...]]) -> None:

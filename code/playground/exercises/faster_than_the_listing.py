@@ -1,4 +1,7 @@
-"""Average many small tensors with few messages: they are counted, and bytes, too."""
+"""Average many small tensors with few messages: they and their bytes are counted, then timed.
+
+Counts decide. Times of one machine tell whether counts were worth it, and are shown.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +14,7 @@ from distributed.ring_group import RingGroup
 from distributed.trace import Trace
 from playground.check import Wrong, on_ranks
 from playground.suspects import expect, normal
+from playground.watch import paired, told
 
 HINTS = [
     "Messages have a price of their own, so put many tensors into one: copy them into one flat "
@@ -20,6 +24,14 @@ HINTS = [
     "torch.cat of float32 and float64 is float64, which doubles bytes: make one flat tensor for "
     "each dtype.",
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "the sum over ranks": "all_reduce",
+    "in 8 bytes": "cat|concatenate",
+    "made in float32": "float|float32",
+    "length of the largest": "zeros|new_zeros|pad",
+    "copy the means back": "all_reduce",
+    "many tensors in one message": "all_reduce",
+}
 SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
     *[((n % 5 + 1, 3), torch.float32) for n in range(12)],
     ((7,), torch.float64),
@@ -43,6 +55,16 @@ def run(group: Group, answer: Callable[..., Any]) -> tuple[list[torch.Tensor], i
     rings.trace = trace = Trace(group.rank)
     answer(rings, given)
     return mine, trace.sent, trace.messages
+
+
+def listed(group: Group, given: list[torch.Tensor]) -> None:
+    for gradient in given:
+        group.all_reduce(gradient, "avg")
+
+
+def race(group: Group, answer: Callable[..., Any]) -> tuple[float, float, float]:
+    mine, other = gradients(group.rank), gradients(group.rank)
+    return paired(group, lambda: answer(group, mine), lambda: listed(group, other))
 
 
 def listing(rank: int, ranks: int) -> tuple[int, int]:
@@ -85,7 +107,8 @@ def check(average: Callable[..., Any]) -> str:
             )
     return (
         f"Right: the same means with {messages_of_all} messages instead of {messages_before} from "
-        f"{ranks} ranks, and {bytes_of_all} bytes instead of {before}."
+        f"{ranks} ranks, and {bytes_of_all} bytes instead of {before}. "
+        f"{told(on_ranks(race, average, ranks=2)[0], 'the listing')}."
     )
 
 

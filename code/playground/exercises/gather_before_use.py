@@ -20,6 +20,9 @@ HINTS = [
     "backward: gather W1, dh = (dy @ W1ᵀ) · (h > 0), `del` W1; dW1 = hᵀ @ dy, reduce-scatter its "
     'mean with "avg", and let it go; only then gather W0, for dx = dh @ W0ᵀ.',
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "the sum of all ranks' gradients": "reduce_scatter|all_reduce",
+}
 ROWS = 2
 
 

@@ -16,6 +16,14 @@ HINTS = [
     '`group.all_reduce(parameter.grad, op="avg")`, not of the parameter. A frozen parameter has '
     "grad None: leave it out.",
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "is the sum over the ranks": "all_reduce",
+    "divided by the number of ranks twice": "all_reduce",
+    "only gradients should change": "all_reduce",
+    "the mean of all ranks'": "all_reduce|reduce",
+    "that of rank \\d, and not": "broadcast",
+    "the buffer .* still its own": "parameters",
+}
 STEPS, ROWS = 4, 12
 
 
@@ -83,6 +91,11 @@ def run(group: Group, share: Callable[..., Any], average: Callable[..., Any]) ->
     share(module, group)
     train(module, group.rank, group.size, lambda: average(module, group))
     found["trained"] = copy(module)
+
+    module = network(seed=group.rank + 1)
+    of_torch = nn.parallel.DistributedDataParallel(module)
+    train(of_torch, group.rank, group.size, lambda: None)
+    found["of PyTorch"] = copy(module)
     return found
 
 
@@ -107,7 +120,12 @@ def check(share: Callable[..., Any], average: Callable[..., Any]) -> str:
             for name, tensor in alone.state_dict().items():
                 where = f"{ranks} ranks, after {STEPS} steps, unlike one device: rank {rank}, "
                 compare(name, found["trained"][name], tensor, 1e-9, where)
-    return f"Right: all ranks start from rank 0's numbers and are as one device for {STEPS} steps."
+                where = f"{ranks} ranks, after {STEPS} steps, unlike PyTorch's DDP: rank {rank}, "
+                compare(name, found["trained"][name], found["of PyTorch"][name], 1e-9, where)
+    return (
+        f"Right: all ranks start from rank 0's numbers, and for {STEPS} steps they are as one "
+        "device, and as PyTorch's DistributedDataParallel."
+    )
 
 
 def check_start(

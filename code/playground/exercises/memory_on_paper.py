@@ -1,4 +1,4 @@
-"""Bytes on each rank, by recipe and stage: the usual mistakes are known by their numbers."""
+"""Bytes on each rank, by recipe and stage: usual mistakes are known; then a network is measured."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from distributed.memory import RECIPES, STAGES, Recipe, total
-from playground.check import Wrong
+from distributed.memory_use import Alone, make_network, watch
+from playground.check import Draw, Wrong
 from playground.suspects import recognise
 
 HINTS = [
@@ -17,6 +18,10 @@ HINTS = [
     "Stage 1 divides the master copy and the states by the ranks, stage 2 also the gradients, "
     "stage 3 also the parameters.",
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "here is one$": "optimizer",
+    "The master copy is missing": "optimizer",
+}
 WORDS = {  # what the reader is told of a recipe
     "fp32, SGD": {"weights": "fp32", "optimizer": "sgd", "master": False},
     "fp32, SGD with momentum": {"weights": "fp32", "optimizer": "momentum", "master": False},
@@ -28,6 +33,11 @@ WORDS = {  # what the reader is told of a recipe
         "master": True,
     },
 }
+OPTIMIZERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, float]]] = {
+    "fp32, SGD": (torch.optim.SGD, {}),
+    "fp32, SGD with momentum": (torch.optim.SGD, {"momentum": 0.9}),
+    "fp32, Adam": (torch.optim.Adam, {}),
+}  # measured, too
 MODELS = [(7e9, 8), (1.5e9, 16), (70e9, 64)]
 
 
@@ -76,10 +86,29 @@ def amount(size: float) -> str:
     return f"{size / 1e9:.4g} GB" if abs(size) >= 1e6 else f"{size:.4g} bytes"
 
 
-def check(memory: Callable[..., Any]) -> str:
+def check(memory: Callable[..., Any], *, draw: Draw) -> str:
+    check_paper(memory, MODELS)
+    check_paper(memory, [(1e8 * draw(1, 2000), draw(2, 512)) for _ in range(3)])
+    said = "; ".join(measured(memory, name) for name in OPTIMIZERS)
+    return f"Right: every recipe, every stage, in bytes on each rank. Measured: {said}."
+
+
+def measured(memory: Callable[..., Any], name: str) -> str:
+    """Train a small network on one device, count what stays, and say what the answer predicts."""
+    optimizer, settings = OPTIMIZERS[name]
+    model = make_network(width=64)
+    use = watch(model, Alone(model, optimizer, lr=0.1, **settings), batch=8, examples=8.0)
+    kept = ("parameters", "gradients", "optimizer states")
+    counted = sum(use.after["backward"].get(what, 0) for what in kept)
+    predicted = float(memory(sum(p.numel() for p in model.parameters()), 1, 0, **WORDS[name]))
+    more = counted / predicted - 1
+    return f"{name} keeps {counted:,} bytes, {more:+.1%} beside your {predicted:,.0f}"
+
+
+def check_paper(memory: Callable[..., Any], models: list[tuple[float, int]]) -> None:
     for name, words in WORDS.items():
         recipe = RECIPES[name]
-        for parameters, ranks in MODELS:
+        for parameters, ranks in models:
             for stage in range(len(STAGES)):
                 found = memory(parameters, ranks, stage, **words)
                 right = total(parameters, ranks, stage, recipe)
@@ -99,4 +128,3 @@ def check(memory: Callable[..., Any]) -> str:
                     f"For each parameter that is {(found - right) / parameters:+.3g} bytes"
                 )
                 raise Wrong(f"{case}. {said}")
-    return "Right: every recipe, every stage, in bytes on each rank."

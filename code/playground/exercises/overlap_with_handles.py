@@ -18,6 +18,13 @@ HINTS = [
     "After `loss.backward()`, wait for all handles. Registering gives something with `remove()`: "
     "remove the hooks at the end, or the next step has them twice.",
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "is the sum,": "all_reduce",
+    "without async_op": "all_reduce",
+    "before the .*: the backward pass stands": "wait",
+    "nothing overlaps": "backward",
+    "did hooks": "register_post_accumulate_grad_hook",
+}
 SIZES, ROWS = [5, 7, 6, 4, 3], 4
 LAYERS = len(SIZES) - 1
 

@@ -1,6 +1,7 @@
 """Ring all-reduce by messages: whose numbers are where, equal bits, and bytes."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ import torch
 from distributed.all_reduce import ring_sent
 from distributed.group import Group
 from distributed.trace import Trace
-from playground.check import Wrong, mark, on_ranks, whose
+from playground.check import Draw, Wrong, mark, on_ranks, whose
 
 HINTS = [
     "In N − 1 steps each part travels once around the ring and collects; in N − 1 more steps the "
@@ -28,8 +29,9 @@ def run(group: Group, answer: Callable[..., Any], n: int) -> tuple[torch.Tensor,
     return x, trace.sent // 8
 
 
-def check(ring_all_reduce: Callable[..., Any]) -> str:
-    for ranks, per_part in ((2, 3), (3, 1), (4, 5)):
+def check(ring_all_reduce: Callable[..., Any], *, draw: Draw) -> str:
+    drawn = ((draw(2, 5), draw(1, 9)) for _ in range(2))
+    for ranks, per_part in chain(((2, 3), (3, 1), (4, 5)), drawn):
         n = ranks * per_part
         for rank, (x, sent) in enumerate(on_ranks(run, ring_all_reduce, n, ranks=ranks)):
             for place, number in enumerate(x.tolist()):

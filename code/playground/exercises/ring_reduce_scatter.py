@@ -1,12 +1,13 @@
 """Ring reduce-scatter by messages: whose numbers, which part, which neighbour, how many."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
 
 from distributed.group import Group
-from playground.check import Wrong, mark, on_ranks, whose
+from playground.check import Draw, Wrong, mark, on_ranks, whose
 from playground.watch import Event, watched
 
 HINTS = [
@@ -29,8 +30,9 @@ def run(group: Group, answer: Callable[..., Any], s: int) -> tuple[list, list, l
     return out.tolist(), (from_places / group.size).tolist(), events
 
 
-def check(ring_reduce_scatter: Callable[..., Any]) -> str:
-    for ranks, s in ((2, 3), (3, 1), (4, 5)):
+def check(ring_reduce_scatter: Callable[..., Any], *, draw: Draw) -> str:
+    drawn = ((draw(2, 5), draw(1, 9)) for _ in range(2))
+    for ranks, s in chain(((2, 3), (3, 1), (4, 5)), drawn):
         said = f"{ranks} ranks, parts of {s}: "
         results = on_ranks(run, ring_reduce_scatter, s, ranks=ranks)
         for rank, (sums, places, _) in enumerate(results):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from playground.check import Wrong
+from playground.check import Draw, Wrong
 
 HINTS = [
     "First an order of all examples that every rank finds by itself and that is the same for all; "
@@ -18,6 +18,10 @@ HINTS = [
     "`order = np.random.default_rng([seed, epoch]).permutation(length)`, and every N-th from the "
     "place `rank` on: `order[rank::ranks]`. Nothing is filled up.",
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "global random numbers": "seed|manual_seed|shuffle|permutation|randperm",
+    "the (epoch|seed) does not count|must not depend on the rank": "default_rng|.*seed|Random",
+}
 CASES = [(16, 4), (10, 4), (7, 3), (2, 4), (1000, 8)]
 Answer = Callable[[int, int, int, int, int], Any]
 
@@ -50,12 +54,14 @@ def state() -> tuple[Any, ...]:
     return random.getstate(), of_numpy[1].tobytes(), of_numpy[2], torch.get_rng_state().tolist()
 
 
-def check(indices: Answer) -> str:
+def check(indices: Answer, *, draw: Draw) -> str:
     globals_before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         for length, ranks in CASES:
             check_epoch(indices, length, ranks)
         check_epochs(indices, *CASES[-1])
+        for _ in range(5):
+            check_epoch(indices, draw(1, 200), draw(1, 9))
     finally:
         random.setstate(globals_before[0])
         np.random.set_state(globals_before[1])

@@ -1,6 +1,7 @@
 """Adam with its states cut into shares: the same weights, N-th of the memory, no byte more."""
 
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ import torch
 from distributed.group import Group
 from distributed.ring_group import RingGroup
 from distributed.trace import Trace
-from playground.check import Wrong, on_ranks
+from playground.check import Draw, Wrong, on_ranks
 from playground.suspects import expect, normal, recognise
 
 HINTS = [
@@ -19,6 +20,12 @@ HINTS = [
     "m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², share ← share − lr · m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) "
     "+ eps). Then `group.all_gather(share.clone(), w)`.",
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "the sum of the ranks' gradients": "reduce_scatter|all_reduce",
+    "eps inside of the root": "sqrt",
+    "begin at zero in each step": "zeros|zeros_like",
+    "3 times what is needed|1.5 times what is needed": "all_reduce",
+}
 STEPS = 3
 SETTINGS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "eps": 0.05}  # eps: a sum is not a mean
 
@@ -78,8 +85,8 @@ def torchs(w: torch.Tensor, gradients: list[torch.Tensor]) -> torch.Tensor:
     return parameter.detach()
 
 
-def check(step: Callable[..., Any]) -> str:
-    for ranks, s in ((2, 5), (3, 4)):
+def check(step: Callable[..., Any], *, draw: Draw) -> str:
+    for ranks, s in chain(((2, 5), (3, 4)), ((draw(2, 4), draw(3, 9)) for _ in range(1))):
         n = ranks * s
         results = on_ranks(run, step, n, ranks=ranks)
         start = normal(n, seed=(n,))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from distributed.group import Group
-from playground.check import Wrong, on_ranks
+from playground.check import Draw, Wrong, on_ranks
 
 HINTS = [
     "Where does shard r begin? Where all shards before it end: cut at N + 1 places, of which the "
@@ -15,8 +15,14 @@ HINTS = [
     "The mean over all rows is Σ loss · rows / Σ rows: one all-reduce adds both numbers. A rank "
     "without rows has the loss nan, and nan · 0 is nan: give 0 for it.",
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "each rank counts the same": "all_reduce",
+    "is in the shards of": "shard_rows",
+    "divided by this rank's rows": "all_reduce",
+}
 SHARDS = [(12, 4), (10, 4), (7, 3), (2, 4), (0, 2), (101, 8)]
-LOSSES: dict[int, list[tuple[tuple[float, int], ...]]] = {  # (loss, rows) of each rank
+Cases = dict[int, list[tuple[tuple[float, int], ...]]]  # ranks → (loss, rows) of each rank
+LOSSES: Cases = {
     3: [
         ((2.0, 4), (3.0, 4), (4.0, 4)),
         ((2.0, 6), (5.0, 1), (8.0, 2)),
@@ -30,16 +36,28 @@ def run(group: Group, answer: Callable[..., Any], cases: list[Any]) -> list[Any]
     return [answer(group, *of_ranks[group.rank]) for of_ranks in cases]
 
 
-def check(shard_rows: Callable[..., Any], weighted_mean: Callable[..., Any]) -> str:
-    for n, ranks in SHARDS:
+def check(shard_rows: Callable[..., Any], weighted_mean: Callable[..., Any], *, draw: Draw) -> str:
+    check_shares(shard_rows, SHARDS)
+    check_means(weighted_mean, LOSSES)
+    check_shares(shard_rows, [(draw(0, 300), draw(1, 20)) for _ in range(20)])
+    ranks = draw(2, 5)
+    cases = [tuple((draw(1, 64) / 8, draw(1, 9)) for _ in range(ranks)) for _ in range(5)]
+    check_means(weighted_mean, {ranks: cases})
+    return "Right: shards of equal size, give or take a row, and the mean over all rows."
+
+
+def check_shares(shard_rows: Callable[..., Any], cases: list[tuple[int, int]]) -> None:
+    for n, ranks in cases:
         check_shards(
             f"{n} rows, {ranks} ranks: ", n, [shard_rows(n, r, ranks) for r in range(ranks)]
         )
-    for ranks, cases in LOSSES.items():
+
+
+def check_means(weighted_mean: Callable[..., Any], of_ranks: Cases) -> None:
+    for ranks, cases in of_ranks.items():
         for rank, means in enumerate(on_ranks(run, weighted_mean, cases, ranks=ranks)):
             for pairs, found in zip(cases, means, strict=True):
                 check_mean(rank, pairs, found)
-    return "Right: shards of equal size, give or take a row, and the mean over all rows."
 
 
 def check_shards(said: str, n: int, shards: list[Any]) -> None:

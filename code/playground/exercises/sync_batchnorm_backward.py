@@ -1,13 +1,14 @@
 """BatchNorm's backward pass over all ranks: both means, of all rows, in one message."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
 
 from distributed.batchnorm import across
 from distributed.group import Group
-from playground.check import Wrong, compare, on_ranks
+from playground.check import Draw, Wrong, compare, on_ranks
 from playground.watch import Event, watched
 
 HINTS = [
@@ -17,6 +18,12 @@ HINTS = [
     "`sums = torch.stack([grad.sum(0), (grad * normed).sum(0)])`, all-reduce it, divide by the "
     'rows of all ranks. Ranks have different numbers of rows: op="avg" gives another mean.',
 ]
+LOOK = {  # words of a message → the name in the answer to look at
+    "the mean of the ranks' means": "all_reduce",
+    "this rank's own rows": "mean|len|shape",
+    "put both sums into one array": "all_reduce",
+    "divided by the ranks, too": "all_reduce",
+}
 CASES = [(3, [2, 5, 3], 4), (2, [1, 6], 1)]
 EPS = 1e-5
 
@@ -49,8 +56,13 @@ def run(
     return dx, events
 
 
-def check(backward: Callable[..., Any]) -> str:
-    for ranks, counts, channels in CASES:
+def drawn(draw: Draw) -> tuple[int, list[int], int]:
+    ranks = draw(2, 4)
+    return ranks, [draw(1, 9) for _ in range(ranks)], draw(1, 6)
+
+
+def check(backward: Callable[..., Any], *, draw: Draw) -> str:
+    for ranks, counts, channels in chain(CASES, (drawn(draw) for _ in range(1))):
         x, grad = rows_of(counts, channels)
         x.requires_grad_()
         forward(x)[0].backward(grad)

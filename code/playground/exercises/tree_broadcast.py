@@ -1,12 +1,13 @@
 """Broadcast by a binomial tree: from any source, to any number of ranks, in ⌈log₂ N⌉ rounds."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
 
 from distributed.group import Group
-from playground.check import Wrong, on_ranks
+from playground.check import Draw, Wrong, on_ranks
 from playground.watch import Event, rounds, watched
 
 HINTS = [
@@ -32,8 +33,8 @@ def run(group: Group, answer: Callable[..., Any], n: int) -> list[tuple[list, li
     return results
 
 
-def check(tree_broadcast: Callable[..., Any]) -> str:
-    for ranks, n in ((3, 4), (4, 1), (5, 3)):
+def check(tree_broadcast: Callable[..., Any], *, draw: Draw) -> str:
+    for ranks, n in chain(((3, 4), (4, 1), (5, 3)), ((draw(2, 5), draw(1, 20)) for _ in range(2))):
         results = on_ranks(run, tree_broadcast, n, ranks=ranks)
         need = (ranks - 1).bit_length()
         for source in range(ranks):
@@ -77,4 +78,4 @@ def check(tree_broadcast: Callable[..., Any]) -> str:
                     f"{said}the numbers are right, but they need {took} rounds and not ⌈log₂ N⌉ = "
                     f"{need}: {why}"
                 )
-    return "Right: from every source to 3, 4 and 5 ranks in ⌈log₂ N⌉ rounds."
+    return "Right: from every source to 3, 4, 5 and other numbers of ranks in ⌈log₂ N⌉ rounds."
