@@ -81,12 +81,13 @@ class Board:
 
     def announce(self, call: str) -> None:
         """Note this rank's next collective; ValueError if another rank's is a different one."""
+        call = call.encode()[:120].decode(errors="ignore")  # as much as there is room for
         self.number += 1
         key, column = self.group << 31 | self.number, (self.group + self.number) % self.KEPT
         row = self.rank - self.first
         # The key comes last: whoever reads it finds the call that belongs to it.
         self.notes["key"][row, column] = 0
-        self.notes["call"][row, column] = call.encode()[:120]
+        self.notes["call"][row, column] = call.encode()
         self.notes["key"][row, column] = key
         for other in np.flatnonzero(self.notes["key"][:, column] == key):
             theirs = bytes(self.notes["call"][other, column])
@@ -111,7 +112,7 @@ class Board:
             self._compare(call, int(rank), theirs)
 
     def _compare(self, call: str, rank: int, theirs: str) -> None:
-        if theirs.encode()[:120] != call.encode()[:120]:
+        if theirs != call:
             raise ValueError(
                 f"the ranks call different collectives: rank {self.rank} calls {call}, "
                 f"rank {rank} calls {theirs}"
