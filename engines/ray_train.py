@@ -14,7 +14,6 @@ import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-from distributed.board import Board
 from distributed.checkpoint import steps
 from distributed.elastic import train_rank
 from distributed.group import Group
@@ -24,8 +23,7 @@ def worker(given: dict[str, Any]) -> None:
     """One rank: Ray has made PyTorch's process group; the rest is this book's."""
     context = ray.train.get_context()
     device = torch.device("cuda", context.get_local_rank()) if given["gpu"] else torch.device("cpu")
-    here = context.get_local_world_size()
-    group = Group(device, Board.of_hosts(context.get_local_rank(), here), here)
+    group = Group(device, local_size=context.get_local_world_size())
     work = given["stage"], given["batch"], given["until"], given["every"], 0.0, given["die_at"]
     losses = train_rank(group, given["folder"], *work)
     if group.rank == 0:
