@@ -1,4 +1,4 @@
-"""`python -m bench.sweep [--quick] [--record]`: every collective, over sizes and over ranks.
+"""`python -m bench.sweep [--quick] [--record]`: collectives by messages, over sizes and ranks.
 
 The ways to do one collective take turns, the backend's own among them. With `--record` the times
 go to `bench/recorded/sweep.json`, from where the page takes them.
@@ -7,12 +7,14 @@ go to `bench/recorded/sweep.json`, from where the page takes them.
 import argparse
 import json
 import statistics
+from functools import partial
 from typing import Any
 
 import torch
 
 from bench.pairs import ROOT, environment
-from distributed.collectives import OPS
+from distributed.all_reduce import ALGORITHMS
+from distributed.collectives import OPS, SENT
 from distributed.group import Group
 from distributed.measure import buffers, seconds, to_bytes
 from distributed.world import World, world
@@ -20,6 +22,8 @@ from distributed.world import World, world
 SIZES = ["4KB", "256KB", "4MB", "64MB"]  # with 4 ranks
 FEW_SIZES = ["4KB", "4MB"]  # with 1, 2, 3, 6 and 8
 RANKS = [1, 2, 3, 4, 6, 8]
+WAYS = {("all_reduce", name) for name in ALGORITHMS} | {*SENT}  # by messages
+WAYS |= {(op, "backend") for op in OPS}
 
 
 def measure(quick: bool = False) -> dict[str, Any]:
@@ -50,10 +54,12 @@ def in_turns(run: World, op: str, size: int, ranks: int, quick: bool) -> list[di
 def time_all(group: Group, op: str, n: int, times: int) -> dict[str, list[float]]:
     """Times of each way to do `op` on n numbers, in turns (s); the first turn warms up."""
     x, out = (t.zero_() for t in buffers(group, op, n, torch.float32))
-    taken: dict[str, list[float]] = {name: [] for name in OPS[op]}
+    works = {name: work for name, work in OPS[op].items() if (op, name) in WAYS}
+    taken: dict[str, list[float]] = {name: [] for name in works}
     for _ in range(times + 1):
-        for name, work in OPS[op].items():
-            taken[name] += seconds(group, lambda work=work: work(group, x, out), times=1, warm_up=0)
+        for name, work in works.items():
+            call = partial(work, group, x, out)
+            taken[name] += seconds(group, call, times=1, warm_up=0)
     return {name: of_name[1:] for name, of_name in taken.items()}
 
 

@@ -1,25 +1,29 @@
 """The other collectives: what they make, what they send, and the table that times them."""
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from bench.sweep import in_turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed import collectives
-from distributed.all_reduce import COMBINE, tree_broadcast, tree_reduce
+from distributed.all_reduce import ALGORITHMS, COMBINE, tree_broadcast, tree_reduce
 from distributed.collectives import GROUPS, OPS, SENT
 from distributed.measure import buffers, fit, is_right, to_bytes
 from distributed.ring_group import RingGroup
 from distributed.trace import Trace
 from distributed.world import RankError
 
+ROOT = Path(__file__).parents[2]
 IN_PLACE = {
     "broadcast": {"linear": collectives.linear_broadcast, "tree": tree_broadcast},
     "reduce": {"linear": collectives.linear_reduce, "tree": tree_reduce},
@@ -177,6 +181,17 @@ def test_ranks_that_swap_nothing_are_not_taken_for_an_all_to_all():
     group = FakeGroup(1, 3)
     x, out = buffers(group, "all_to_all", 3, torch.float32)
     assert not is_right(group, "all_to_all", 3, x, out.copy_(x))
+
+
+def test_the_sweep_times_every_way_that_has_a_formula_and_the_backends(pools):
+    ways = [
+        (row["op"], row["algorithm"]) for op in OPS for row in in_turns(pools[3], op, 4000, 3, True)
+    ]
+    assert {*ways} >= {*SENT} | {("all_reduce", name) for name in ALGORITHMS}
+    assert ways.count(("broadcast", "backend")) == 1
+    recorded_rows = json.loads((ROOT / "bench/recorded/sweep.json").read_text())["rows"]
+    recorded = {(row["op"], row["algorithm"]) for row in recorded_rows}
+    assert recorded == {*ways}, "record it again: python -m bench.sweep --record"
 
 
 def run_table(*options):
