@@ -68,7 +68,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few turns")
     parser.add_argument("--record", action="store_true")
     options = parser.parse_args()
-    text = json.dumps(measure(options.quick), indent=1) + "\n"
+    found = measure(options.quick)
+    rows = ",\n".join(json.dumps(row) for row in found["rows"])
+    text = f'{{"env": {json.dumps(found["env"])}, "rows": [\n{rows}\n]}}\n'
     if options.record:
         (ROOT / "bench/recorded/sweep.json").write_text(text)
 

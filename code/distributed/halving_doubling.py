@@ -61,7 +61,7 @@ def halves(place: int, half: int, aside: int) -> tuple[int, int, int]:
 
 
 def halving_doubling_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] to the neighbour where one stands aside; at work, one half to halve, one to double."""
+    """x[n] from who stands aside, and back to it; at work, two halves of what is left each step."""
     aside = ranks - power_of_two(ranks)
     if rank < 2 * aside and rank % 2 == 0:
         return Sent(n, 1)
