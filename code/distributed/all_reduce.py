@@ -1,42 +1,35 @@
-"""All-reduce, four ways: each rank has an array, and every rank wants the sum of all of them.
+"""All-reduce, six ways: each rank has an array, and every rank wants the sum of all of them.
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
 Each algorithm is written on messages between two ranks. What a rank sends is known exactly, and its
-formula stands beside it: numbers (not bytes) and messages, for an array of n on N ranks.
+formula stands beside it: numbers (not bytes) and messages, for x[n] on `rank` of N `ranks`. Two of
+the six have modules of their own, `halving_doubling` and `double_tree`.
 """
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
+from distributed.double_tree import double_tree, double_tree_sent
 from distributed.group import Group, check_op
+from distributed.halving_doubling import halving_doubling, halving_doubling_sent
+from distributed.parts import (
+    COMBINE,
+    PIECE,
+    Algorithm,
+    Combine,
+    Sent,
+    bounds,
+    count,
+    cut_up,
+    others,
+)
 from distributed.script import run_script
-from distributed.trace import Trace
 from distributed.transport import Array, as_tensor
 from distributed.world import launch
-
-Combine = Callable[..., Any]  # combine(a, b, out=a): a[n] ← a[n] with b[n]
-Algorithm = Callable[[Group, torch.Tensor, Combine], None]
-COMBINE: dict[str, Combine] = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-    "product": torch.mul,
-}
-
-
-PIECE = 1 << 20  # numbers of one message around the ring: work on it while the next one comes
-
-
-class Sent(NamedTuple):
-    """What one rank sends."""
-
-    numbers: int
-    messages: int
 
 
 def all_reduce(
@@ -85,24 +78,11 @@ def meet(
     return result
 
 
-def cut_up(x: torch.Tensor, parts: int) -> list[torch.Tensor]:
-    """Views of x[n] that differ in length by one at most: part i is x[n·i/N : n·(i + 1)/N]."""
-    return [x[start:end] for start, end in pairwise(bounds(len(x), parts))]
-
-
-def bounds(n: int, parts: int) -> list[int]:
-    """Where to cut n numbers into parts: part i is [i] to [i + 1]."""
-    return [n * i // parts for i in range(parts + 1)]
-
-
-def others(group: Group) -> list[int]:
-    return [rank for rank in range(group.size) if rank != group.rank]
-
-
 def central(group: Group, x: torch.Tensor, combine: Combine) -> None:
-    """All arrays go to rank 0, which combines them and sends the result back: a master.
+    """x[n]{partial over ranks} → x[n]: rank 0 gets all arrays, and sends the result back.
 
-    2(N − 1) steps, for rank 0 has one link. It receives and sends (N − 1)n, the others n.
+    2(N − 1) steps, for rank 0 has one link. It receives and sends (N − 1)n numbers, the others n.
+    So does a parameter server (Dean et al. 2012).
     """
     if group.rank == 0:
         incoming = torch.empty_like(x)
@@ -116,13 +96,15 @@ def central(group: Group, x: torch.Tensor, combine: Combine) -> None:
 
 
 def central_sent(n: int, rank: int, ranks: int) -> Sent:
+    """x[n] to each other rank from rank 0, and once to rank 0 from these."""
     return Sent(n, 1) if rank else Sent(n * (ranks - 1), ranks - 1)
 
 
 def naive(group: Group, x: torch.Tensor, combine: Combine) -> None:
-    """Everyone sends its array to everyone, and combines all of them, in the order of ranks.
+    """x[n]{partial over ranks} → x[n]: everyone sends to everyone, and combines in rank order.
 
-    N − 1 steps. Each rank sends (N − 1)n and holds N arrays.
+    N − 1 steps: in step k to rank r + k, from rank r − k (Thakur et al. 2005, §4: pairwise
+    exchange). Each rank sends (N − 1)n numbers and holds N arrays.
     """
     arrays = {group.rank: x.clone()}
     for step in range(1, group.size):
@@ -134,20 +116,25 @@ def naive(group: Group, x: torch.Tensor, combine: Combine) -> None:
 
 
 def naive_sent(n: int, rank: int, ranks: int) -> Sent:
+    """x[n] to each other rank, from all ranks alike."""
     return Sent(n * (ranks - 1), ranks - 1)
 
 
 def tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
-    """Combine up a binomial tree to rank 0, then broadcast down the same tree.
+    """x[n]{partial over ranks} → x[n]: up a binomial tree to rank 0, and down the same tree.
 
-    2⌈log₂ N⌉ steps. A rank sends n to its parent and n to each child (Thakur et al. 2005, §3).
+    2⌈log₂ N⌉ steps. A rank sends n numbers to its parent and n to each child (Thakur et al. 2005,
+    §4).
     """
     tree_reduce(group, x, combine)
     tree_broadcast(group, x)
 
 
 def tree_reduce(group: Group, x: torch.Tensor, combine: Combine, root: int = 0) -> None:
-    """x[n]{partial over ranks} → x[n] of rank `root`; the others' x is spent."""
+    """x[n]{partial over ranks} → x[n] of rank `root`, up a binomial tree; the others' x is spent.
+
+    ⌈log₂ N⌉ steps. Every rank but the root sends n numbers, once (Thakur et al. 2005, §4).
+    """
     place = (group.rank - root) % group.size  # as if the root were rank 0
     incoming = torch.empty_like(x)
     for child in children(place, group.size):
@@ -157,7 +144,10 @@ def tree_reduce(group: Group, x: torch.Tensor, combine: Combine, root: int = 0) 
 
 
 def tree_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
-    """x[n] of rank `root` → x[n] on every rank."""
+    """x[n] of rank `root` → x[n] on every rank, down a binomial tree.
+
+    ⌈log₂ N⌉ steps. A rank sends n numbers to each of its children (Thakur et al. 2005, §4).
+    """
     place = (group.rank - root) % group.size
     if place:
         group.receive(x, (parent(place) + root) % group.size)
@@ -178,14 +168,16 @@ def children(place: int, ranks: int) -> list[int]:
 
 
 def tree_sent(n: int, rank: int, ranks: int) -> Sent:
+    """x[n] to each child, and to the parent unless it is rank 0."""
     messages = len(children(rank, ranks)) + (rank > 0)
     return Sent(n * messages, messages)
 
 
 def ring(group: Group, x: torch.Tensor, combine: Combine) -> None:
-    """Reduce-scatter around a ring, then all-gather around it (Patarasuk and Yuan 2009, §3).
+    """x[n]{partial over ranks} → x[n]: reduce-scatter around a ring, then all-gather around it.
 
-    2(N − 1) steps. Each rank sends 2n(N − 1)/N, which no algorithm can go below.
+    2(N − 1) steps. Each rank sends 2n(N − 1)/N numbers, which no algorithm can go below (Patarasuk
+    and Yuan 2009, §3).
     """
     parts = cut_up(x, group.size)
     ring_reduce_scatter(group, parts, combine)
@@ -193,7 +185,10 @@ def ring(group: Group, x: torch.Tensor, combine: Combine) -> None:
 
 
 def ring_reduce_scatter(group: Group, parts: list[torch.Tensor], combine: Combine) -> None:
-    """parts[N][n/N]{partial over ranks} → parts[rank] is complete, the others are spent."""
+    """parts[N][n/N]{partial over ranks} → parts[rank] is complete, the others are spent.
+
+    N − 1 steps of n/N numbers from each rank, in messages of PIECE.
+    """
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     for step in range(1, group.size):
         # Add to the part that travels past. A negative index counts from the end: around the ring.
@@ -203,13 +198,17 @@ def ring_reduce_scatter(group: Group, parts: list[torch.Tensor], combine: Combin
 
 
 def ring_all_gather(group: Group, parts: list[torch.Tensor]) -> None:
-    """parts[rank] of each rank → all of parts[N][n/N] on every rank."""
+    """parts[rank] of each rank → all of parts[N][n/N] on every rank.
+
+    N − 1 steps of n/N numbers from each rank.
+    """
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     for step in range(group.size - 1):  # pass on the part that came last
         group.exchange(parts[group.rank - step], right, parts[group.rank - step - 1], left)
 
 
 def ring_sent(n: int, rank: int, ranks: int) -> Sent:
+    """x[n] twice, but not its own part to add and not its neighbour's to copy."""
     lengths = [end - start for start, end in pairwise(bounds(n, ranks))]
     own, right = lengths[rank], lengths[(rank + 1) % ranks]
     pieces = sum(max(1, -(-part // PIECE)) for part in lengths) - max(1, -(-own // PIECE))
@@ -217,32 +216,29 @@ def ring_sent(n: int, rank: int, ranks: int) -> Sent:
 
 
 ALGORITHMS: dict[str, Algorithm] = {
-    function.__name__: function for function in (central, naive, tree, ring)
+    function.__name__: function
+    for function in (central, naive, tree, ring, halving_doubling, double_tree)
 }
 SENT: dict[str, Callable[[int, int, int], Sent]] = {
     "central": central_sent,
     "naive": naive_sent,
     "tree": tree_sent,
     "ring": ring_sent,
+    "halving_doubling": halving_doubling_sent,
+    "double_tree": double_tree_sent,
 }
-
-
-def count(group: Group, n: int, algorithm: str | Algorithm) -> Sent:
-    """All-reduce n float32 numbers; what this rank really sent."""
-    x = torch.full((n,), float(group.rank))
-    group.trace = trace = Trace(group.rank)
-    all_reduce(group, x, algorithm=algorithm)
-    group.trace = None
-    assert (x == sum(range(group.size))).all()
-    return Sent(trace.sent // x.itemsize, trace.messages)
 
 
 def main(ranks: int = 4, n: int = 1000) -> None:
     """Count what every algorithm sends, beside its formula."""
-    counts = launch(lambda group: {a: count(group, n, a) for a in SENT}, ranks=ranks)
+
+    def count_all(group: Group) -> dict[str, Sent]:
+        return {name: count(group, n, algorithm) for name, algorithm in ALGORITHMS.items()}
+
+    counts = launch(count_all, ranks=ranks)
     print("(numbers, messages) that ranks 0, 1, … sent")
     for name, sent in SENT.items():
-        print(f"{name:8}", counted := [tuple(of_rank[name]) for of_rank in counts])
+        print(f"{name:16}", counted := [tuple(of_rank[name]) for of_rank in counts])
         assert counted == [sent(n, rank, len(counts)) for rank in range(len(counts))]
 
 

@@ -18,30 +18,26 @@ import torch
 
 from distributed.all_reduce import (
     ALGORITHMS,
-    PIECE,
-    Algorithm,
-    Combine,
-    Sent,
     children,
-    cut_up,
-    others,
     ring_all_gather,
     ring_reduce_scatter,
     tree_broadcast,
     tree_reduce,
 )
-from distributed.double_tree import double_tree
 from distributed.group import Group
-from distributed.halving_doubling import halving_doubling
 from distributed.hierarchical import HierarchicalGroup
 from distributed.measure import HEADER, Work, row, time_one, to_bytes
+from distributed.parts import PIECE, Algorithm, Combine, Sent, in_parts, others
 from distributed.script import run_script
 from distributed.shared_memory import SharedGroup
 from distributed.world import launch
 
 
 def linear_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
-    """The root sends x[n] to one rank after the other: N − 1 steps, all from one link."""
+    """x[n] of the root → x[n] on every rank, sent to one after the other.
+
+    N − 1 steps, where ⌈log₂ N⌉ would do (Chan et al. 2007). The root sends (N − 1)n numbers.
+    """
     group.check_rank("root", root)
     group.announce(f"broadcast from {root} by a line", x)
     if group.rank != root:
@@ -52,7 +48,10 @@ def linear_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
 
 
 def linear_reduce(group: Group, x: torch.Tensor, combine: Combine, root: int = 0) -> None:
-    """The root receives x[n] from one rank after the other, and combines: N − 1 steps."""
+    """x[n]{partial over ranks} → x[n] at the root, which receives from one after the other.
+
+    N − 1 steps, where ⌈log₂ N⌉ would do (Chan et al. 2007). All ranks but the root send n numbers.
+    """
     group.check_rank("root", root)
     group.announce(f"reduce to {root} by a line", x)
     if group.rank != root:
@@ -64,7 +63,10 @@ def linear_reduce(group: Group, x: torch.Tensor, combine: Combine, root: int = 0
 
 
 def scatter(group: Group, x: torch.Tensor, out: torch.Tensor, root: int = 0) -> None:
-    """x[N·s] at the root → out[s]: rank r gets part r. The root sends N − 1 messages."""
+    """x[N·s] at the root → out[s]: rank r gets part r.
+
+    N − 1 steps. The root sends (N − 1)s numbers, a message to each other rank (MPI 4.0, §6.6).
+    """
     group.check_rank("root", root)
     parts = in_parts(group, x, out) if group.rank == root else []
     group.announce(f"scatter from {root}", out)
@@ -77,7 +79,10 @@ def scatter(group: Group, x: torch.Tensor, out: torch.Tensor, root: int = 0) -> 
 
 
 def gather(group: Group, x: torch.Tensor, out: torch.Tensor, root: int = 0) -> None:
-    """x[s] of each rank → out[N·s] at the root, in rank order; elsewhere out is left alone."""
+    """x[s] of each rank → out[N·s] at the root, in rank order; elsewhere out is left alone.
+
+    N − 1 steps. Every rank but the root sends s numbers, in one message (MPI 4.0, §6.5).
+    """
     group.check_rank("root", root)
     parts = in_parts(group, out, x) if group.rank == root else []
     group.announce(f"gather to {root}", x)
@@ -92,7 +97,7 @@ def gather(group: Group, x: torch.Tensor, out: torch.Tensor, root: int = 0) -> N
 def reduce_scatter(group: Group, x: torch.Tensor, out: torch.Tensor, combine: Combine) -> None:
     """x[N·s]{partial over ranks} → out[s] by a ring: N − 1 steps, half an all-reduce. x is spent.
 
-    n(N − 1)/N numbers from each rank (Patarasuk and Yuan 2009, §3).
+    Each rank sends (N − 1)s numbers (Patarasuk and Yuan 2009, §3).
     """
     parts = in_parts(group, x, out)
     group.announce("reduce_scatter by a ring", x)
@@ -101,7 +106,10 @@ def reduce_scatter(group: Group, x: torch.Tensor, out: torch.Tensor, combine: Co
 
 
 def all_gather(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
-    """x[s] of each rank → out[N·s] by a ring: N − 1 steps, the other half of an all-reduce."""
+    """x[s] of each rank → out[N·s] by a ring: N − 1 steps, the other half of an all-reduce.
+
+    Each rank sends (N − 1)s numbers (Patarasuk and Yuan 2009, §3).
+    """
     parts = in_parts(group, out, x)
     group.announce("all_gather by a ring", x)
     parts[group.rank].copy_(x.view(-1))
@@ -111,7 +119,7 @@ def all_gather(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
 def all_to_all(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
     """x[N·s] → out[N·s], transposed over ranks: in step k, part to rank r + k, part from r − k.
 
-    N − 1 steps of s numbers each (Thakur et al. 2005, §3.3: pairwise exchange).
+    N − 1 steps of s numbers from each rank (Thakur et al. 2005, §4: pairwise exchange).
     """
     part = x.view(-1)[: x.numel() // group.size]
     give, get = in_parts(group, x, part), in_parts(group, out, part)
@@ -122,42 +130,39 @@ def all_to_all(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
         group.exchange(give[to], to, get[source], source)
 
 
-def in_parts(group: Group, whole: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
-    """Views of whole[N·s], one for each rank, as large as part[s]; ValueError if it has others."""
-    group.check_parts(whole, part)
-    if not whole.is_contiguous():
-        raise ValueError(f"x and out: {list(whole.shape)} has gaps, give it as .contiguous()")
-    return cut_up(whole.view(-1), group.size)
-
-
 def linear_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
+    """x[n] to each other rank, from the root; here and below the root is rank 0."""
     return Sent(n * (ranks - 1), ranks - 1) if rank == 0 else Sent(0, 0)
 
 
 def tree_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
+    """x[n] to each child."""
     messages = len(children(rank, ranks))
     return Sent(n * messages, messages)
 
 
 def reduce_sent(n: int, rank: int, ranks: int) -> Sent:
-    """By a line or a tree: each rank but the root passes on what it has, once."""
+    """By a line or a tree: each rank but the root passes on its x[n], once."""
     return Sent(n, 1) if rank else Sent(0, 0)
 
 
 def scatter_sent(n: int, rank: int, ranks: int) -> Sent:
+    """Of x[n], a part x[n/N] to each other rank, from the root."""
     return Sent(n * (ranks - 1) // ranks, ranks - 1) if rank == 0 else Sent(0, 0)
 
 
 def gather_sent(n: int, rank: int, ranks: int) -> Sent:
+    """Of out[n], one's own x[n/N] to the root."""
     return Sent(n // ranks, 1) if rank else Sent(0, 0)
 
 
 def reduce_scatter_sent(n: int, rank: int, ranks: int) -> Sent:
-    pieces = max(1, -(-n // ranks // PIECE))
-    return Sent(n * (ranks - 1) // ranks, pieces * (ranks - 1))
+    """Of x[n], all parts x[n/N] but one, in messages of PIECE."""
+    return Sent(n * (ranks - 1) // ranks, max(1, -(-n // ranks // PIECE)) * (ranks - 1))
 
 
 def all_gather_sent(n: int, rank: int, ranks: int) -> Sent:
+    """Of out[n] (or, all to all, of x[n]), all parts of n/N but one."""
     return Sent(n * (ranks - 1) // ranks, ranks - 1)
 
 
@@ -174,8 +179,6 @@ SHARING = ("backend", "shared")
 OPS: dict[str, dict[str, Work]] = {
     "all_reduce": {
         **{name: by_messages(algorithm) for name, algorithm in ALGORITHMS.items()},
-        "halving_doubling": by_messages(halving_doubling),
-        "double_tree": by_messages(double_tree),
         **dict.fromkeys(("backend", *GROUPS), lambda group, x, out: group.all_reduce(x)),
     },
     "broadcast": {

@@ -11,16 +11,17 @@ from itertools import zip_longest
 
 import torch
 
-from distributed.all_reduce import PIECE, Combine, Sent, count, cut_up
 from distributed.group import Group
+from distributed.parts import PIECE, Combine, Sent, count, cut_up
 from distributed.script import run_script
 from distributed.world import launch
 
 
 def double_tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
-    """Each half goes up its tree, piece by piece, and comes down again.
+    """x[n]{partial over ranks} → x[n]: each half up its tree, piece by piece, and down again.
 
-    About 2 log₂ N steps. A rank sends at most 2n: 3n/2 where it has two children, n/2 as a leaf.
+    About 2 log₂ N steps. A rank sends at most 2n numbers: in each tree n/2 to the rank above and to
+    each one below (Sanders, Speck and Träff 2009).
     """
     halves = [half.split(PIECE) for half in cut_up(x, 2)]
     trees = [links(group.rank, group.size, tree) for tree in (0, 1)]
@@ -64,6 +65,7 @@ def up(place: int, ranks: int) -> int:
 
 
 def double_tree_sent(n: int, rank: int, ranks: int) -> Sent:
+    """x[n/2] to each link of each tree: up to the rank above, down to those below."""
     numbers = messages = 0
     for tree, length in enumerate([n // 2, n - n // 2]):
         above, below = links(rank, ranks, tree)

@@ -8,28 +8,35 @@ as many steps in reverse order gather it. A rank count that is no power of two c
 
 import torch
 
-from distributed.all_reduce import Combine, Sent, bounds, count
 from distributed.group import Group
+from distributed.parts import Combine, Sent, bounds, count
 from distributed.script import run_script
 from distributed.world import launch
 
 
 def halving_doubling(group: Group, x: torch.Tensor, combine: Combine) -> None:
-    """Exchange halves, then quarters …; then gather them back (Rabenseifner 2004, §2).
+    """x[n]{partial over ranks} → x[n] by halves, quarters …, and back (Rabenseifner 2004, §2).
 
-    2 log₂ N steps; a power of two sends 2n(N − 1)/N. Of other N, some ranks hand their array to a
-    neighbour first, stand aside, and get the result last: two steps and up to n more.
+    2 log₂ N steps; a power of two sends 2n(N − 1)/N numbers. Of other N, some ranks hand their
+    array to a neighbour first, stand aside, and get the result last: two steps and up to n more.
     """
     aside = group.size - power_of_two(group.size)
-    if group.rank < 2 * aside and group.rank % 2 == 0:
+    has_neighbour = group.rank < 2 * aside
+    if has_neighbour and group.rank % 2 == 0:
         group.send(x, group.rank + 1)
         group.receive(x, group.rank + 1)
         return
-    if group.rank < 2 * aside:
+    if has_neighbour:
         combine(x, group.receive(torch.empty_like(x), group.rank - 1), out=x)
+    halve_and_double(group, x, combine, aside)
+    if has_neighbour:
+        group.send(x, group.rank - 1)
+
+
+def halve_and_double(group: Group, x: torch.Tensor, combine: Combine, aside: int) -> None:
+    """x[n]{partial over the ranks at work} → x[n] on each of these, a power of two of them."""
     place = group.rank // 2 if group.rank < 2 * aside else group.rank - aside
     cut = bounds(x.numel(), group.size - aside)
-
     steps = [1 << i for i in range((group.size - aside).bit_length() - 1)]
     for half in reversed(steps):
         partner, mine, theirs = halves(place, half, aside)
@@ -39,8 +46,6 @@ def halving_doubling(group: Group, x: torch.Tensor, combine: Combine) -> None:
         partner, mine, theirs = halves(place, half, aside)
         have, want = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
         group.exchange(have, partner, want, partner)
-    if group.rank < 2 * aside:
-        group.send(x, group.rank - 1)
 
 
 def power_of_two(ranks: int) -> int:
@@ -56,6 +61,7 @@ def halves(place: int, half: int, aside: int) -> tuple[int, int, int]:
 
 
 def halving_doubling_sent(n: int, rank: int, ranks: int) -> Sent:
+    """x[n] from who stands aside, and back to it; at work, two halves of what is left each step."""
     aside = ranks - power_of_two(ranks)
     if rank < 2 * aside and rank % 2 == 0:
         return Sent(n, 1)

@@ -37,9 +37,11 @@ class HierarchicalGroup(Group):
         self._shared = torch.empty(0)
 
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
-        """x[...]{partial over ranks} → x[...].
+        """x[...]{partial over ranks} → x[...], equal to the bit on every rank.
 
-        Between hosts each rank sends 2(n/L)(H − 1)/H, for H hosts of L ranks.
+        Reduce-scatter inside, all-reduce between, all-gather inside (Cho et al. 2019). Between
+        hosts each rank sends 2(n/L)(H − 1)/H of n numbers in 2(H − 1) steps, for H hosts of L
+        ranks. Raises ValueError for an op that x's dtype has not got.
         """
 
         def work(_: Group) -> None:

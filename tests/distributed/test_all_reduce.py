@@ -8,15 +8,10 @@ from hypothesis import strategies as st
 
 from distributed import all_reduce as all_reduce_module
 from distributed.all_reduce import ALGORITHMS, SENT, all_reduce, bounds, children, parent
-from distributed.double_tree import double_tree, double_tree_sent, links
-from distributed.halving_doubling import halving_doubling, halving_doubling_sent
+from distributed.double_tree import double_tree_sent, links
 from distributed.trace import Trace
 from distributed.world import RankError, launch
 
-ALGORITHMS = {
-    **ALGORITHMS, "halving_doubling": halving_doubling, "double_tree": double_tree
-}  # fmt: skip
-SENT = {**SENT, "halving_doubling": halving_doubling_sent, "double_tree": double_tree_sent}
 NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
 
 
@@ -24,7 +19,7 @@ def traced(group, arrays, op, algorithm, library, async_op=False):
     mine = arrays[group.rank, ...]
     mine = torch.from_numpy(mine) if library == "torch" else mine
     group.trace = trace = Trace(group.rank)
-    returned = all_reduce(group, mine, op, ALGORITHMS[algorithm], async_op)
+    returned = all_reduce(group, mine, op, algorithm, async_op)
     returned = returned.wait() if async_op else returned
     group.trace = None
     assert returned is mine
@@ -79,7 +74,7 @@ def test_all_ranks_agree_to_the_bit_whatever_is_added(pools, ranks, algorithm):
 def test_bf16_and_arrays_with_gaps(pools, algorithm):
     def reduce_columns(group, algorithm):
         whole = torch.full((4, 6), float(group.rank + 1), dtype=torch.bfloat16)
-        all_reduce(group, whole[:, ::2], "sum", ALGORITHMS[algorithm])
+        all_reduce(group, whole[:, ::2], "sum", algorithm)
         return whole.float().numpy()
 
     for rank, whole in enumerate(pools[3](reduce_columns, algorithm)):
@@ -162,7 +157,10 @@ def test_the_two_trees_share_the_work(ranks):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"algorithm": "star"}, "algorithm='star': choose one of central, naive, tree, ring"),
+        (
+            {"algorithm": "star"},
+            "choose one of central, naive, tree, ring, halving_doubling, double_tree",
+        ),
         ({"op": "max", "dtype": "complex64"}, "op='max': complex numbers have no order"),
         ({"op": "mean"}, "op='mean': choose one of sum, avg"),
         ({"op": "avg"}, "op='avg' needs floating-point numbers, x has torch.int64"),

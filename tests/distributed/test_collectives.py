@@ -1,91 +1,96 @@
 """The other collectives: what they make, what they send, and the table that times them."""
 
+import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from bench.sweep import in_turns
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed import collectives
-from distributed.all_reduce import COMBINE, tree_broadcast, tree_reduce
+from distributed.all_reduce import ALGORITHMS, COMBINE, tree_broadcast, tree_reduce
 from distributed.collectives import GROUPS, OPS, SENT
 from distributed.measure import buffers, fit, is_right, to_bytes
 from distributed.ring_group import RingGroup
 from distributed.trace import Trace
 from distributed.world import RankError
 
-ROOTED = {
-    ("broadcast", "linear"): collectives.linear_broadcast,
-    ("broadcast", "tree"): tree_broadcast,
-    ("reduce", "linear"): collectives.linear_reduce,
-    ("reduce", "tree"): tree_reduce,
+ROOT = Path(__file__).parents[2]
+IN_PLACE = {
+    "broadcast": {"linear": collectives.linear_broadcast, "tree": tree_broadcast},
+    "reduce": {"linear": collectives.linear_reduce, "tree": tree_reduce},
 }
 
 
-def traced(group, op, algorithm, array, root, reduction):
-    """One collective on numpy's array of this rank: x, out and what was sent."""
-    x = torch.from_numpy(array[group.rank].copy())
-    s = len(x) // group.size
-    group.trace = trace = Trace(group.rank)
-    combine = COMBINE[reduction]
-    if op == "broadcast":
-        out = x
-        ROOTED[op, algorithm](group, x, root)
-    elif op == "reduce":
-        out = x
-        ROOTED[op, algorithm](group, x, combine, root)
-    elif op in ("gather", "all_gather"):
-        out = torch.zeros_like(x)
-        arguments = [root] if op == "gather" else []
-        getattr(collectives, op)(group, x[:s].clone(), out, *arguments)
+def traced(group, op, algorithm, arrays, dtype, root, reduction, background):
+    """One collective on this rank's array: what it made, and what was sent."""
+    x = torch.from_numpy(arrays[group.rank].copy()).to(getattr(torch, dtype))
+    part = x.view(group.size, -1)[group.rank].clone() if op not in IN_PLACE else x
+    combine, out = COMBINE[reduction], torch.zeros_like(x)
+    if op in IN_PLACE:
+        out, arguments = x, [x, root] if op == "broadcast" else [x, combine, root]
+        work = IN_PLACE[op][algorithm]
+    elif op in ("scatter", "reduce_scatter"):
+        out = torch.zeros_like(part)
+        work, arguments = getattr(collectives, op), [x, out, root if op == "scatter" else combine]
     else:
-        out = torch.zeros(s if "scatter" in op else len(x), dtype=x.dtype)
-        arguments = {"scatter": [root], "reduce_scatter": [combine], "all_to_all": []}[op]
-        getattr(collectives, op)(group, x, out, *arguments)
+        give = x if op == "all_to_all" else part
+        work, arguments = getattr(collectives, op), [give, out, *[root] * (op == "gather")]
+    group.trace = trace = Trace(group.rank)
+    if background:
+        assert group.in_background(out, lambda aside: work(aside, *arguments)).wait() is out
+    else:
+        work(group, *arguments)
     group.trace = None
-    return out.numpy(), (trace.sent // x.itemsize, trace.messages)
+    return out.to(torch.float64).numpy(), (trace.sent // x.itemsize, trace.messages)
 
 
 @settings(max_examples=120, deadline=None)
 @given(
     ranks=st.integers(1, 8),
-    s=st.integers(0, 40),
+    n=st.integers(0, 300),
     which=st.sampled_from([*SENT]),
-    dtype=st.sampled_from(["float64", "float32", "float16", "int64"]),
-    reduction=st.sampled_from(["sum", "max", "min"]),
+    dtype=st.sampled_from(["float64", "float32", "float16", "bfloat16", "int64"]),
+    reduction=st.sampled_from(["sum", "max", "min", "prod"]),
+    background=st.booleans(),
     data=st.data(),
 )
 def test_every_collective_is_what_numpy_says_and_sends_what_its_formula_says(
-    pools, ranks, s, which, dtype, reduction, data
+    pools, ranks, n, which, dtype, reduction, background, data
 ):
     op, algorithm = which
     root = data.draw(st.integers(0, ranks - 1))
-    n = s * ranks
-    arrays = np.random.default_rng(n).integers(-9, 9, (ranks, n)).astype(dtype)
+    n -= n % ranks if op not in IN_PLACE else 0
+    # Of these, sums and products of eight are exact in every dtype.
+    arrays = np.random.default_rng(n).choice([-2, -1, 1, 2], (ranks, n))
     total = getattr(np, reduction)(arrays, axis=0)
-    results = pools[ranks](traced, op, algorithm, arrays, root, reduction)
+    named = "product" if reduction == "prod" else reduction
+    results = pools[ranks](traced, op, algorithm, arrays, dtype, root, named, background)
+    parts = [slice(n * rank // ranks, n * (rank + 1) // ranks) for rank in range(ranks)]
+    gathered = np.concatenate([mine[part] for mine, part in zip(arrays, parts, strict=True)])
     for rank, (out, sent) in enumerate(results):
-        part = slice(rank * s, (rank + 1) * s)
         expected = {
             "broadcast": arrays[root],
             "reduce": total if rank == root else None,
-            "scatter": arrays[root, part],
-            "gather": arrays[:, :s].reshape(-1) if rank == root else np.zeros(n),
-            "reduce_scatter": total[part],
-            "all_gather": arrays[:, :s].reshape(-1),
-            "all_to_all": arrays[:, part].reshape(-1),
+            "scatter": arrays[root, parts[rank]],
+            "gather": gathered if rank == root else np.zeros(n),
+            "reduce_scatter": total[parts[rank]],
+            "all_gather": gathered,
+            "all_to_all": arrays[:, parts[rank]].reshape(-1),
         }[op]
         if expected is not None:
             np.testing.assert_array_equal(out, expected)
         # The formulas take the root as rank 0.
-        place = rank if op in ("reduce_scatter", "all_gather", "all_to_all") else None
-        place = (rank - root) % ranks if place is None else place
+        no_root = op in ("reduce_scatter", "all_gather", "all_to_all")
+        place = rank if no_root else (rank - root) % ranks
         assert sent == SENT[which](n, place, ranks)
 
 
@@ -176,6 +181,17 @@ def test_ranks_that_swap_nothing_are_not_taken_for_an_all_to_all():
     group = FakeGroup(1, 3)
     x, out = buffers(group, "all_to_all", 3, torch.float32)
     assert not is_right(group, "all_to_all", 3, x, out.copy_(x))
+
+
+def test_the_sweep_times_every_way_that_has_a_formula_and_the_backends(pools):
+    ways = [
+        (row["op"], row["algorithm"]) for op in OPS for row in in_turns(pools[3], op, 4000, 3, True)
+    ]
+    assert {*ways} >= {*SENT} | {("all_reduce", name) for name in ALGORITHMS}
+    assert ways.count(("broadcast", "backend")) == 1
+    recorded_rows = json.loads((ROOT / "bench/recorded/sweep.json").read_text())["rows"]
+    recorded = {(row["op"], row["algorithm"]) for row in recorded_rows}
+    assert recorded == {*ways}, "record it again: python -m bench.sweep --record"
 
 
 def run_table(*options):
