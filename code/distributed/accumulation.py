@@ -53,7 +53,7 @@ def accumulate(
 
 
 def accumulate_means(model: DistributedDataParallel, micro_batches: Sequence[MicroBatch]) -> None:
-    """The bug of 2024: the mean of each micro-batch, divided by their number."""
+    """The bug that was found in 2024: the mean of each micro-batch, divided by their number."""
     for number, (x, labels) in enumerate(micro_batches):
         last = number == len(micro_batches) - 1
         with contextlib.nullcontext() if last else model.no_sync():

@@ -2,18 +2,25 @@
 
 Four ways to average the same gradients, recorded on real ranks: each parameter after the backward
 pass, all in one bucket, each parameter as soon as it is ready, and buckets as soon as they are
-full. This module measures; pages draw.
+full. This module measures; pages draw. And it predicts, for messages that have a core of their own,
+
+    begin_i = max(ready_i, end_{i−1})      end_i = begin_i + α + β n_i
+
+and for messages that share the core which computes: compute + Σ (α + β n_i).
 """
 
+import math
 import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from distributed.ddp import DistributedDataParallel
 from distributed.group import Group
-from distributed.measure import seconds
+from distributed.measure import fit, seconds
 from distributed.script import run_script
 from distributed.simple_ddp import average_gradients
 from distributed.trace import Trace, overlap
@@ -95,8 +102,16 @@ def record_step(group: Group, way: str) -> Trace:
     return trace
 
 
-def time_step(group: Group, bucket_bytes: int, times: int = 9) -> float:
-    """The median time of forward and backward with buckets of this size (s)."""
+def bucket_sizes(group: Group, way: str) -> list[int]:
+    """The bytes of each bucket, in the order in which they leave."""
+    module, wrapper = ready_to_step(group, way)
+    if isinstance(wrapper, DistributedDataParallel):
+        return [bucket.flat.nbytes for bucket in wrapper.buckets]
+    return [p.nbytes for p in module.parameters()]
+
+
+def time_step(group: Group, bucket_bytes: int, times: int = 9) -> tuple[float, list[int]]:
+    """The median time of forward and backward with buckets of this size (s); their bytes."""
     module = make_model(CONFIG)
     model = DistributedDataParallel(module, group, bucket_bytes, bucket_bytes)
     batch = batch_of(group)
@@ -106,20 +121,83 @@ def time_step(group: Group, bucket_bytes: int, times: int = 9) -> float:
         module.loss(batch).backward()
 
     step()
-    return statistics.median(seconds(group, step, times))
+    return statistics.median(seconds(group, step, times)), [b.flat.nbytes for b in model.buckets]
+
+
+class Costs(NamedTuple):
+    """What a step is made of, each part measured alone (s; β in s/byte)."""
+
+    alpha: float
+    beta: float
+    forward: float
+    backward: float
+
+
+def measure_costs(group: Group, times: int = 9) -> Costs:
+    """All-reduces of several sizes, and a step that sends nothing."""
+    module, batch = make_model(CONFIG), batch_of(group)
+
+    def median(work: Callable[[], object]) -> float:
+        return statistics.median(seconds(group, work, times))
+
+    sizes = [10_000, 100_000, 1_000_000, 4_000_000]
+    arrays = [torch.zeros(size // 4) for size in sizes]
+    taken = [median(lambda x=x: group.all_reduce(x)) for x in arrays]  # type: ignore[misc]
+    alpha, beta = fit([1] * len(sizes), sizes, taken)
+    forward = median(lambda: module.loss(batch))
+    both = median(lambda: module.loss(batch).backward())
+    return Costs(float(alpha), float(beta), forward, both - forward)
+
+
+def predict_step(costs: Costs, sizes: Sequence[int], own_core: bool) -> float:
+    """Time of forward and backward when gradients leave in buckets of these sizes (bytes → s).
+
+    A bucket is ready when its part of all bytes is: the backward pass fills them evenly.
+    """
+    messages = [costs.alpha + costs.beta * size for size in sizes]
+    computed = costs.forward + costs.backward
+    if not own_core:
+        return computed + sum(messages)
+    end, filled = 0.0, 0
+    for size, message in zip(sizes, messages, strict=True):
+        filled += size
+        end = max(end, costs.forward + costs.backward * filled / sum(sizes)) + message
+    return end
+
+
+def predict_hidden(costs: Costs, sizes: Sequence[int]) -> float:
+    """The part of all communication during which the rank computes, on cores of their own."""
+    messages = sum(costs.alpha + costs.beta * size for size in sizes)
+    after = predict_step(costs, sizes, own_core=True) - costs.forward - costs.backward
+    return 1 - after / messages
+
+
+def best_size(costs: Costs, whole: int) -> float:
+    """The size of a bucket, of `whole` bytes in all, with which a step on own cores ends first.
+
+    From α/(T/gΨ − β) on, messages leave as fast as they come (T: backward; gΨ: whole): what is
+    larger makes the last one longer. If they never do, the wait for the first bucket and all
+    latencies are to be small together, T s/gΨ + α gΨ/s: best at s = gΨ √(α/T).
+    """
+    spare = costs.backward / whole - costs.beta  # computing a byte's gradient, less sending it
+    keeps_up = costs.alpha / spare if spare > 0 else math.inf
+    return min(whole, keeps_up, whole * math.sqrt(costs.alpha / costs.backward))
 
 
 def main(ranks: int = 2) -> None:
     """Record one step in each way: how much of the communication hides behind the computation."""
     synced = launch(watch_one_step, ranks=ranks)[0]
     print(f"{len(synced)} parameters in {synced[-1].bucket + 1} buckets")
+    counts, hides = {}, {}
     with world(ranks) as run:
         for way in WAYS:
             trace = run(record_step, way)[0]
             spent = trace.seconds("communication")
-            hidden = overlap(trace) / spent if spent else 0.0
-            count = sum(span.kind == "communication" for span in trace.spans)
-            print(f"{way:28} {count:3} all-reduces, {hidden:4.0%} of their time hidden")
+            hides[way] = overlap(trace) / spent
+            counts[way] = sum(span.kind == "communication" for span in trace.spans)
+            print(f"{way:28} {counts[way]:3} all-reduces, {hides[way]:4.0%} of their time hidden")
+    assert [*counts.values()] == [len(synced), 1, len(synced), synced[-1].bucket + 1]
+    assert hides["each parameter, afterwards"] < 1e-6
 
 
 if __name__ == "__main__":
