@@ -130,7 +130,7 @@ def train_together(
     """One rank: train on its rows of each batch; the losses of the whole batches."""
     mine = (shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps))
     losses = train(model, step, mine, examples=batch / group.size)
-    return group.all_reduce(torch.tensor(losses), "avg").tolist()
+    return group.all_reduce(torch.tensor(losses, device=group.device), "avg").tolist()
 
 
 class Alone:
