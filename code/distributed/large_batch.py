@@ -8,7 +8,7 @@ Below B twice the batch takes half the steps. Far above it nothing is gained (Mc
 of single ranks, and their mean.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -99,7 +99,10 @@ def train(
     """Train on one device; the loss is a running mean, and training ends when it is below `goal`.
 
     On N ranks with a shard of the batch each the steps are the same, so one device is enough here.
+    Raises ValueError for an optimizer that torch.optim has not.
     """
+    if not hasattr(torch.optim, optimizer):
+        raise ValueError(f"optimizer={optimizer!r}: a name from torch.optim, like SGD or Adam")
     images, labels = (torch.from_numpy(array) for array in digits())
     model = make_network(seed)
     opt = getattr(torch.optim, optimizer)(model.parameters(), lr=rate)
@@ -122,21 +125,59 @@ def train(
     return Run(losses, reached, right.float().mean().item())
 
 
-def measure_noise(group: Group, batch: int, steps: int, rate: float) -> list[NoiseScale]:
-    """One rank: train with shards of the batch; the noise scale in each quarter of the steps."""
-    images, labels = (torch.from_numpy(array) for array in digits())
-    model, found = make_network(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    for rows in batches(TRAINED, batch, steps):
-        mine = shard(rows, group.rank, group.size)
+def tune(
+    batch: int, rates: Sequence[float], most: int, goal: float, seeds: int = 3
+) -> tuple[float, list[int | None]]:
+    """The rate that reaches the goal in the fewest steps, and the steps of each seed with it.
+
+    The first seed chooses, and a rate is given up when it needs more steps than the best so far.
+    Raises ValueError where no rate gets there in `most` steps.
+    """
+    best, fewest = None, most
+    for rate in rates:
+        needed = train(batch, rate, fewest, goal).steps_to_goal
+        if needed is not None and (best is None or needed < fewest):
+            best, fewest = rate, needed
+    if best is None:
+        raise ValueError(f"rates={rates}: none reaches {goal} in most={most} steps; allow more")
+    others = [train(batch, best, most, goal, seed=seed).steps_to_goal for seed in range(1, seeds)]
+    return best, [fewest, *others]
+
+
+def follow_noise(
+    group: Group,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    losses: Iterable[torch.Tensor],
+    batch: int,
+) -> list[NoiseScale]:
+    """Train on this rank's `losses`, each computed when asked for; the noise scale by quarters.
+
+    Each loss is the mean over this rank's batch / N examples. Raises ValueError for one rank, and
+    for a batch that is no multiple of the ranks: |g|² would be of other sizes than it is said to.
+    """
+    if group.size < 2 or batch % group.size:
+        raise ValueError(f"batch={batch}, {group.size} ranks: 2 or more, and a multiple of them")
+    found = []
+    for loss in losses:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(model(images[mine]), labels[mine]).backward()
+        loss.backward()
         found.append(
             noise_of_ranks(group, [p.grad for p in model.parameters() if p.grad is not None])
         )
         optimizer.step()
     means = [quarter.mean(0).tolist() for quarter in np.array_split(np.array(found), 4)]
     return [estimate(small, large, batch // group.size, batch) for small, large in means]
+
+
+def measure_noise(group: Group, batch: int, steps: int, rate: float) -> list[NoiseScale]:
+    """One rank: learn digits with shards of the batch; the noise scale in each quarter."""
+    images, labels = (torch.from_numpy(array) for array in digits())
+    model = make_network()
+    shards = (shard(rows, group.rank, group.size) for rows in batches(TRAINED, batch, steps))
+    losses = (nn.functional.cross_entropy(model(images[mine]), labels[mine]) for mine in shards)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    return follow_noise(group, model, optimizer, losses, batch)
 
 
 def main(ranks: int = 4, batch: int = 64, steps: int = 120) -> None:

@@ -9,7 +9,15 @@ from torch import nn
 
 from distributed import async_sgd, local_sgd, precision, stale
 from distributed.dp import shard
-from distributed.large_batch import estimate, noise_of_ranks, scaled, train, warm_up
+from distributed.large_batch import (
+    estimate,
+    measure_noise,
+    noise_of_ranks,
+    scaled,
+    train,
+    tune,
+    warm_up,
+)
 from distributed.ring_group import RingGroup
 from distributed.simple_ddp import make_network, train_by_hand
 from distributed.single_device import batches
@@ -238,6 +246,13 @@ def test_nonsense_is_refused(pools):
         pools[2](stale.train_rank, -1, 0.1, 5)
     with pytest.raises(ValueError, match="rule='square'"):
         scaled(0.1, 64, 16, "square")
+    with pytest.raises(ValueError, match="optimizer='adam': a name from"):
+        train(16, 0.1, 1, optimizer="adam")
+    for ranks, batch in ((2, 65), (1, 64)):
+        with pytest.raises(RankError, match=f"batch={batch}, {ranks} ranks: 2 or more"):
+            pools[ranks](measure_noise, batch, 4, 0.1)
+    with pytest.raises(ValueError, match="in most=3 steps"):
+        tune(64, (0.1,), 3, 0.1)
     with pytest.raises(ValueError, match="b_small=4, b_large=4"):
         estimate(1.0, 1.0, 4, 4)
 
@@ -274,6 +289,13 @@ def test_the_noise_of_a_known_distribution(pools):
     assert found.squared == pytest.approx(400, rel=0.05)
     assert found.noise == pytest.approx(400 * 2.25, rel=0.05)
     assert mean == pytest.approx(1, abs=0.2)
+
+
+def test_tuning_finds_the_rate_of_the_fewest_steps():
+    every = {rate: train(64, rate, 80, 1.0).steps_to_goal for rate in (0.05, 0.1, 0.2)}
+    rate, steps = tune(64, tuple(every), 80, 1.0, seeds=2)
+    assert every[rate] == min(every.values()) == steps[0]
+    assert steps[1] == train(64, rate, 80, 1.0, seed=1).steps_to_goal
 
 
 def test_rates_and_warm_up():
