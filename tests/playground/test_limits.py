@@ -1,10 +1,14 @@
 """What a cell can do by accident, and what the server does about it. All bombs here are small."""
 
 import asyncio
+import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -290,6 +294,56 @@ def test_the_end_of_a_kernel_ends_those_that_left_its_session(leader) -> None:
     watch.families.look([pid])
     watch.end(pid)
     assert within(5, lambda: all(gone(child) for child in children))
+
+
+BOMB = """
+import os
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+
+
+@pytest.fixture
+def few_processes() -> Iterator[Path]:
+    """A control group of at most 100 processes, which are gone at the end whatever happened."""
+    for base in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
+        group = base / f"bomb-{uuid.uuid4().hex}"
+        try:
+            group.mkdir()
+            (group / "pids.max").write_text("100")
+            break
+        except OSError:  # not this version, or not root
+            with contextlib.suppress(OSError):
+                group.rmdir()
+    else:
+        pytest.skip("a bomb is lit only where the system can hold it: this needs control groups")
+    yield group
+    for _ in range(1000):
+        left = (group / "cgroup.procs").read_text().split()
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        if not left:
+            break
+    group.rmdir()
+
+
+def test_a_bomb_that_forks_at_full_speed_is_ended_whole(few_processes: Path) -> None:
+    members = few_processes / "cgroup.procs"
+    process = subprocess.Popen(
+        [sys.executable, "-c", BOMB],
+        start_new_session=True,
+        preexec_fn=lambda: members.write_text(str(os.getpid())),
+    )
+    watch, ends = Watch(Limits(memory=1e12, processes=50)), dict[int, str]()
+    assert within(PATIENCE, lambda: bool(ends.update(watch.look({process.pid: True})) or ends))
+    assert "processes, and 50 are allowed" in ends[process.pid]
+    watch.end(process.pid)
+    process.wait()
+    assert within(PATIENCE, lambda: members.read_text() == "")
 
 
 def test_memory_that_is_shared_counts_once() -> None:

@@ -1,4 +1,4 @@
-"""The share of a step that is communication: spans that overlap, nest, and wait."""
+"""Record a step, and find its share of communication: spans that overlap, nest, and wait."""
 
 import math
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from distributed.group import Group
 from distributed.simple_ddp import make_network
 from distributed.trace import Span, Trace
 from playground.check import Draw, Wrong, on_ranks
+from playground.watch import watched
 
 HINTS = [
     "Two spans that overlap are no more time than the stretch that they cover. So join them before "
@@ -20,6 +21,8 @@ HINTS = [
     "it has after that, max(0, end − max(start, until)).",
     "A span inside a longer one must not move `until` back: until = max(until, end). The step "
     "lasts from the first start to the last end of all spans, whatever their kind.",
+    "`group.trace = trace = Trace(group.rank)` before the step lets the group record, None after "
+    'it ends that. `with trace.span("forward"):` records a block.',
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "counted more than once": "sum",
@@ -60,17 +63,46 @@ def random_times(draw: Draw) -> Times:
     return made
 
 
-def step(group: Group) -> Trace:
-    """What a rank records in a step of data parallelism."""
+def step(group: Group, record: Callable[..., Any]) -> tuple[Any, bool, int]:
+    """What `record` returns of a step, whether the group still records, and its all-reduces."""
     model = DistributedDataParallel(make_network(), group, bucket_bytes=8_000)
+    rows = torch.ones(8, 64)
     for _ in range(2):  # buckets are rebuilt after the first step
-        group.trace = trace = Trace(group.rank)
-        with trace.span("forward"):
-            loss = model(torch.ones(8, 64)).square().mean()
-        with trace.span("backward"):
-            loss.backward()
-    group.trace = None
-    return trace
+        model(rows).square().mean().backward()
+    with watched(group) as events:
+        trace = record(group, model, rows)
+    records, group.trace = group.trace is not None, None
+    return trace, records, sum(event.peer is None for event in events)
+
+
+def check_step(rank: int, trace: Any, records: bool, calls: int) -> None:
+    """Raise `Wrong` unless the trace has a step's passes, and its messages within the backward."""
+    if not isinstance(trace, Trace):
+        raise Wrong(f"record(...) returns {type(trace).__name__}: return the Trace")
+    said = f"The trace that rank {rank} recorded "
+    found = {name: [s for s in trace.spans if s.name == name] for name in ("forward", "backward")}
+    for name, spans in found.items():
+        if len(spans) != 1 or spans[0].kind != "compute":
+            raise Wrong(
+                f"{said}has {len(spans)} spans {name!r}, and a step has one: "
+                f"`with trace.span({name!r}):`"
+            )
+    spans = [s for s in trace.spans if s.kind == "communication"]
+    if calls and not spans:
+        raise Wrong(
+            f"{said}has no communication, and the step had {calls} all-reduces: the group records "
+            "into `group.trace`, if that is set before the step"
+        )
+    if len(spans) != calls:
+        raise Wrong(f"{said}has {len(spans)} communication spans, and the step {calls}")
+    backward = found["backward"][0]
+    if any(not backward.start <= s.start <= s.end <= backward.end for s in spans):
+        raise Wrong(f"{said}has all-reduces outside of the span 'backward', which starts them all")
+    if records:
+        raise Wrong(
+            "After record(...) the group still records: set group.trace to None, or what comes "
+            "after the step is in the trace, too"
+        )
 
 
 def union(spans: list[Span]) -> float:
@@ -79,18 +111,21 @@ def union(spans: list[Span]) -> float:
     return sum(b - a for a, b in pairwise(cuts) if any(s.start <= a and b <= s.end for s in spans))
 
 
-def check(communication_ratio: Callable[[Trace], Any], *, draw: Draw) -> str:
+def check(
+    communication_ratio: Callable[[Trace], Any], record: Callable[..., Any], *, draw: Draw
+) -> str:
     for said, times in CASES.items():
         check_one(f"{said}: {told(times)}: ", make(times), communication_ratio)
-    traces = on_ranks(step, ranks=2)
-    for rank, trace in enumerate(traces):
-        where = f"{len(trace.spans)} spans of a real step, on rank {rank}: "
+    results = on_ranks(step, record, ranks=2)
+    for rank, (trace, records, calls) in enumerate(results):
+        check_step(rank, trace, records, calls)
+        where = f"{len(trace.spans)} spans of your step, on rank {rank}: "
         check_one(where, trace, communication_ratio)
     for _ in range(20):
         times = random_times(draw)
         check_one(f"twelve spans: {told(times)}: ", make(times), communication_ratio)
-    share = communication_ratio(traces[0])
-    return f"Right. Of a real step on rank 0, {share:.0%} was communication, by your function."
+    share = communication_ratio(results[0][0])
+    return f"Right. Of the step that you recorded on rank 0, {share:.0%} was communication."
 
 
 def told(times: Times) -> str:
