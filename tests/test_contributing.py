@@ -24,7 +24,6 @@ WITHOUT = {  # chapter → the part that it has not got, and why
     "training_well/waiting": {PREDICTED: "four ideas, each with its prediction beside it"},
     "at_scale/which_strategy": {PREDICTED: "all of it is prediction"},
     "at_scale/where_it_ends": {PREDICTED: "two ideas, each with its prediction beside it"},
-    "at_scale/failures": {PREDICTED: "a table of accidents, measured"},
     "at_scale/your_cluster": {PREDICTED: "files for other machines: nothing to measure here"},
 }
 
