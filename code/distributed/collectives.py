@@ -34,8 +34,8 @@ from distributed.double_tree import double_tree
 from distributed.group import Group
 from distributed.halving_doubling import halving_doubling
 from distributed.hierarchical import HierarchicalGroup
-from distributed.measure import HEADER, Work, row, time_one, to_bytes
-from distributed.script import run_script
+from distributed.measure import HEADER, Work, row, time_one
+from distributed.script import run_script, to_bytes
 from distributed.shared_memory import SharedGroup
 from distributed.world import launch
 
