@@ -16,7 +16,8 @@ from bench.pairs import ROOT, environment
 from distributed.all_reduce import ALGORITHMS
 from distributed.collectives import OPS, SENT
 from distributed.group import Group
-from distributed.measure import buffers, seconds, to_bytes
+from distributed.measure import buffers, seconds
+from distributed.script import to_bytes
 from distributed.world import World, world
 
 SIZES = ["4KB", "256KB", "4MB", "64MB"]  # with 4 ranks
