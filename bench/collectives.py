@@ -10,7 +10,8 @@ import torch
 from bench.pairs import summary
 from distributed.collectives import OPS
 from distributed.group import Group
-from distributed.measure import buffers, seconds, to_bytes
+from distributed.measure import buffers, seconds
+from distributed.script import to_bytes
 from distributed.shared_memory import SharedGroup
 from distributed.world import world
 

@@ -26,9 +26,9 @@ from distributed.all_reduce import (
 )
 from distributed.group import Group
 from distributed.hierarchical import HierarchicalGroup
-from distributed.measure import HEADER, Work, row, time_one, to_bytes
+from distributed.measure import HEADER, Work, row, time_one
 from distributed.parts import PIECE, Algorithm, Combine, Sent, in_parts, others
-from distributed.script import run_script
+from distributed.script import run_script, to_bytes
 from distributed.shared_memory import SharedGroup
 from distributed.world import launch
 

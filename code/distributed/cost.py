@@ -59,12 +59,13 @@ def half_ring(cluster: Cluster, size: float) -> float:
 def all_reduce(cluster: Cluster, size: float) -> float:
     """Time of an all-reduce: in a ring, or over several hosts with a part for each rank (s).
 
-    Then ranks of a host reduce-scatter inside, each all-reduces its part between hosts, and they
-    gather inside. A host's ranks share its link. Between many hosts a double tree needs fewer
-    messages, one after the other, for hardly more bytes (Sanders et al. 2009): the faster counts.
+    Then ranks of a host reduce-scatter inside (one alone has nothing to do there), each all-reduces
+    its part between hosts, and they gather inside. A host's ranks share its link. Between many
+    hosts a double tree needs fewer messages, one after the other, for hardly more bytes (Sanders
+    et al. 2009): the faster counts.
     """
     n, local = cluster.ranks, cluster.per_host
-    if n <= local or local == 1:
+    if n <= local:
         return 2 * half_ring(cluster, size)
     inside = half_ring(cluster._replace(ranks=local), size)
     hosts, link = -(-n // local), cluster.network
@@ -155,7 +156,8 @@ def step_zero(
     """ZeRO: parameters of each block in bytes, in the order of the forward pass.
 
     `gradient` is the bytes of a gradient for each of its parameter's. Stage 1 reduces and gathers
-    after the backward pass, 2 reduces in it, 3 gathers each block in both passes, one ahead.
+    after the backward pass, 2 reduces in it and gathers after it, both beside no computation, as
+    this book's do; 3 gathers each block in both passes, one ahead.
     """
     if stage not in (1, 2, 3):
         raise ValueError(f"stage={stage}: choose 1, 2 or 3; for DDP there is step_ddp")
@@ -174,6 +176,17 @@ def step_zero(
     again = [0.0] * min(2, len(blocks)) + gathers[:-2][::-1]  # the last two are still there
     end = in_turn(forward, again, [each * 2 / 3] * len(blocks), scatters[::-1])
     return Step(end, compute, sum(gathers) + sum(again) + sum(scatters))
+
+
+def step_hsdp(
+    cluster: Cluster, flops: float, blocks: Sequence[float], gradient: float = 1.0
+) -> Step:
+    """ZeRO-3 inside of each host; then each rank all-reduces its share between hosts."""
+    inside = cluster._replace(ranks=min(cluster.ranks, cluster.per_host))
+    step = step_zero(inside, flops, 3, blocks, gradient)
+    hosts, link = -(-cluster.ranks // cluster.per_host), cluster.network
+    between = 2 * (hosts - 1) * (link.latency + sum(blocks) * gradient / hosts / link.bandwidth)
+    return Step(step.total + between, step.compute, step.communication + between)
 
 
 def in_turn(

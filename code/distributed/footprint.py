@@ -65,7 +65,8 @@ def footprint(
     Raises ValueError for numbers that make no sense.
     """
     if rows < 0 or min(shape) < 1 or bucket < 0 or allowance < 0:
-        raise ValueError(f"shape={tuple(shape)}, rows={rows}: sizes are 1 or more, rows 0 or more")
+        rest = f"rows={rows}, bucket={bucket}, allowance={allowance}"
+        raise ValueError(f"{shape}, {rest}: sizes are 1 or more, the rest 0 or more")
     count = shape.parameters if parameters is None else parameters
     block = shape.block if parameters is None else parameters / shape.layers
     found = per_rank(count, ranks, stage, recipe)

@@ -6,7 +6,6 @@ a link of each rank, at least, and so can be compared with the speed of the link
 PERFORMANCE.md).
 """
 
-import re
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -18,8 +17,6 @@ from distributed.group import Group
 
 Work = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
 PERIOD = 29  # numbers after which `values` begin again
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 # bus bandwidth ÷ algorithm bandwidth: how often each byte crosses each rank's link, at least
 CROSSINGS: dict[str, Callable[[int], float]] = {
@@ -32,14 +29,6 @@ CROSSINGS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda ranks: 1,
     "reduce": lambda ranks: 1,
 }
-
-
-def to_bytes(size: str | int) -> int:
-    """ "64MB" → 64,000,000; "64MiB" → 67,108,864. Raises ValueError for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]i?B|B)?", str(size))
-    if not match:
-        raise ValueError(f"size={size!r}: write it like 64MB (10⁶ bytes) or 64MiB (2²⁰ bytes)")
-    return int(float(match[1]) * UNITS[match[2] or ""])
 
 
 def seconds(

@@ -6,15 +6,15 @@ Memory is `footprint`'s, time is `cost`'s. Numbers of machines are stated, not m
 own where you have them.
 """
 
-import argparse
 import importlib
 import json
+import math
 from typing import Any, NamedTuple
 
-from distributed.cost import Cluster, Link, Step, step_ddp, step_zero
+from distributed.cost import Cluster, Link, Step, step_ddp, step_hsdp, step_zero
 from distributed.footprint import Shape, footprint
-from distributed.measure import to_bytes
 from distributed.memory import RECIPES, STAGES
+from distributed.script import Parser, to_bytes
 
 # Bandwidth inside a host, in each direction, for each device: what vendors state (bytes/s).
 INTERCONNECTS = {
@@ -23,6 +23,8 @@ INTERCONNECTS = {
     "ethernet": Link(30e-6, 12.5e9),  # 100 Gbit/s
 }
 RECIPE = "bf16, Adam in fp32, fp32 master copy"
+WORDS = 50257  # of GPT-2 and GPT-3
+ALLOWANCE = 0.05  # of all the rest: a guess at what an allocator loses between pieces
 
 
 class Option(NamedTuple):
@@ -47,13 +49,13 @@ class Plan(NamedTuple):
     why: str
 
 
-def shape_for(parameters: float, context: int) -> Shape:
+def shape_for(parameters: float, context: int, words: int = WORDS) -> Shape:
     """A transformer of about so many parameters: deeper and wider together, heads of 128."""
     layers = 2
     while 12 * layers * (128 * layers) ** 2 < parameters and layers < 512:
         layers += 1
     d = max(1, round((parameters / 12 / layers) ** 0.5))
-    return Shape(layers, d, max(1, d // 128), context, 1)
+    return Shape(layers, d, max(1, d // 128), context, words)
 
 
 def plan(
@@ -65,14 +67,16 @@ def plan(
     recipe: str = RECIPE,
     checkpoint: bool = False,
     shape: Shape | None = None,
+    allowance: float = ALLOWANCE,
+    words: int = WORDS,
 ) -> Plan:
     """Compare DDP, ZeRO-1, 2 and 3, and HSDP, for `rows` of `context` tokens on each rank.
 
-    `memory` is bytes of each rank. Without a `shape`, layers are guessed from the parameters.
-    Raises ValueError for numbers that make no sense.
+    `memory` is bytes of each rank, `allowance` a share of the others. Without a `shape`, layers are
+    guessed from the parameters. Raises ValueError for numbers that make no sense.
     """
     check(parameters, cluster, memory, rows, context, recipe)
-    shape, sizes = shape or shape_for(parameters, context), RECIPES[recipe]
+    shape, sizes = shape or shape_for(parameters, context, words), RECIPES[recipe]
     flops = (8 if checkpoint else 6) * parameters * rows * context
     blocks = [parameters / shape.layers * sizes.parameters] * shape.layers
     ratio = sizes.gradients / sizes.parameters
@@ -81,7 +85,9 @@ def plan(
     for name in [*STAGES, *(["HSDP"] if hosts > 1 and cluster.per_host > 1 else [])]:
         stage = STAGES.index(name) if name in STAGES else 3
         sharded = cluster.per_host if name == "HSDP" else cluster.ranks
-        held = footprint(shape, rows, sharded, stage, sizes, checkpoint, parameters=parameters)
+        held = footprint(
+            shape, rows, sharded, stage, sizes, checkpoint, 25e6, allowance, parameters
+        )
         if stage == 0:
             step = step_ddp(cluster, flops, [size * ratio for size in blocks])
         elif name == "HSDP":
@@ -90,15 +96,6 @@ def plan(
             step = step_zero(cluster, flops, stage, blocks, ratio)
         options.append(Option(name, held, sum(held.values()) <= memory, step))
     return recommend(options, memory)
-
-
-def step_hsdp(cluster: Cluster, flops: float, blocks: list[float], ratio: float) -> Step:
-    """ZeRO-3 inside of each host; then each rank all-reduces its share between hosts."""
-    inside = cluster._replace(ranks=min(cluster.ranks, cluster.per_host))
-    step = step_zero(inside, flops, 3, blocks, ratio)
-    hosts, link = -(-cluster.ranks // cluster.per_host), cluster.network
-    between = 2 * (hosts - 1) * (link.latency + sum(blocks) * ratio / hosts / link.bandwidth)
-    return Step(step.total + between, step.compute, step.communication + between)
 
 
 def recommend(options: list[Option], memory: float) -> Plan:
@@ -117,11 +114,15 @@ def recommend(options: list[Option], memory: float) -> Plan:
         return Plan(options, None, f"nothing fits: {needs}, most of it for {largest}: {way}")
     fastest = min(option.step.total for option in fitting)
     best = next(option for option in fitting if option.step.total <= 1.01 * fastest)
-    why = "it fits, and no other that fits is faster"
-    if best is not options[0]:
-        left = [option.name for option in options[: options.index(best)] if not option.fits]
-        why = f"{', '.join(left)} would not fit; " * bool(left) + why
-    return Plan(options, best, why)
+    why = ["it fits, and no other that fits is faster"]
+    simpler = options[: options.index(best)]
+    if left := [option.name for option in simpler if not option.fits]:
+        why.append(f"{', '.join(left)} would not fit")
+    for option in simpler:
+        if option.fits:
+            longer, waits = option.step.total / best.step.total - 1, 1 - option.efficiency
+            why.append(f"{option.name} fits, too: {longer:.0%} slower, {waits:.0%} of it waiting")
+    return Plan(options, best, "; ".join(why))
 
 
 def check(
@@ -133,12 +134,17 @@ def check(
         "gpus": cluster.ranks,
         "per_host": cluster.per_host,
         "gpu_memory": memory,
+        "network": cluster.network.bandwidth,
+        "interconnect": cluster.inside.bandwidth,
         "rows": rows,
         "context": context,
         "speed": cluster.speed,
     }.items():
-        if not value > 0:
-            raise ValueError(f"{name}={value:g}: give a number above 0")
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name}={value:g}: give a number above 0, and a finite one")
+    if cluster.ranks > cluster.per_host and cluster.ranks % cluster.per_host:
+        hosts = f"hosts of per_host={cluster.per_host} would not all be full"
+        raise ValueError(f"gpus={cluster.ranks}: {hosts}; give a multiple of it")
     if recipe not in RECIPES:
         raise ValueError(f"recipe={recipe!r}: choose one of {'; '.join(RECIPES)}")
 
@@ -174,25 +180,40 @@ def as_json(found: Plan) -> str:
     return json.dumps({"recommended": name, "why": found.why, "options": options}, indent=1)
 
 
-def count_parameters(path: str) -> int:
-    """Parameters of the module that `path`, package.module:function, makes on the meta device."""
+def measure_module(path: str, context: int) -> tuple[int, Shape]:
+    """Parameters and shape of what `path`, package.module:function, makes on the meta device.
+
+    Its layers are the longest row of equal ones, width and words those of its first embedding; the
+    rest is guessed by `shape_for`. Raises ValueError if there is no such module.
+    """
     import torch
 
     package, _, name = path.partition(":")
     try:
         make = getattr(importlib.import_module(package), name)
         with torch.device("meta"):
-            return sum(p.numel() for p in make().parameters())
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+            module = make()
+            count = sum(p.numel() for p in module.parameters())
+    except Exception as error:  # whatever somebody else's code may raise
         raise ValueError(f"module={path!r}: {error}; give package.module:function") from None
+    shape = shape_for(count, context)
+    layers = 0
+    for part in reversed([*module.modules()]):  # the first embedding has the last word
+        if isinstance(part, torch.nn.Embedding):
+            v, d = part.weight.shape
+            shape = shape._replace(d=d, v=v, heads=max(1, d // 128))
+        elif isinstance(part, torch.nn.ModuleList | torch.nn.Sequential):
+            sizes = {sum(p.numel() for p in layer.parameters()) for layer in part}
+            layers = max(layers, len(part) if len(sizes) == 1 and sizes != {0} else 0)
+    return count, shape._replace(layers=layers or shape.layers)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """The command line: see --help."""
-    parser = argparse.ArgumentParser(prog="python -m distributed.plan", description=__doc__)
+    parser = Parser(prog="python -m distributed.plan", description=__doc__)
     add = parser.add_argument
     add("--params", type=float, default=7e9)
-    add("--module", help="count another model's: package.module:function, called without arguments")
+    add("--module", help="take another model: package.module:function, called without arguments")
     add("--gpus", type=int, default=8)
     add("--per-host", type=int, default=8)
     add("--gpu-memory", default="80GB", help="such as 80GB (10⁹) or 80GiB (2³⁰)")
@@ -202,6 +223,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--rows", type=float, default=1, help="on each GPU")
     add("--context", type=int, default=2048, help="tokens in a row")
     add("--recipe", default=RECIPE, help="; ".join(RECIPES))
+    add("--words", type=int, default=WORDS, help="that the last layer tells apart")
+    add("--allowance", type=float, default=ALLOWANCE, help="share of memory lost between pieces")
     add("--checkpoint", action="store_true", help="activations are computed again")
     add("--json", action="store_true")
     given = parser.parse_args(arguments)
@@ -212,10 +235,12 @@ def main(arguments: list[str] | None = None) -> None:
         )
         memory = to_bytes(given.gpu_memory)
         numbers = given.rows, given.context, given.recipe, given.checkpoint
-        parameters = count_parameters(given.module) if given.module else given.params
-        found = plan(parameters, cluster, memory, *numbers)
+        parameters, shape = given.params, None
+        if given.module:
+            parameters, shape = measure_module(given.module, given.context)
+        found = plan(parameters, cluster, memory, *numbers, shape, given.allowance, given.words)
     except ValueError as error:
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
+        parser.error(str(error))
     print(as_json(found) if given.json else as_text(found, memory))
 
 

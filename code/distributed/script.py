@@ -11,18 +11,29 @@ import contextlib
 import inspect
 import io
 import os
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-import torch
-import torch.distributed as dist
+UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
-from distributed.board import Board
-from distributed.group import Group
-from distributed.rank import Place, choose_backend
-from distributed.report import RankError, describe
+
+class Parser(argparse.ArgumentParser):
+    """A command line whose errors are one line, without the usage above it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: error: {message}\n")
+
+
+def to_bytes(size: str | int) -> int:
+    """ "64MB" → 64,000,000; "64MiB" → 67,108,864. Raises ValueError for anything else."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]i?B|B)?", str(size))
+    if not match:
+        raise ValueError(f"size={size!r}: write it like 64MB (10⁶ bytes) or 64MiB (2²⁰ bytes)")
+    return int(float(match[1]) * UNITS[match[2] or ""])
 
 
 def run_script(main: Callable[..., Any]) -> None:
@@ -30,7 +41,7 @@ def run_script(main: Callable[..., Any]) -> None:
     if "__file__" not in main.__globals__:  # a cell: the command line is the kernel's, not ours
         main()
         return
-    parser = argparse.ArgumentParser(description=inspect.getdoc(main))
+    parser = Parser(description=inspect.getdoc(main))
     for name, parameter in inspect.signature(main).parameters.items():
         default = parameter.default
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"({default})")
@@ -39,7 +50,7 @@ def run_script(main: Callable[..., Any]) -> None:
         with _only_rank_0_speaks():
             main(**options)
     except ValueError as error:  # a wrong argument, found before any rank started
-        parser.exit(2, f"{parser.prog}: error: {error}\n")
+        parser.error(str(error))
 
 
 def under_torchrun() -> bool:
@@ -51,6 +62,14 @@ def run_as_torchrun_rank(
     fn: Callable[..., Any], args: tuple[Any, ...], device: str, timeout: float | None = None
 ) -> list[Any]:
     """Call `fn(group, *args)` as the rank that the environment says; every rank's result."""
+    import torch  # here, because models of cost are scripts that need no torch
+    import torch.distributed as dist
+
+    from distributed.board import Board
+    from distributed.group import Group
+    from distributed.rank import Place, choose_backend
+    from distributed.report import RankError, describe
+
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     on_this_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     backend, shares_gpu, how = choose_backend(on_this_host, device)

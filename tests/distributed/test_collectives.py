@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distributed import collectives
 from distributed.all_reduce import ALGORITHMS, COMBINE, tree_broadcast, tree_reduce
 from distributed.collectives import GROUPS, OPS, SENT
-from distributed.measure import buffers, fit, is_right, to_bytes
+from distributed.measure import buffers, fit, is_right
 from distributed.ring_group import RingGroup
+from distributed.script import to_bytes
 from distributed.trace import Trace
 from distributed.world import RankError
 

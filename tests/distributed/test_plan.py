@@ -24,7 +24,7 @@ from distributed.cost import (
 from distributed.footprint import GPT, Shape, activations, footprint
 from distributed.memory import RECIPES, STAGES, Recipe, total
 from distributed.memory_use import MemoryUse
-from distributed.plan import INTERCONNECTS, count_parameters, main, plan, shape_for
+from distributed.plan import INTERCONNECTS, main, measure_module, plan, shape_for
 from distributed.transformer import Config, make_model
 
 HOST = Cluster(8, 8, Link(1e-5, 1e10), Link(1e-4, 1e9), 1e12)
@@ -87,10 +87,34 @@ def test_an_all_reduce_in_a_host_is_two_half_rings(ranks, size):
     assert all_reduce(cluster, size) == pytest.approx(2 * half_ring(cluster, size))
 
 
-def test_between_many_hosts_a_tree_is_faster_than_a_ring():
-    many = HOST._replace(ranks=8 * 1024)
+@pytest.mark.parametrize("per_host", [1, 8])
+def test_between_many_hosts_a_tree_is_faster_than_a_ring(per_host):
+    many = HOST._replace(ranks=per_host * 1024, per_host=per_host)
     assert all_reduce(many, 1e6) < 2 * 1023 * 1e-4
     assert all_reduce(many, 1e6) > 2 * math.log2(1024) * 1e-4
+
+
+def test_a_prediction_takes_work_for_each_bucket_and_none_for_ranks():
+    def lines_run(ranks, buckets):
+        count = 0
+
+        def trace(frame, *_):
+            nonlocal count
+            ours = "distributed" in frame.f_code.co_filename
+            count += ours
+            return trace if ours else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            step_ddp(HOST._replace(ranks=ranks, jitter=0.05), 1e12, [1e6] * buckets)
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert lines_run(64, 200) == lines_run(16_384, 200)
+    one, two, three = (lines_run(16_384, buckets) for buckets in (200, 400, 600))
+    assert 0 < two - one == three - two
 
 
 @given(times, times)
@@ -185,6 +209,12 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
+def test_models_of_cost_are_plain_python():
+    modules = "memory, footprint, cost, scaling, published, plan"
+    program = f"import sys; from distributed import {modules}; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
 def test_the_command_line_and_its_json():
     done = run("--params", "70e9", "--gpus", "8", "--json")
     assert done.returncode == 0
@@ -204,6 +234,13 @@ def test_the_command_line_and_its_json():
         (["--gpu-memory", "80XB"], "size='80XB'"),
         (["--recipe", "fp4"], "recipe='fp4': choose one of"),
         (["--module", "distributed.nothing:make"], "module='distributed.nothing:make'"),
+        (["--params", "inf"], "params=inf: give a number above 0"),
+        (["--network", "0GB", "--gpus", "16"], "network=0: give a number above 0"),
+        (["--gpus", "12"], "gpus=12: hosts of per_host=8 would not all be full"),
+        (["--gpus", "eight"], "argument --gpus: invalid int value: 'eight'"),
+        (["--interconnect", "infiniband"], "argument --interconnect: invalid choice"),
+        (["--words", "0"], "v=0"),
+        (["--allowance", "-1"], "allowance=-1"),
     ],
 )
 def test_nonsense_is_one_line_and_exit_code_2(arguments, message, capsys):
@@ -215,10 +252,33 @@ def test_nonsense_is_one_line_and_exit_code_2(arguments, message, capsys):
     assert said.count("\n") == 1
 
 
-def test_a_module_is_counted_without_memory():
-    assert (
-        count_parameters("distributed.simple_ddp:make_network") == 64 * 128 + 128 * 2 + 128 + 1290
-    )
+def gpt_2_in_the_small():
+    return make_model(Config(v=50_000, t=32, d=256, layers=5, heads=4))
+
+
+def test_a_module_tells_its_parameters_and_its_shape():
+    plain, _ = measure_module("distributed.simple_ddp:make_network", 2048)
+    assert plain == 64 * 128 + 128 * 2 + 128 + 1290
+    count, shape = measure_module(f"{__name__}:gpt_2_in_the_small", 64)
+    assert (shape.layers, shape.d, shape.t, shape.v) == (5, 256, 64, 50_000)
+    assert count == sum(p.numel() for p in gpt_2_in_the_small().parameters())
+
+
+def test_words_and_the_allowance_take_memory():
+    few, many = (plan(1e9, HOST, 80e9, words=words, allowance=0).options[0] for words in (1, 50257))
+    logits = 2 * 2048 * 50256  # bytes
+    assert many.memory["activations"] - few.memory["activations"] == logits
+    with_loss = plan(1e9, HOST, 80e9, allowance=0.1).options[0].memory
+    assert with_loss["allowance"] == pytest.approx(0.1 * sum(many.memory.values()))
+
+
+def test_why_names_what_fits_and_was_passed_over():
+    nvlink = HOST._replace(inside=INTERCONNECTS["nvlink"], speed=4e14)
+    found = plan(7e9, nvlink, 80e9)
+    assert found.recommended is found.options[3]
+    assert "DDP would not fit" in found.why
+    slower = found.options[1].step.total / found.options[3].step.total - 1
+    assert f"ZeRO-1 fits, too: {slower:.0%} slower" in found.why
 
 
 def test_seven_billion_on_eight_fit_in_zero_1(capsys):
