@@ -1,7 +1,8 @@
 """All that a rank must hold in a step: model states, activations, and rooms for communication.
 
     model states: `memory.per_rank`;  activations: rows · t · (16d + 4 + heads) numbers a layer
-    ZeRO-3 gathers two blocks and holds the gradient of one; DDP and ZeRO-2 fill buckets
+    ZeRO-3 gathers two blocks and holds the gradient of one; ZeRO-2 fills two buckets; DDP and
+    ZeRO-1 send gradients from where they are, so their buckets are the gradients themselves
 
 The formula of activations is that of this book's transformer, whose attention keeps no matrix of
 t × t (Dao et al. 2022). Frameworks lose some memory between pieces: `allowance` is a guess at it.

@@ -40,8 +40,8 @@ RECIPES = {
 def per_rank(parameters: float, ranks: int, stage: int, recipe: Recipe) -> dict[str, float]:
     """Bytes that stay on each rank from step to step, by what they are for.
 
-    Activations, buffers of communication and padding come on top: see `buffers`. Raises ValueError
-    for a stage or a number that makes no sense.
+    Activations, buffers of communication (see `footprint`) and padding come on top.
+    Raises ValueError for a stage or a number that makes no sense.
     """
     if stage not in range(len(STAGES)):
         raise ValueError(f"stage={stage!r}: choose 0 ({STAGES[0]}), 1, 2 or 3")
