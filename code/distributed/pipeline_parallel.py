@@ -4,17 +4,22 @@
             dy_i from rank r + 1 → backward → dx_i to rank r − 1
 
 While the first parts come, later ranks wait, and while the last ones leave, the earlier: the
-*bubble*, (S − 1)/(M + S − 1) of the time with S stages (Huang et al. 2019, §2.3). Sent are the
-results between stages, 2Mbd numbers in all, whatever the number of parameters.
+*bubble*, (S − 1)/(M + S − 1) of the time with S stages (Huang et al. 2019, §2.3). Over each border
+between stages go results and their gradients, 2Mbd numbers, whatever the number of parameters. On
+a mesh the stages are along rows, and along columns the batch is shared out.
 """
 
 import time
 
+import numpy as np
 import torch
 from torch import nn
 
+from distributed.dp import shard
 from distributed.group import Group
+from distributed.ring_group import RingGroup
 from distributed.script import run_script
+from distributed.tensor_parallel import mesh
 from distributed.trace import Trace
 from distributed.world import launch
 
@@ -24,6 +29,13 @@ def make_stage(stage: int, width: int = 32, last: bool = False) -> nn.Module:
     torch.manual_seed(stage)
     head = [nn.Linear(width, 10)] if last else []
     return nn.Sequential(nn.Linear(width, width), nn.Tanh(), *head).double()
+
+
+def make_batch(batch: int, width: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
+    """x[b, width] and labels[b], the same everywhere."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, width, generator=generator, dtype=torch.float64)
+    return x, torch.randint(10, (batch,), generator=generator)
 
 
 def step(
@@ -68,6 +80,32 @@ def step(
     return total
 
 
+def numbers_sent(stages: int, batch: int, width: int) -> int:
+    """Numbers that all stages together send in a step on a batch[b, width]."""
+    return 2 * (stages - 1) * batch * width
+
+
+def crossing(parameters: int, width: int) -> float:
+    """The batch from which data parallelism on as many ranks sends less: 2(N − 1)Ψ numbers."""
+    return parameters / width
+
+
+def on_a_mesh(group: Group, across: int, micro: int, batch: int) -> tuple[list[torch.Tensor], int]:
+    """One rank of a mesh with rows of `across` stages: its stage's gradients, and bytes sent."""
+    row, column = mesh(group, across)
+    stage = make_stage(row.rank, last=row.rank == row.size - 1)
+    x, labels = make_batch(batch)
+    mine = shard(np.arange(batch), column.rank, column.size)
+    row.trace = trace = Trace(group.rank)
+    step(row, stage, micro, x[mine], labels[mine])
+    rings = RingGroup(column)
+    rings.trace = trace
+    gradients = [p.grad for p in stage.parameters() if p.grad is not None]
+    for gradient in gradients:
+        rings.all_reduce(gradient, op="avg")
+    return gradients, trace.sent
+
+
 def bubble(stages: int, micro: int) -> float:
     """The share of a step in which a rank waits, if all stages take equally long."""
     return (stages - 1) / (micro + stages - 1)
@@ -78,9 +116,7 @@ def run_rank(
 ) -> tuple[float, list[torch.Tensor], Trace]:
     """One rank: the loss, its gradients, and what it did."""
     stage = make_stage(group.rank, last=group.rank == group.size - 1)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(batch, 32, generator=generator, dtype=torch.float64)
-    labels = torch.randint(10, (batch,), generator=generator)
+    x, labels = make_batch(batch)
     step(group, stage, micro, x, labels)  # warm
     stage.zero_grad()
     group.barrier()
@@ -102,9 +138,7 @@ def main(stages: int = 4, batch: int = 32, pause: float = 0.004) -> None:
     if stages < 1 or batch % 16:
         raise ValueError(f"stages={stages}, batch={batch}: 1 or more, and a multiple of 16")
     whole = nn.Sequential(*(make_stage(i, last=i == stages - 1) for i in range(stages)))
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(batch, 32, generator=generator, dtype=torch.float64)
-    labels = torch.randint(10, (batch,), generator=generator)
+    x, labels = make_batch(batch)
     nn.functional.cross_entropy(whole(x), labels).backward()
     expected = [p.grad for p in whole.parameters() if p.grad is not None]
     for micro in (1, 4, 16):

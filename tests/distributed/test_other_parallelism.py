@@ -7,7 +7,16 @@ from torch import nn
 
 from distributed import pipeline_parallel, tensor_parallel
 from distributed.all_reduce import ring_sent
-from distributed.pipeline_parallel import bubble, make_stage, run_rank, waiting
+from distributed.pipeline_parallel import (
+    bubble,
+    crossing,
+    make_batch,
+    make_stage,
+    numbers_sent,
+    on_a_mesh,
+    run_rank,
+    waiting,
+)
 from distributed.ring_group import RingGroup
 from distributed.single_device import SingleDevice, Sizes, batches, digits, initial_weights, train
 from distributed.trace import Span, Trace
@@ -73,6 +82,32 @@ def sent_by_rank(group, micro, batch):
 def test_it_sends_results_down_and_their_gradients_up(pools):
     row = 32 * 8
     assert pools[3](sent_by_rank, 4, 8) == [(8 * row, 4), (2 * 8 * row, 8), (8 * row, 4)]
+
+
+@pytest.mark.parametrize(("ranks", "across"), [(4, 2), (2, 2), (2, 1)])
+def test_a_pipeline_on_a_mesh_computes_the_gradients_of_one_device(pools, ranks, across):
+    whole = nn.Sequential(*(make_stage(i, last=i == across - 1) for i in range(across)))
+    x, labels = make_batch(16)
+    nn.functional.cross_entropy(whole(x), labels).backward()
+    results = pools[ranks](on_a_mesh, across, 2, 16)
+    columns = ranks // across
+    for row in range(columns):
+        found = [
+            g for gradients, _ in results[row * across : (row + 1) * across] for g in gradients
+        ]
+        for a, b in zip(found, whole.parameters(), strict=True):
+            torch.testing.assert_close(a, b.grad, rtol=1e-10, atol=1e-12)
+    numbers = sum(p.numel() for p in whole.parameters())
+    along_rows, along_columns = 2 * (across - 1) * 16 * 32, 2 * (columns - 1) * numbers
+    assert sum(sent for _, sent in results) == 8 * (along_rows + along_columns)
+
+
+def test_from_the_crossing_on_data_parallelism_sends_less():
+    border = crossing(parameters=3200, width=32)
+    assert border == 100
+    for stages in (2, 8):
+        assert numbers_sent(stages, 99, 32) < 2 * (stages - 1) * 3200
+        assert numbers_sent(stages, 101, 32) > 2 * (stages - 1) * 3200
 
 
 def test_the_bubble():
