@@ -22,8 +22,6 @@ WITHOUT = {  # chapter → the part that it has not got, and why
     },
     "ddp/uneven_data": {PREDICTED: "three ideas, each with its prediction beside it"},
     "training_well/waiting": {PREDICTED: "four ideas, each with its prediction beside it"},
-    "at_scale/which_strategy": {PREDICTED: "all of it is prediction"},
-    "at_scale/where_it_ends": {PREDICTED: "two ideas, each with its prediction beside it"},
     "at_scale/your_cluster": {PREDICTED: "files for other machines: nothing to measure here"},
 }
 
