@@ -176,6 +176,7 @@ GROUPS: dict[str, Callable[[Group], Group]] = {
     "hierarchical": HierarchicalGroup,
 }
 SHARING = ("backend", "shared")
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 OPS: dict[str, dict[str, Work]] = {
     "all_reduce": {
         **{name: by_messages(algorithm) for name, algorithm in ALGORITHMS.items()},
@@ -227,8 +228,9 @@ def main(
         raise ValueError(f"op={op!r}: choose one of {', '.join(OPS)}")
     for name in set(names) - set(OPS[op]):
         raise ValueError(f"algorithm={name!r}: for {op}, choose from {', '.join(OPS[op])}")
-    if not isinstance(kind := getattr(torch, dtype, None), torch.dtype) or kind.is_complex:
-        raise ValueError(f"dtype={dtype!r}: choose one of torch's, such as float32 or bfloat16")
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype={dtype!r}: choose one of {', '.join(DTYPES)}")
+    kind = getattr(torch, dtype)
     if times < 1:
         raise ValueError(f"times={times}: measure once or more")
 

@@ -238,7 +238,7 @@ def test_the_same_command_under_torchrun_says_it_once():
         (["--op", "reduce_all"], "op='reduce_all': choose one of all_reduce, broadcast"),
         (["--algorithm", "star"], "algorithm='star': for all_reduce, choose from central"),
         (["--size", "many"], "size='many': write it like 64MB"),
-        (["--dtype", "decimal"], "dtype='decimal': choose one of torch's"),
+        (["--dtype", "bool"], "dtype='bool': choose one of float32, float64"),
         (["--times", "0"], "times=0: measure once or more"),
         (["--ranks", "0"], "ranks=0: a world has 1 rank or more"),
     ],
