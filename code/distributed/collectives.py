@@ -171,10 +171,8 @@ def by_messages(algorithm: Algorithm) -> Work:
 
 
 # Not algorithms on messages but other groups, whose own methods do it.
-GROUPS: dict[str, Callable[[Group], Group]] = {
-    "shared": SharedGroup,
-    "hierarchical": HierarchicalGroup,
-}
+GROUPS: dict[str, Callable[[Group], Group]]
+GROUPS = {"shared": SharedGroup, "hierarchical": HierarchicalGroup}
 SHARING = ("backend", "shared")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 OPS: dict[str, dict[str, Work]] = {
