@@ -25,8 +25,8 @@ class Board:
     before blocking. Ranks of one host share a file in memory, with a row for each: notes[row,
     column] = (key, call). The key is made of the group and of how many calls it has made.
 
-    The first rank of each host also asks `store`, where there are several hosts. That is a round
-    trip through the network for each call; `group.board = None` saves it, and the comparison.
+    Where there are several hosts, the first rank of each can also ask `store`. That is a round trip
+    through the network for each call, so it does if the environment says COMPARE_HOSTS=1.
     """
 
     KEPT = 256  # who does not wait for a collective runs ahead: notes that old are not compared
@@ -38,6 +38,7 @@ class Board:
         """`here` ranks, from the `first` on, share the file; `store`: those of other hosts too."""
         self.notes = np.memmap(file, self.NOTE, "r+", shape=(here, self.KEPT))
         self.rank, self.first, self.here = rank, first, here
+        self.compares_hosts = store is not None
         self.store = AnsweringStore(store) if store and rank == first else None
         self.group, self.number = 0, 0
         self.found: dict[str, str] = {}  # what the store had last, by its places
@@ -61,7 +62,8 @@ class Board:
             cls.create(Path(name), here)
             store.set(f"file of {first}", name)
         file = Path(store.get(f"file of {first}").decode())
-        board = cls(file, rank, here, first, store if here < size else None)
+        asks = here < size and os.environ.get("COMPARE_HOSTS") == "1"
+        board = cls(file, rank, here, first, store if asks else None)
         store.set(f"opened by {rank}", "")
         if local_rank == 0:
             store.wait([f"opened by {each}" for each in range(first, first + here)])
@@ -73,7 +75,8 @@ class Board:
         """The board of some ranks that are a group of their own: on the same memory."""
         part = copy.copy(self)
         near = [rank for rank in ranks if self.first <= rank < self.first + len(self.notes)]
-        part.here, asks = len(near), self.rank == near[0] and len(near) < len(ranks)
+        part.here = len(near)
+        asks = self.compares_hosts and self.rank == near[0] and len(near) < len(ranks)
         part.store = AnsweringStore(backend.get_group_store()) if asks else None
         part.group, part.number = zlib.crc32(backend.group_name.encode()), 0
         part.found = {}

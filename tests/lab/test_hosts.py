@@ -228,7 +228,7 @@ launch(differ)
 
 def test_a_rank_of_another_host_that_differs_is_named(lab: Laboratory, tmp_path: Path) -> None:
     (script := tmp_path / "differ.py").write_text(DIFFER)
-    first, second = lab.start([str(script)], per_host=2)
+    first, second = lab.start([str(script)], per_host=2, env={"COMPARE_HOSTS": "1"})
     said = first.communicate(timeout=100)[0]
     second.communicate(timeout=100)
     assert first.returncode != 0
