@@ -194,9 +194,14 @@ class Zero1:
 
     @torch.no_grad()
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and value of each parameter, gathered a unit at a time; all ranks must ask."""
-        for unit, share in zip(self.units, self.shares, strict=True):
-            flat = torch.empty(unit.size, dtype=unit.dtype, device=share.device)
+        """Name and value of each parameter, gathered a unit at a time; all ranks must ask.
+
+        Copy what you keep: the next unit comes into the same room.
+        """
+        sizes = [unit.size * unit.dtype.itemsize for unit in self.units]
+        room = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.group.device)
+        for unit, share, size in zip(self.units, self.shares, sizes, strict=True):
+            flat = room[:size].view(unit.dtype)
             for parameter, view in unit.views(self.group.all_gather(share, flat)).items():
                 yield self.names[parameter], view
 

@@ -9,12 +9,17 @@ from distributed.world import RankError
 
 
 def test_the_card_lo_sees_every_message_of_every_rank(pools):
-    for seen in pools[3](wire.watch, ["ring", "ZeRO-1", "ZeRO-3"], "lo", 100_000, 2, 0.0):
-        ring, zero_1, zero_3 = seen
-        assert ring.payload == pytest.approx(3 * 4 * 2 * 2 / 3 * 100_000, rel=1e-4)
-        assert zero_3.payload > 1.3 * zero_1.payload
-        for row in seen:
-            assert row.payload <= row.wire  # others use lo, too: tests/lab has cards of its own
+    cases = ["ring", "ZeRO-1", "ZeRO-3"]
+    least = dict.fromkeys(cases, float("inf"))
+    for _ in range(3):  # others use lo as well, but not all the time
+        for seen in pools[3](wire.watch, cases, "lo", 100_000, 2, 0.0):
+            ring, zero_1, zero_3 = seen
+            assert ring.payload == pytest.approx(3 * 4 * 2 * 2 / 3 * 100_000, rel=1e-4)
+            assert zero_3.payload > 1.3 * zero_1.payload
+            for row in seen:
+                assert row.payload <= row.wire
+                least[row.name] = min(least[row.name], row.wire / row.payload)
+    assert max(least.values()) < 1.5, least
 
 
 @pytest.mark.parametrize(
