@@ -13,6 +13,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 from distributed.script import run_script
+from distributed.trace import overlapped
 
 
 class Link(NamedTuple):
@@ -120,14 +121,6 @@ class Step(NamedTuple):
     def exposed(self) -> float:
         """Seconds in which nothing is computed."""
         return self.total - self.compute
-
-
-def overlapped(ready: Sequence[float], messages: Sequence[float], computed: float) -> float:
-    """When all is done (s): message i leaves when it is ready and i − 1 has been sent."""
-    end = 0.0
-    for at, seconds in zip(ready, messages, strict=True):
-        end = max(end, at) + seconds
-    return max(end, computed)
 
 
 def with_loading(step: Step, loading: float, ahead: bool = True) -> Step:

@@ -13,6 +13,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -23,7 +24,7 @@ from distributed.group import Group
 from distributed.measure import fit, seconds
 from distributed.script import run_script
 from distributed.simple_ddp import average_gradients
-from distributed.trace import Trace, overlap
+from distributed.trace import Trace, overlap, overlapped
 from distributed.transformer import CharTransformer, Config, make_model
 from distributed.world import launch, world
 
@@ -158,11 +159,8 @@ def predict_step(costs: Costs, sizes: Sequence[int], own_core: bool) -> float:
     computed = costs.forward + costs.backward
     if not own_core:
         return computed + sum(messages)
-    end, filled = 0.0, 0
-    for size, message in zip(sizes, messages, strict=True):
-        filled += size
-        end = max(end, costs.forward + costs.backward * filled / sum(sizes)) + message
-    return end
+    filled = [part / sum(sizes) for part in accumulate(sizes)]
+    return overlapped([costs.forward + costs.backward * f for f in filled], messages, computed)
 
 
 def predict_hidden(costs: Costs, sizes: Sequence[int]) -> float:

@@ -7,7 +7,7 @@ computed from a formula: the formulas of later chapters are compared with this c
 
 import json
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +94,14 @@ def overlap(trace: Trace) -> float:
     busy = [span for span in trace.spans if span.kind != "waiting"]
     both = Trace(trace.rank, [Span(s.name, "any", s.start, s.end) for s in busy])
     return trace.seconds("compute") + trace.seconds("communication") - both.seconds("any")
+
+
+def overlapped(ready: Sequence[float], messages: Sequence[float], computed: float) -> float:
+    """When all is done (s): message i leaves when it is ready and i − 1 has been sent."""
+    end = 0.0
+    for at, seconds in zip(ready, messages, strict=True):
+        end = max(end, at) + seconds
+    return max(end, computed)
 
 
 def chrome_trace(traces: Iterable[Trace]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from distributed.cost import (
     all_reduce,
     half_ring,
     in_turn,
-    overlapped,
     slowest,
     step_ddp,
     step_zero,
@@ -25,6 +24,7 @@ from distributed.footprint import GPT, Shape, activations, footprint
 from distributed.memory import RECIPES, STAGES, Recipe, total
 from distributed.memory_use import MemoryUse
 from distributed.plan import INTERCONNECTS, main, measure_module, plan, shape_for
+from distributed.trace import overlapped
 from distributed.transformer import Config, make_model
 
 HOST = Cluster(8, 8, Link(1e-5, 1e10), Link(1e-4, 1e9), 1e12)

@@ -14,7 +14,6 @@ from distributed.cost import (
     Step,
     all_reduce,
     half_ring,
-    overlapped,
     step_ddp,
     with_loading,
 )
@@ -23,6 +22,7 @@ from distributed.ddp import DistributedDataParallel
 from distributed.emulated import EmulatedLayer, emulated_network, train_step
 from distributed.published import CASES, Case, saved
 from distributed.scaling import BUCKET, buckets, flops_to_hide, step, strong, weak
+from distributed.trace import overlapped
 
 CLUSTER = Cluster(8, 8, Link(5e-6, 4.5e11), Link(1e-5, 5e10), 4e14)
 clusters = st.builds(
