@@ -6,7 +6,7 @@ import pytest
 from live_page import LivePage
 from serving import Server
 
-TWO_BLOCKS, ONE_LINE_EACH, GROWING = range(3)
+TWO_BLOCKS, ONE_LINE_EACH, GROWING, IN_PIECES = range(4)
 
 
 @pytest.fixture
@@ -35,6 +35,11 @@ def test_a_line_each_stays_as_it_came(ranks: LivePage) -> None:
     ranks.cell(TWO_BLOCKS).locator(".rank-columns").first.wait_for()  # the script has looked
     assert ranks.cell(ONE_LINE_EACH).locator(".ranks").count() == 0
     assert ranks.output(ONE_LINE_EACH).splitlines()[1] == "[rank 1] line 0 of 1"
+
+
+def test_lines_that_came_in_pieces_are_whole_in_the_built_page(ranks: LivePage) -> None:
+    built = ranks.cell(IN_PIECES).locator(".cell_output pre").text_content()
+    assert built == "[rank 0] line 0 of 0\n[rank 1] line 0 of 1\n"
 
 
 def test_a_button_brings_back_the_lines_as_they_came(ranks: LivePage) -> None:
