@@ -21,7 +21,7 @@ from torch import nn
 
 from distributed.ddp import DistributedDataParallel
 from distributed.group import Group
-from distributed.measure import fit, seconds
+from distributed.measure import all_reduce_times, fit, seconds
 from distributed.script import run_script
 from distributed.simple_ddp import average_gradients
 from distributed.trace import Trace, overlap, overlapped
@@ -142,9 +142,7 @@ def measure_costs(group: Group, times: int = 9) -> Costs:
         return statistics.median(seconds(group, work, times))
 
     sizes = [10_000, 100_000, 1_000_000, 4_000_000]
-    arrays = [torch.zeros(size // 4) for size in sizes]
-    taken = [median(lambda x=x: group.all_reduce(x)) for x in arrays]  # type: ignore[misc]
-    alpha, beta = fit([1] * len(sizes), sizes, taken)
+    alpha, beta = fit([1] * len(sizes), sizes, all_reduce_times(group, sizes, times))
     forward = median(lambda: module.loss(batch))
     both = median(lambda: module.loss(batch).backward())
     return Costs(float(alpha), float(beta), forward, both - forward)

@@ -46,6 +46,15 @@ def seconds(
     return Group.all_reduce(group, taken.to(group.device), op="max").tolist()[warm_up:]
 
 
+def all_reduce_times(group: Group, sizes: Sequence[int], times: int = 7) -> list[float]:
+    """The median time of an all-reduce of each size (bytes → s)."""
+    arrays = [torch.zeros(size // 4, device=group.device) for size in sizes]
+    return [
+        statistics.median(seconds(group, lambda x=x: group.all_reduce(x), times))  # type: ignore[misc]
+        for x in arrays
+    ]
+
+
 def values(ranks: int) -> torch.Tensor:
     """table[ranks, PERIOD]: what each rank's array repeats, whole numbers from −2 to 2.
 
@@ -128,3 +137,9 @@ def fit(steps: Sequence[float], sizes: Sequence[float], times: Sequence[float]) 
         if (found > 0).all() and left < error:
             best, error = both, left
     return best
+
+
+def fit_ring(ranks: int, sizes: Sequence[int], times: Sequence[float]) -> np.ndarray:
+    """α (s) and β (s/byte) of a message, from all-reduces around a ring: 2(N − 1) of n/N bytes."""
+    steps = 2 * (ranks - 1)
+    return fit([steps] * len(sizes), [steps / ranks * n for n in sizes], times)
