@@ -114,7 +114,7 @@ def test_nothing_is_left_in_the_file_system(pools):
 
     before = shared_memory()
     assert pools[2](files) == [[], []], "mapped, and closed"
-    assert shared_memory() == before
+    assert shared_memory() <= before
 
 
 @pytest.mark.parametrize(("ranks", "per_host"), [(1, 1), (2, 1), (4, 2), (6, 2), (6, 3), (4, 4)])

@@ -443,7 +443,8 @@ def test_200_launches_leak_no_process_no_descriptor_no_file_no_shared_memory(tmp
             with pytest.raises(RankError):
                 launch(lambda group: 1 / 0, ranks=2, device="cpu")
     after = len(os.listdir("/proc/self/fd")), children(), shared_memory(), threading.active_count()
-    assert after == before
+    for now, then in zip(after, before, strict=True):  # what others have let go of may be gone
+        assert now <= then, "nothing more: no descriptor, no process, no memory, no thread"
     assert not [*tmp_path.iterdir()]
 
 
