@@ -19,9 +19,8 @@ BIN := .venv/bin
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-serve: _build/html/.built  ## build the book and open it with live cells (PORT=8123 BROWSER=none)
-	@$(BIN)/python -m playground.server --html _build/html --port $(PORT) \
-		$(if $(filter none,$(BROWSER)),--no-browser)
+serve: _build/.code _build/.styles  ## build the book and open it with live cells (PORT=8123 BROWSER=none)
+	@$(BIN)/python -m playground.serve --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
 
 dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
 	@$(BIN)/python -m playground.dev --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)

@@ -17,6 +17,8 @@ from built import in_words  # type: ignore[import-not-found]  # noqa: E402
 HEAD = (ROOT / "docs/chapter.md").read_text().split("---")[1]
 CELLS = f"---{HEAD}---\n\n# Cells\n\nA paragraph.\n\n```{{code-cell}} python\nprint(6 * 7)\n```\n"
 
+TOC = "format: jb-book\nroot: index\nparts: [{caption: All, chapters: [{file: cells}]}]\n"
+
 
 class Book:
     """Two pages with the settings, the extensions and the styles of the real book."""
@@ -25,18 +27,18 @@ class Book:
         self.folder = folder
         self.log = ""
         shutil.copy(ROOT / "_config.yml", folder)
-        (folder / "_toc.yml").write_text("format: jb-book\nroot: index\nchapters: [{file: cells}]")
+        (folder / "_toc.yml").write_text(TOC)
         (folder / "book").mkdir()
         for name in ("book/_ext", "book/_static", "book/references.bib", "node_modules"):
             (folder / name).symlink_to(ROOT / name)
         (folder / "index.md").write_text("# Book\n\nWords.\n")
         (folder / "cells.md").write_text(CELLS)
 
-    def build(self) -> bool:
-        command = [sys.executable, "-m", "playground.build"]
+    def build(self, *options: str, **environ: str) -> bool:
+        command = [sys.executable, "-m", "playground.build", *options]
         done = subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=300,
-            env={k: v for k, v in os.environ.items() if k != "BOOK_URL"},
+            env={k: v for k, v in os.environ.items() if k != "BOOK_URL"} | environ,
         )  # fmt: skip
         self.log = done.stdout + done.stderr
         return done.returncode == 0
@@ -72,6 +74,20 @@ def test_a_changed_paragraph_reads_its_page_alone_and_executes_nothing(book: Boo
     assert "42" in page
 
 
+def test_a_build_that_does_not_wait_shows_the_outputs_that_are_there(book: Book) -> None:
+    (book.folder / "cells.md").write_text(CELLS.replace("6 * 7", "6 * 8"))
+    later = ("--path-output", "_build/first")
+    page = book.folder / "_build/first/_build/html/cells.html"
+    assert book.build(*later, BOOK_OUTPUTS="later"), book.log
+    text = page.read_text()
+    assert "data-live" in text
+    assert '<span class="mi">6</span>' in text, "the code has its colours"
+    assert "48" not in text, "nothing was executed"
+    (book.folder / "cells.md").write_text(CELLS)
+    assert book.build(*later, BOOK_OUTPUTS="later"), book.log
+    assert "42" in page.read_text(), "this was executed before"
+
+
 def test_a_page_that_warned_is_judged_again(book: Book) -> None:
     (book.folder / "index.md").write_text("# Book\n\n{doc}`nowhere`\n")
     for _ in range(2):
@@ -88,8 +104,8 @@ def test_the_template_of_a_chapter_builds_when_its_names_are_filled_in(book: Boo
     (book.folder / "book/part").mkdir()
     page = template.replace("NAME", "mine").replace("key2020", "li2020")
     (book.folder / "book/part/mine.md").write_text(f"{page}\n```{{bibliography}}\n```\n")
-    toc = (book.folder / "_toc.yml").read_text()
-    (book.folder / "_toc.yml").write_text(toc.replace("]", ", {file: book/part/mine}]"))
+    toc = TOC.replace("{file: cells}", "{file: cells}, {file: book/part/mine}")
+    (book.folder / "_toc.yml").write_text(toc)
     assert book.build(), book.log
     built = (book.folder / "_build/html/book/part/mine.html").read_text()
     assert "from the module" in built

@@ -28,19 +28,32 @@ OWN = ("_static/reload.js", "_static/builds.txt")  # the script, how many builds
 
 RELOAD = """\
 const shown = "BUILDS";
+const keep = "KEEP";
 const address = new URL("builds.txt", import.meta.url);
 const place = `scroll ${location.pathname}`;
 
 async function look() {
   const answer = await fetch(address, { cache: "no-store" }).catch(() => undefined);
-  const now = answer?.ok ? await answer.text() : shown;
-  const busy = document.querySelector("[data-state=queued], [data-state=running]");
+  const [now, ...said] = (answer?.ok ? await answer.text() : shown).split(" ");
+  const busy = document.querySelector(keep);
+  if (said.length) tell(said.join(" "));
   if (now !== shown && !busy) {
     sessionStorage.setItem(place, scrollY);
     location.reload();
   } else {
     setTimeout(look, 500);
   }
+}
+
+function tell(words) {
+  let line = document.querySelector(".book-news");
+  if (!line) {
+    line = document.createElement("p");
+    line.className = "book-news";
+    line.setAttribute("role", "status");
+    document.querySelector("article")?.prepend(line);
+  }
+  if (line.textContent !== words) line.textContent = words;
 }
 
 async function scrollBack() {
@@ -53,6 +66,7 @@ async function scrollBack() {
 addEventListener("load", scrollBack);
 look();
 """
+RUNNING = "[data-state=queued], [data-state=running]"  # a page with one of these does not reload
 SCRIPT = '<script type="module" src="{up}_static/reload.js"></script>\n</body>'
 
 Times = dict[str, int]
@@ -88,8 +102,20 @@ def complaints(log: str) -> list[str]:
     return [*found[:2], *more]
 
 
-def show(html: Path, shown: Path, builds: int) -> list[str]:
-    """Make `shown` a copy of the built pages that knows when to reload; which files changed."""
+def tell(shown: Path, builds: int, words: str = "") -> None:
+    """Say to open pages how many builds were shown, and what else they have to say."""
+    part = shown / f"{OWN[1]}.part"
+    part.write_text(f"{builds} {words}".strip())
+    part.replace(shown / OWN[1])
+
+
+def show(
+    html: Path, shown: Path, builds: int, words: str = "", keep: str = RUNNING, last: bool = False
+) -> list[str]:
+    """Make `shown` a copy of the built pages that knows when to reload; which files changed.
+
+    A page in which `keep`, a selector, finds something is not reloaded. None is after the `last`.
+    """
     written = []
     for path in html.rglob("*"):
         name = path.relative_to(html)
@@ -101,7 +127,7 @@ def show(html: Path, shown: Path, builds: int) -> list[str]:
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}")
-        if path.suffix == ".html":
+        if path.suffix == ".html" and not last:
             script = SCRIPT.format(up="../" * (len(name.parts) - 1))
             text = path.read_text(encoding="utf-8").replace("</body>", script)
             part.write_text(text, encoding="utf-8")
@@ -115,8 +141,8 @@ def show(html: Path, shown: Path, builds: int) -> list[str]:
         if path.is_file() and not (html / name).exists() and name.as_posix() not in OWN:
             path.unlink()
     (shown / "_static").mkdir(parents=True, exist_ok=True)
-    for own, text in zip(OWN, (RELOAD.replace("BUILDS", str(builds)), str(builds)), strict=True):
-        (shown / own).write_text(text)
+    (shown / OWN[0]).write_text(RELOAD.replace("BUILDS", str(builds)).replace("KEEP", keep))
+    tell(shown, builds, words)
     return written
 
 

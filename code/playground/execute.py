@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import active_children, get_context
 from pathlib import Path
@@ -60,6 +61,11 @@ def execute(root: Path, name: str, only_look: bool = False) -> bool:
     return bool(client.exec_metadata and client.exec_metadata["succeeded"])
 
 
+def without_outputs(root: Path, pages: Iterable[str]) -> list[str]:
+    """Those of these pages that the build would have to execute."""
+    return [name for name in pages if not execute(root, name, only_look=True)]
+
+
 def begin_worker(root: Path) -> None:
     """What kernels say is not for the terminal. Ctrl-C works in them, as on a page."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -84,7 +90,7 @@ def main() -> None:
     pages = [name for name in pages_in_order(root) if may_be_new(root, name)]
     if len(pages) < 2:
         return  # the build can do that
-    new = [name for name in pages if not execute(root, name, only_look=True)]
+    new = without_outputs(root, pages)
     if not new:
         return
     for stop in (signal.SIGINT, signal.SIGTERM):
