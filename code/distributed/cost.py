@@ -22,6 +22,11 @@ class Link(NamedTuple):
     latency: float
     bandwidth: float
 
+    @classmethod
+    def fitted(cls, alpha: float, beta: float) -> "Link":
+        """Of α (s) and β (s/byte); a fit may find that bytes cost nothing."""
+        return cls(float(alpha), 1 / float(beta) if beta else math.inf)
+
 
 class Cluster(NamedTuple):
     """Hosts of `per_host` ranks; links inside a host and between hosts; each rank's speed.

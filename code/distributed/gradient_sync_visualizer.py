@@ -73,12 +73,14 @@ def watch_one_step(group: Group, bucket_bytes: int = 400_000) -> list[Synced]:
 
 
 def ready_to_step(group: Group, way: str) -> tuple[CharTransformer, nn.Module | None]:
-    """The model, and its wrapper for this way if it has one, with buckets in their final order."""
-    module = make_model(CONFIG)
-    size = WAYS[way]
-    if size is None:
-        return module, None
-    model = DistributedDataParallel(module, group, size, size if size == ALL_IN_ONE else size // 4)
+    """The model, and its wrapper for this way if it has one, after a first pass.
+
+    Like every first one it is slow; after it buckets are in their final order.
+    """
+    module, size, model = make_model(CONFIG), WAYS[way], None
+    if size is not None:
+        first = size if size == ALL_IN_ONE else size // 4
+        model = DistributedDataParallel(module, group, size, first)
     module.loss(batch_of(group)).backward()
     return module, model
 

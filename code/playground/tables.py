@@ -6,17 +6,19 @@ from html import escape
 from typing import Any
 
 QUANTITY = re.compile(r"[-+\d.,e]+(\s?\S{1,3})?")  # a number, with a unit or without
+SIGNED_ZERO = re.compile(r"[-+](0(\.0+)?(\s?[^\s\d.]{1,3})?)")
 
 
 class Table:
     """Rows under a header. Numbers stand to the right; line breaks in a value are kept.
 
-    `note` stands below: where the numbers come from, for instance.
+    What was rounded to zero has no sign. `note` stands below: where
+    the numbers come from, for instance.
     """
 
     def __init__(self, header: Sequence[str], rows: Iterable[Sequence[Any]], note: str = ""):
         self.header, self.note = list(header), note
-        self.rows = [list(row) for row in rows]
+        self.rows = [[_unsigned(value) for value in row] for row in rows]
         for row in self.rows:
             if len(row) != len(self.header):
                 raise ValueError(f"{len(row)} values under {len(self.header)} headings: {row}")
@@ -43,3 +45,8 @@ class Table:
             ).rstrip()
             for line in [self.header, *lines]
         ) + f"\n{self.note}" * bool(self.note)
+
+
+def _unsigned(value: Any) -> Any:
+    zero = SIGNED_ZERO.fullmatch(value) if isinstance(value, str) else None
+    return zero[1] if zero else value

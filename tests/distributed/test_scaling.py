@@ -20,6 +20,7 @@ from distributed.cost import (
 from distributed.cost import slowest as slowest_of
 from distributed.ddp import DistributedDataParallel
 from distributed.emulated import EmulatedLayer, emulated_network, train_step
+from distributed.measure import fit_ring
 from distributed.published import CASES, Case, saved
 from distributed.scaling import BUCKET, buckets, flops_to_hide, step, strong, weak
 from distributed.trace import overlapped
@@ -111,6 +112,16 @@ def test_oversubscription_slows_what_leaves_a_host():
     assert half_ring(shared, 1e9) == pytest.approx(4 * half_ring(far, 1e9))
     assert all_reduce(shared, 1e9) > all_reduce(far, 1e9)
     assert half_ring(shared._replace(ranks=8), 1e9) == half_ring(CLUSTER, 1e9)
+
+
+def test_a_link_that_was_fitted_predicts_the_times_it_was_fitted_to():
+    sizes = [10_000, 1_000_000]
+    for alpha, beta in ((2e-4, 1e-9), (2e-4, 0.0)):
+        times = [6 * (alpha + beta * n / 4) for n in sizes]
+        link = Link.fitted(*fit_ring(4, sizes, times))
+        here = Cluster(4, 4, link, link, speed=1)
+        assert [all_reduce(here, n) for n in sizes] == pytest.approx(times)
+    assert math.isinf(Link.fitted(2e-4, 0.0).bandwidth)
 
 
 def test_loading_ahead_hides_behind_a_step():

@@ -34,3 +34,10 @@ def test_text_is_aligned():
 def test_a_row_of_the_wrong_length_is_named():
     with pytest.raises(ValueError, match="1 values under 2 headings"):
         Table(["a", "b"], [["alone"]])
+
+
+def test_what_was_rounded_to_zero_has_no_sign():
+    values = ["-0.0%", "+0%", "-0", "+0.0 s", "-0.1%", "+0.3", "-", 0, "0%"]
+    assert Table([""] * 9, [values]).rows == [
+        ["0.0%", "0%", "0", "0.0 s", "-0.1%", "+0.3", "-", 0, "0%"]
+    ]
