@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -29,6 +30,21 @@ def book(tmp_path: Path) -> Book:
     book = Book(tmp_path / "book")
     (book.folder / "_build").mkdir()
     return book
+
+
+@pytest.fixture
+def start(book: Book) -> Iterator[Callable[[], "Started"]]:
+    """`start()` is `make serve`; what is still there at the end is ended, as Ctrl-C would."""
+    all_started = []
+
+    def start() -> Started:
+        all_started.append(Started(book))
+        return all_started[-1]
+
+    yield start
+    for started in all_started:
+        started.process.terminate()
+        started.process.wait(60)
 
 
 class Started:
@@ -61,9 +77,11 @@ class Started:
         return text
 
 
-def test_cells_are_live_before_their_outputs_are_there(book: Book) -> None:
+def test_cells_are_live_before_their_outputs_are_there(
+    book: Book, start: Callable[[], Started]
+) -> None:
     (book.folder / "cells.md").write_text(SLOW)
-    started = Started(book)
+    started = start()
     children = psutil.Process(started.process.pid).children(recursive=True)
     assert started.said[0] == "Building the book ..."
     assert "of 1 pages are done" in started.get("_static/builds.txt")
@@ -74,22 +92,24 @@ def test_cells_are_live_before_their_outputs_are_there(book: Book) -> None:
     then = started.wait_for("cells.html", "42")
     assert "reload.js" not in then, "what is complete waits for nothing"
     started.process.terminate()
-    assert started.process.wait(20) == 0
+    assert started.process.wait(60) == 0
     assert not (book.folder / "_build/first").exists()
     assert not [child for child in children if child.is_running()]
 
 
-def test_a_page_that_cannot_be_executed_leaves_the_book_up_and_says_so(book: Book) -> None:
+def test_a_page_that_cannot_be_executed_leaves_the_book_up_and_says_so(
+    book: Book, start: Callable[[], Started]
+) -> None:
     (book.folder / "cells.md").write_text(CELLS.replace("6 * 7", "6 / 0"))
-    started = Started(book)
+    started = start()
     started.wait_for("_static/builds.txt", "Not all outputs could be computed")
     assert "data-live" in started.get("cells.html")
     started.process.terminate()
-    assert started.process.wait(20) == 0
+    assert started.process.wait(60) == 0
 
 
-def test_a_book_that_does_not_build_is_not_served(book: Book) -> None:
+def test_a_book_that_does_not_build_is_not_served(book: Book, start: Callable[[], Started]) -> None:
     (book.folder / "index.md").write_text("# Book\n\n{doc}`nowhere`\n")
-    started = Started(book)
+    started = start()
     assert not started.said[-1].startswith("Open")
     assert started.process.wait(60) != 0
