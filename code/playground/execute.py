@@ -63,7 +63,9 @@ def execute(root: Path, name: str, only_look: bool = False) -> bool:
 
 def without_outputs(root: Path, pages: Iterable[str]) -> list[str]:
     """Those of these pages that the build would have to execute."""
-    return [name for name in pages if not execute(root, name, only_look=True)]
+    return [
+        name for name in pages if may_be_new(root, name) and not execute(root, name, only_look=True)
+    ]
 
 
 def begin_worker(root: Path) -> None:

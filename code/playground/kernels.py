@@ -81,6 +81,12 @@ class FewKernels(AsyncMappingKernelManager):
         pid, why = self.endings.get(name, (None, ""))
         return why if pid == getattr(self.get_kernel(name).provisioner, "pid", None) else None
 
+    def kernel_model(self, kernel_id: str) -> dict[str, Any]:
+        """Jupyter's, which fails for a kernel that is there and has not got its marks yet."""
+        if not hasattr(self._kernels.get(kernel_id), "last_activity"):
+            raise web.HTTPError(404, f"no kernel {kernel_id} has started")
+        return dict(super().kernel_model(kernel_id))
+
     async def cull_kernel_if_idle(self, kernel_id: str) -> None:
         """Jupyter's, and after a longer time also where a page is open: tabs are forgotten."""
         kernel = self.get_kernel(kernel_id)

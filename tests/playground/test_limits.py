@@ -439,3 +439,12 @@ def test_a_limit_of_nothing_is_refused_in_one_line(
 ) -> None:
     said = refused(capsys, "--html", str(html), f"--{option}", "0")
     assert said == (2, f"--{option} 0: give more than 0\n")
+
+
+def test_a_kernel_that_has_only_just_come_is_not_listed_yet() -> None:
+    """Jupyter lists it before it gives it the marks that its list shows."""
+    manager = FewKernels()
+    manager._kernels["new"] = new = SimpleNamespace(kernel_name="python3")
+    assert manager.list_kernels() == []
+    new.last_activity, new.execution_state = datetime.now(UTC), "starting"
+    assert [kernel["id"] for kernel in manager.list_kernels()] == ["new"]
