@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import active_children, get_context
@@ -61,6 +62,15 @@ def execute(root: Path, name: str, only_look: bool = False) -> bool:
     return bool(client.exec_metadata and client.exec_metadata["succeeded"])
 
 
+def try_to_execute(root: Path, name: str) -> bool:
+    """As `execute` in a worker, whose log has what went wrong."""
+    try:
+        return execute(root, name)
+    except Exception:
+        traceback.print_exc()
+        return False
+
+
 def without_outputs(root: Path, pages: Iterable[str]) -> list[str]:
     """Those of these pages that the build would have to execute."""
     return [
@@ -99,7 +109,7 @@ def main() -> None:
         signal.signal(stop, end_workers)
     workers = min(options.workers, len(new))
     with ProcessPoolExecutor(workers, get_context("spawn"), begin_worker, (root,)) as pool:
-        runs = {pool.submit(execute, root, name): name for name in new}
+        runs = {pool.submit(try_to_execute, root, name): name for name in new}
         progress = tqdm(as_completed(runs), "Executing pages", len(new), unit="page")
         for run in progress:
             name = runs[run]

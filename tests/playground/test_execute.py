@@ -72,6 +72,13 @@ def test_pages_run_at_the_same_time_and_one_that_fails_is_left_to_the_build(book
     assert run(book) == ""
 
 
+def test_a_page_that_cannot_even_start_is_left_to_the_build_too(book: Path) -> None:
+    (book / "wrong.md").write_text(PAGE.replace("name: python3", "name: nowhere") % "print(1)")
+    assert "wrong failed" in run(book)
+    assert executed(book) == {"one": "we met\n", "two": "we met\n"}
+    assert "No such kernel named nowhere" in (book / "_build/execute.log").read_text()
+
+
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_who_stops_it_stops_the_pages_too(book: Path, stop: signal.Signals) -> None:
     for name in ("one", "two"):
