@@ -54,10 +54,12 @@ def serve_at_once(shown: Path, options: list[str], pages: int) -> int:
     before = executed()
     command = [sys.executable, "-m", "playground.server", "--html", str(shown), *options]
     tell(shown, 1, WAITING.format(done=0, pages=pages))
-    serving = subprocess.Popen(command)
-    # A cell that the reader runs goes first.
-    building = subprocess.Popen(["nice", *BOOK], cwd=ROOT, stdin=subprocess.DEVNULL)
+    started = []
     try:
+        started.append(serving := subprocess.Popen(command))
+        # A cell that the reader runs goes first.
+        nice = ["nice", *BOOK]
+        started.append(building := subprocess.Popen(nice, cwd=ROOT, stdin=subprocess.DEVNULL))
         while building.poll() is None and serving.poll() is None:
             tell(shown, 1, WAITING.format(done=min(pages, executed() - before), pages=pages))
             time.sleep(4 * LOOK)
@@ -68,9 +70,9 @@ def serve_at_once(shown: Path, options: list[str], pages: int) -> int:
             tell(shown, 1, FAILED)
         return serving.wait()
     finally:
-        for process in (serving, building):
+        for process in started:
             process.terminate()
-        for process in (serving, building):
+        for process in started:
             process.wait()
 
 
