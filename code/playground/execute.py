@@ -6,8 +6,9 @@ where it failed. Half as many pages run at a time as there are cores: most start
 what they measure should not be how they wait for each other.
 """
 
+from __future__ import annotations
+
 import argparse
-import logging
 import os
 import signal
 import sys
@@ -16,12 +17,16 @@ from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import active_children, get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from tqdm import tqdm
 
 from playground.toc import pages_in_order
+
+if TYPE_CHECKING:  # two seconds of imports, which a build without new pages does not need
+    from jupyter_cache.base import CacheBundleIn, JupyterCacheAbstract
+    from nbformat import NotebookNode
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,50 +37,59 @@ def may_be_new(root: Path, name: str) -> bool:
     return not read.exists() or read.stat().st_mtime < page.stat().st_mtime
 
 
-def execute(root: Path, name: str, only_look: bool = False) -> bool:
-    """Make sure that the cache has the outputs of a page. Returns whether it has them."""
-    from jupyter_cache import get_cache
-    from myst_nb.core.config import NbParserConfig
-    from myst_nb.core.execute.cache import NotebookClientCache
+def read(root: Path, name: str) -> NotebookNode:
+    """A page as a notebook."""
     from myst_nb.core.read import read_myst_markdown_notebook
-    from sphinx.util.logging import getLogger
 
-    path, cache = root / f"{name}.md", root / "_build/.jupyter_cache"
-    notebook = read_myst_markdown_notebook(path.read_text(encoding="utf-8"), path=path)
+    path = root / f"{name}.md"
+    return read_myst_markdown_notebook(path.read_text(encoding="utf-8"), path=path)
+
+
+def cache_of(root: Path) -> JupyterCacheAbstract:
+    """Where the build looks for outputs."""
+    from jupyter_cache import get_cache
+
+    return get_cache(root / "_build/.jupyter_cache")
+
+
+def has_outputs(root: Path, name: str) -> bool:
+    """Does the cache have the outputs of a page, or has it no cells?"""
+    notebook = read(root, name)
     if not any(cell.cell_type == "code" for cell in notebook.cells):
         return True
-    if only_look:
-        try:
-            return bool(get_cache(cache).match_cache_notebook(notebook))
-        except KeyError:
-            return False
-    settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["execute"]
-    config = NbParserConfig(
-        execution_mode="cache",
-        execution_cache_path=str(cache),
-        execution_timeout=settings["timeout"],
-        execution_allow_errors=settings["allow_errors"],
-    )
-    logging.getLogger("sphinx").addHandler(logging.NullHandler())  # the build will say it
-    client = NotebookClientCache(notebook, path, config, getLogger("execute"))  # type: ignore[arg-type]
-    client.start_client()
-    return bool(client.exec_metadata and client.exec_metadata["succeeded"])
-
-
-def try_to_execute(root: Path, name: str) -> bool:
-    """As `execute` in a worker, whose log has what went wrong."""
     try:
-        return execute(root, name)
-    except Exception:
-        traceback.print_exc()
+        return bool(cache_of(root).match_cache_notebook(notebook))
+    except KeyError:
         return False
 
 
 def without_outputs(root: Path, pages: Iterable[str]) -> list[str]:
     """Those of these pages that the build would have to execute."""
-    return [
-        name for name in pages if may_be_new(root, name) and not execute(root, name, only_look=True)
-    ]
+    return [name for name in pages if may_be_new(root, name) and not has_outputs(root, name)]
+
+
+def execute(root: Path, name: str) -> CacheBundleIn | None:
+    """Run a page, in a worker. Returns it with its outputs, or None: the log says what is wrong."""
+    from jupyter_cache.base import CacheBundleIn
+    from jupyter_cache.executors.utils import single_nb_execution
+
+    notebook, path = read(root, name), root / f"{name}.md"
+    settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["execute"]
+    try:
+        result = single_nb_execution(
+            notebook,
+            cwd=str(path.parent),
+            allow_errors=settings["allow_errors"],
+            timeout=settings["timeout"],
+            coalesce_streams=True,  # as _ext/streams.py has it for the build
+        )
+    except Exception:  # a kernel that does not start, say
+        traceback.print_exc()
+        return None
+    if result.err:
+        print(result.exc_string, flush=True)
+        return None
+    return CacheBundleIn(notebook, str(path), data={"execution_seconds": result.time})
 
 
 def begin_worker(root: Path) -> None:
@@ -109,11 +123,13 @@ def main() -> None:
         signal.signal(stop, end_workers)
     workers = min(options.workers, len(new))
     with ProcessPoolExecutor(workers, get_context("spawn"), begin_worker, (root,)) as pool:
-        runs = {pool.submit(try_to_execute, root, name): name for name in new}
+        runs = {pool.submit(execute, root, name): name for name in new}
         progress = tqdm(as_completed(runs), "Executing pages", len(new), unit="page")
         for run in progress:
-            name = runs[run]
-            progress.set_postfix_str(name if run.result() else f"{name} failed")
+            name, page = runs[run], run.result()
+            if page:  # kept by this process alone: of two, one may remove what the other adds
+                cache_of(root).cache_notebook_bundle(page, check_validity=False, overwrite=True)
+            progress.set_postfix_str(name if page else f"{name} failed")
 
 
 if __name__ == "__main__":

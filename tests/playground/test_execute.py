@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -25,22 +26,36 @@ pathlib.Path("%s").touch()
 while not pathlib.Path("%s").exists():
     time.sleep(0.01)
 print("we met")"""
+PIECES = """
+import sys, time
+for piece in "%s", " in", " one", " line":
+    sys.stdout.write(piece)
+    sys.stdout.flush()
+    time.sleep(0.3)
+print()"""
+
+
+LOG = "_build/execute.log"
+
+
+def write_pages(book: Path, pages: dict[str, str]) -> None:
+    for name, text in pages.items():
+        (book / f"{name}.md").write_text(text)
+    (book / "words.md").write_text("# Words\n")
+    files = [{"file": name} for name in pages]
+    toc = {"root": "words", "parts": [{"caption": "All", "chapters": files}]}
+    (book / "_toc.yml").write_text(str(toc))
 
 
 @pytest.fixture
 def book(tmp_path: Path) -> Path:
+    (tmp_path / "_config.yml").write_text("execute: {timeout: 60, allow_errors: false}")
     pages = {
         "one": PAGE % MEET % ("one.here", "two.here"),
         "two": PAGE % MEET % ("two.here", "one.here"),
         "wrong": PAGE % "1 / 0",
-        "words": "# Words\n",
     }
-    for name, text in pages.items():
-        (tmp_path / f"{name}.md").write_text(text)
-    files = [{"file": name} for name in ("one", "two", "wrong")]
-    toc = {"root": "words", "parts": [{"caption": "All", "chapters": files}]}
-    (tmp_path / "_toc.yml").write_text(str(toc))
-    (tmp_path / "_config.yml").write_text("execute: {timeout: 60, allow_errors: false}")
+    write_pages(tmp_path, pages)
     return tmp_path
 
 
@@ -51,19 +66,20 @@ def executed(book: Path) -> dict[str, str]:
     return {name: bundle.nb.cells[-1].outputs[0].text for name, bundle in bundles.items()}
 
 
-def command(book: Path) -> list[str]:
-    return [sys.executable, "-m", "playground.execute", "--root", str(book), "--workers", "2"]
+def command(book: Path, workers: int = 2) -> list[str]:
+    module = [sys.executable, "-m", "playground.execute"]
+    return [*module, "--root", str(book), "--workers", str(workers)]
 
 
-def run(book: Path) -> str:
-    done = subprocess.run(command(book), capture_output=True, text=True, check=False)
+def run(book: Path, workers: int = 2) -> str:
+    done = subprocess.run(command(book, workers), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
 
 def test_pages_run_at_the_same_time_and_one_that_fails_is_left_to_the_build(book: Path) -> None:
     said = run(book)
-    assert executed(book) == {"one": "we met\n", "two": "we met\n"}
+    assert executed(book) == {"one": "we met\n", "two": "we met\n"}, (book / LOG).read_text()
     assert "3/3" in said
     assert "wrong failed" in said
     (book / "wrong.md").write_text(PAGE % "print(1)")
@@ -75,8 +91,23 @@ def test_pages_run_at_the_same_time_and_one_that_fails_is_left_to_the_build(book
 def test_a_page_that_cannot_even_start_is_left_to_the_build_too(book: Path) -> None:
     (book / "wrong.md").write_text(PAGE.replace("name: python3", "name: nowhere") % "print(1)")
     assert "wrong failed" in run(book)
-    assert executed(book) == {"one": "we met\n", "two": "we met\n"}
-    assert "No such kernel named nowhere" in (book / "_build/execute.log").read_text()
+    assert executed(book) == {"one": "we met\n", "two": "we met\n"}, (book / LOG).read_text()
+    assert "No such kernel named nowhere" in (book / LOG).read_text()
+
+
+def test_many_pages_that_end_at_once_are_all_kept(book: Path) -> None:
+    """When each worker kept its own page, one removed now and then what another had just added."""
+    names, end = [f"page_{i}" for i in range(6)], time.time() + 12
+    wait = f"import time\nwhile time.time() < {end}: time.sleep(0.001)\nprint('%s')"
+    write_pages(book, {name: PAGE % wait % name for name in names})
+    run(book, workers=6)
+    assert executed(book) == {name: f"{name}\n" for name in names}, (book / LOG).read_text()
+
+
+def test_a_line_that_a_kernel_sends_in_pieces_is_kept_whole(book: Path) -> None:
+    write_pages(book, {name: PAGE % PIECES % name for name in ("one", "two")})
+    run(book)
+    assert executed(book) == {name: f"{name} in one line\n" for name in ("one", "two")}
 
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
