@@ -77,19 +77,6 @@ def choose_backend(ranks: int, device: str) -> tuple[str, bool, str]:
     return "gloo", False, "gloo · CPU" + f" ({gpus_here} for {ranks} ranks)" * (gpus > 0)
 
 
-def fork_server() -> Any:
-    """The way ranks start: forked, in milliseconds, from a process that has torch and no threads.
-
-    Forking the caller itself would copy locks that its threads hold; a fresh Python for each rank
-    would import torch each time. Where there is no fork server (Windows), each rank is fresh.
-    """
-    methods = multiprocessing.get_all_start_methods()
-    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    # torch.optim imports torch._dynamo when first used: once here, and not again in every rank.
-    context.set_forkserver_preload(["distributed.rank", "torch._dynamo"])
-    return context
-
-
 @contextlib.contextmanager
 def main_hidden() -> Iterator[None]:
     """Hide the caller's script from multiprocessing, which would run it again in every rank."""

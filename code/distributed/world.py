@@ -25,8 +25,9 @@ import torch
 import torch.distributed as dist
 
 from distributed.board import Board
+from distributed.fork_server import fork_server
 from distributed.group import Group
-from distributed.rank import Place, choose_backend, fork_server, main_hidden, start_rank
+from distributed.rank import Place, choose_backend, main_hidden, start_rank
 from distributed.report import (
     Output,
     RankError,

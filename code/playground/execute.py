@@ -82,6 +82,7 @@ def execute(root: Path, name: str) -> CacheBundleIn | None:
             allow_errors=settings["allow_errors"],
             timeout=settings["timeout"],
             coalesce_streams=True,  # as _ext/streams.py has it for the build
+            extra_arguments=["--IPKernelApp.exec_lines=__import__('playground.warm')"],
         )
     except Exception:  # a kernel that does not start, say
         traceback.print_exc()

@@ -5,13 +5,11 @@ run. Here they begin at once and side by side, instead of one after the other wh
 """
 
 import importlib
-import multiprocessing
 import threading
 from multiprocessing import forkserver
 
-if "forkserver" in multiprocessing.get_all_start_methods():
-    # As `distributed.rank.fork_server` asks for it; that module cannot be imported yet, for it
-    # would import torch here first.
-    multiprocessing.get_context("forkserver").set_forkserver_preload(["distributed.rank"])
+from distributed.fork_server import fork_server
+
+if fork_server().get_start_method() == "forkserver":
     forkserver.ensure_running()
     threading.Thread(target=importlib.import_module, args=["torch"], daemon=True).start()

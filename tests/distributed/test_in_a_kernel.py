@@ -115,3 +115,18 @@ def test_shutting_the_kernel_down_ends_the_ranks(kernel):
     pids = kernel.pids()
     kernel.manager.shutdown_kernel(now=False)
     assert wait_for(lambda: not any(alive(pid) for pid in pids), seconds=20)
+
+
+IMPORTED = """
+import sys
+from distributed.world import launch
+
+names = ["torch", "torch._dynamo"]
+launch(lambda group: print([name in sys.modules for name in names]), ranks=1)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import playground.warm"], ids=["plain", "of a page"])
+def test_a_rank_starts_with_what_takes_long_to_import(kernel: Kernel, before: str) -> None:
+    """The kernel of a page, which warms up early, once left half of it to every single rank."""
+    assert "[True, True]" in kernel.run(before + IMPORTED)
