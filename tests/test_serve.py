@@ -89,8 +89,10 @@ def test_cells_are_live_before_their_outputs_are_there(
     assert "data-live" in first
     assert "reload.js" in first
     assert "42" not in first
+    assert ">not run yet<" in first
     then = started.wait_for("cells.html", "42")
     assert "reload.js" not in then, "what is complete waits for nothing"
+    assert ">built<" in then
     started.process.terminate()
     assert started.process.wait(60) == 0
     assert not (book.folder / "_build/first").exists()

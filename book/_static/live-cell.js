@@ -18,7 +18,8 @@ function describe(node, index) {
     code, // what stands in the editor, or did when the reader was here before
     codeOfOutput: bookCode, // what made the output that is shown
     codeInKernel: null, // what this kernel ran last for this cell; null: nothing that counts
-    settled: ["built", "built"], // state and words to come back to after "queued" and "edited"
+    builtWords: find(".live-state").textContent, builtTitle: find(".live-state").title,
+    settled: ["built", find(".live-state").textContent], // state and words to come back to after "queued" and "edited"
     area: null, // thebe's output area, made at the first run
     editor: null, // the CodeMirror instance, made at the first edit
     mayFail: node.classList.contains("tag_raises-exception"), // its error is what it shows
@@ -43,7 +44,7 @@ function showKeptEdit(cell) {
 function show(cell, state, words) {
   cell.node.dataset.state = state;
   cell.stateText.textContent = words;
-  cell.stateText.title = state === "built" ? "This output was made when the book was built" : "";
+  cell.stateText.title = state === "built" ? cell.builtTitle : "";
   cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : cell.runWord;
   cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
   cell.reset.hidden = cell.code === cell.bookCode && cell.codeOfOutput === cell.bookCode;

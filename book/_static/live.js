@@ -246,7 +246,7 @@ function reset(cell) {
   window.liveEdits.write(cell.index, cell.bookCode, cell.code);
   showOutput(cell, "built");
   say(cell, "");
-  if (!isUnderWay(cell)) settle(cell, "built", "built");
+  if (!isUnderWay(cell)) settle(cell, "built", cell.builtWords);
   cell.run.focus();
 }
 
