@@ -81,18 +81,23 @@ class FewKernels(AsyncMappingKernelManager):
         pid, why = self.endings.get(name, (None, ""))
         return why if pid == getattr(self.get_kernel(name).provisioner, "pid", None) else None
 
+    def has_marks(self, name: str) -> bool:
+        """Is it marked as starting at least? Before, to ask for its last activity is an error."""
+        return getattr(self._kernels.get(name), "execution_state", None) is not None
+
     def kernel_model(self, kernel_id: str) -> dict[str, Any]:
         """Jupyter's, which fails for a kernel that is there and has not got its marks yet."""
-        if not hasattr(self._kernels.get(kernel_id), "last_activity"):
+        if not self.has_marks(kernel_id):
             raise web.HTTPError(404, f"no kernel {kernel_id} has started")
         return dict(super().kernel_model(kernel_id))
 
     async def cull_kernel_if_idle(self, kernel_id: str) -> None:
         """Jupyter's, and after a longer time also where a page is open: tabs are forgotten."""
-        kernel = self.get_kernel(kernel_id)
-        last = getattr(kernel, "last_activity", None)  # none before its first message
-        is_idle = getattr(kernel, "execution_state", None) == "idle"  # nor does it start
-        if last and is_idle and datetime.now(UTC) - last > self.idle_open:
+        if not self.has_marks(kernel_id):
+            return
+        kernel: Any = self.get_kernel(kernel_id)
+        last, is_idle = kernel.last_activity, kernel.execution_state == "idle"
+        if is_idle and datetime.now(UTC) - last > self.idle_open:
             self.log.warning("kernel %s was idle for %s: ended", kernel_id, self.idle_open)
             await self.shutdown_kernel(kernel_id)
         else:

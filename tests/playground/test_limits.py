@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from jupyter_server.services.kernels.kernelmanager import ServerKernelManager
 from serving import Server, running_server
 from visitor import PATIENCE, Browser, Kernel, gone, logged_in, refused, within
 
@@ -444,7 +445,8 @@ def test_a_limit_of_nothing_is_refused_in_one_line(
 def test_a_kernel_that_has_only_just_come_is_not_listed_yet() -> None:
     """Jupyter lists it before it gives it the marks that its list shows."""
     manager = FewKernels()
-    manager._kernels["new"] = new = SimpleNamespace(kernel_name="python3")
+    manager._kernels["new"] = new = ServerKernelManager(kernel_name="python3")
     assert manager.list_kernels() == []
-    new.last_activity, new.execution_state = datetime.now(UTC), "starting"
+    asyncio.run(manager.cull_kernel_if_idle("new"))
+    new.execution_state, new.last_activity = "starting", datetime.now(UTC)
     assert [kernel["id"] for kernel in manager.list_kernels()] == ["new"]
