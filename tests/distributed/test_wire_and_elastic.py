@@ -11,7 +11,9 @@ from distributed.world import RankError
 def test_the_card_lo_sees_every_message_of_every_rank(pools):
     cases = ["ring", "ZeRO-1", "ZeRO-3"]
     least = dict.fromkeys(cases, float("inf"))
-    for _ in range(3):  # others use lo as well, but not all the time
+    for _ in range(60):  # others use lo as well, but not all the time
+        if max(least.values()) < 1.5:
+            break
         for seen in pools[3](wire.watch, cases, "lo", 100_000, 2, 0.0):
             ring, zero_1, zero_3 = seen
             assert ring.payload == pytest.approx(3 * 4 * 2 * 2 / 3 * 100_000, rel=1e-4)
