@@ -11,10 +11,14 @@ from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelMana
 from jupyter_server.services.sessions.handlers import SessionRootHandler
 from tornado import web
 from tornado.ioloop import IOLoop, PeriodicCallback
+from tornado.log import gen_log
 
 from playground.limits import Limits, Watch, memory_of_machine
 
 LOOK = 250  # ms between two looks at the kernels
+
+# A kernel may still say something while its streams close: that is no news for a reader.
+gen_log.addFilter(lambda record: not record.getMessage().startswith("Got events for closed"))
 
 
 class OwnKernel(KernelSpecManager):

@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
@@ -485,14 +486,35 @@ def test_ctrl_c_ends_the_server_and_all_that_it_started(html: Path) -> None:
         assert server.process.wait(timeout=8) == 0
         assert within(1, lambda: all(gone(pid) for pid in pids))
         assert not home.exists()
-        assert server.stderr in (
-            "",
-            "loud\nloud\n",
-        )  # the kernel shows it here as well as on the page
+        # The kernel shows it here as well as on the page.
+        assert server.stderr in ("", "loud\nloud\n")
         assert server.process.stdout is not None
         assert server.process.stdout.read() == ""
         idle.socket.close()
         busy.socket.close()
+
+
+def test_an_event_that_comes_after_a_stream_was_closed_is_no_news() -> None:
+    code = """
+import asyncio
+import zmq
+from zmq.eventloop.zmqstream import ZMQStream
+from playground.server import BookServer
+
+async def close_too_early():
+    stream = ZMQStream(zmq.Context.instance().socket(zmq.SUB))
+    stream.close()
+    stream._handle_events(0, 0)
+
+server = BookServer(log_level="WARN")
+server.init_logging()
+server.log.warning("something else")
+asyncio.run(close_too_early())
+"""
+    command = [sys.executable, "-c", code]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "something else" in said
+    assert len(said.splitlines()) == 1, said
 
 
 def test_kernels_do_not_outlive_a_server_that_was_killed(html: Path) -> None:
