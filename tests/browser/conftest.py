@@ -8,14 +8,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from live_page import OPTIONS, LivePage
-from playwright.sync_api import Browser, sync_playwright
+from live_page import OPTIONS, PATIENCE, LivePage
+from playwright.sync_api import Browser, expect, sync_playwright
 from serving import Server, running_server
 
 from playground.pdf import BROWSERS, find_browser
 
 ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "book"
+
+expect.set_options(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="session")

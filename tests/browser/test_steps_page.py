@@ -1,5 +1,6 @@
 """The figure of a recorded run: one step at a time, by button, slider and keyboard."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -51,21 +52,25 @@ def test_the_slider_goes_to_any_step_and_says_which(page: LivePage) -> None:
 
 
 def test_it_plays_only_when_asked_and_pauses(page: LivePage) -> None:
-    figure = stepper(page)
+    figure, clock = stepper(page), page.page.clock
     figure.wait_for()
-    page.page.wait_for_timeout(2500)
+    clock.install()  # the page's seconds pass when we say so
+    clock.pause_at(time.time() + 3600)
+    clock.run_for(10_000)
     assert shown(page)[0].startswith("Before"), "nothing moves by itself"
     figure.get_by_role("button", name="play all steps").click()
     assert shown(page)[0].startswith("Step 1")
-    figure.locator("[data-step='2'].steps-now").wait_for()
+    clock.run_for(2_000)
+    assert shown(page)[0].startswith("Step 2")
     figure.get_by_role("button", name="pause").click()
-    page.page.wait_for_timeout(2500)
+    clock.run_for(10_000)
     assert shown(page)[0].startswith("Step 2")
     page.page.keyboard.press("Home")
     figure.focus()
     page.page.keyboard.press(" ")
-    figure.locator("[data-step='4'].steps-now").wait_for()
-    figure.get_by_role("button", name="play all steps").wait_for()  # it ends by itself
+    clock.run_for(10_000)
+    assert shown(page)[0].startswith("Step 4")
+    assert figure.get_by_role("button", name="play all steps").is_visible(), "it ends by itself"
 
 
 def test_a_live_run_brings_a_figure_that_works_too(page: LivePage) -> None:

@@ -31,7 +31,7 @@ def test_the_notebook_of_a_page_runs_and_prints_what_the_page_shows(
     notebook = nbformat.read(file, as_version=4)
     assert "on the path" in notebook.cells[0].source
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "code"))
-    NotebookClient(notebook, timeout=60).execute()
+    NotebookClient(notebook, timeout=180).execute()
     printed = [
         "".join(output.text for output in cell.outputs if "text" in output)
         for cell in notebook.cells

@@ -30,7 +30,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_for(condition, seconds=10.0):
+def wait_for(condition, seconds=30.0):
     give_up = time.monotonic() + seconds
     while not condition() and time.monotonic() < give_up:
         time.sleep(0.02)
@@ -112,7 +112,7 @@ def test_an_error_names_its_rank_and_its_line_and_ends_the_others_at_once():
     started = time.monotonic()
     with pytest.raises(RankError) as caught:
         launch(stumble, ranks=4)
-    assert time.monotonic() - started < 10, "the others waited in a collective"
+    assert time.monotonic() - started < 30, "the others waited in a collective"
     assert caught.value.rank == 2
     assert "rank 2 raised KeyError: 'no such thing'" in str(caught.value)
     assert 'in stumble: raise KeyError("no such thing")' in str(caught.value)
@@ -146,9 +146,9 @@ def test_a_hang_is_reported_with_the_line_of_each_rank_and_killed(capsys):
         group.all_reduce(torch.ones(1))
 
     with pytest.raises(TimeoutError) as caught:
-        launch(skip, ranks=3, timeout=1)
+        launch(skip, ranks=3, timeout=4)
     report = str(caught.value)
-    assert "3 ranks, not done after 1 s" in report
+    assert "3 ranks, not done after 4 s" in report
     assert "rank 0 is done" in report
     for rank in (1, 2):
         assert re.search(rf"rank {rank} waits in all_reduce at .*test_world.py, line \d+", report)
@@ -164,7 +164,7 @@ def test_a_rank_that_computes_for_ever_is_found_and_killed():
             pass
 
     with pytest.raises(TimeoutError, match=r"rank 0 stands at .*in spin"):
-        launch(spin, ranks=1, timeout=1)
+        launch(spin, ranks=1, timeout=3)
 
 
 def test_a_world_keeps_its_ranks_between_calls_and_ends_them_after():
@@ -285,7 +285,7 @@ def test_no_rank_outlives_a_caller_that_is_interrupted_or_killed(tmp_path, how):
     try:
         pids = pids_of_ranks(process)
         process.send_signal(how)
-        process.wait(timeout=20)
+        process.wait(timeout=60)
         assert wait_for(lambda: not any(alive(pid) for pid in pids))
         if how == signal.SIGINT:
             assert "KeyboardInterrupt" in process.stderr.read()
@@ -494,7 +494,7 @@ def test_a_rank_that_is_stopped_for_good_does_not_stop_the_caller():
         group.all_reduce(torch.ones(1))
 
     with pytest.raises(TimeoutError, match="rank 1 waits in all_reduce"):
-        launch(stop, ranks=2, device="cpu", timeout=1)
+        launch(stop, ranks=2, device="cpu", timeout=4)
 
 
 def test_work_that_a_rank_left_in_a_thread_is_finished(tmp_path):

@@ -66,12 +66,13 @@ if sys.argv[1] == "receive":
     with socket.create_server(("0.0.0.0", 7001)) as server:
         print("ready", flush=True)
         with server.accept()[0] as sender:
-            got, begun = len(sender.recv(1)), time.monotonic()
+            got = 0
             while part := sender.recv(1 << 16):
                 got += len(part)
-            print(got, time.monotonic() - begun)
+            print(got, time.monotonic())
 else:
     with socket.create_connection((sys.argv[1], 7001), timeout=30) as receiver:
+        print(time.monotonic())
         receiver.sendall(bytes(1_000_000))
 """
 
@@ -85,10 +86,10 @@ def test_a_limited_link_carries_no_more_than_its_bandwidth(lab: Laboratory, limi
     listening = receiver.popen([sys.executable, "-c", TRANSFER, "receive"], stdout=subprocess.PIPE)
     assert listening.stdout is not None
     assert listening.stdout.readline() == "ready\n"
-    sender.run(sys.executable, "-c", TRANSFER, receiver.address)
-    got, seconds = map(float, listening.communicate(timeout=30)[0].split())
+    begun = float(sender.run(sys.executable, "-c", TRANSFER, receiver.address))
+    got, ended = map(float, listening.communicate(timeout=30)[0].split())
     assert got == 1_000_000
-    assert got <= bandwidth * seconds + 2 * saved
+    assert got <= bandwidth * (ended - begun) + 2 * saved
     host.limit(None)
     for where, card in ((host, "eth0"), (lab.switch, host.port)):
         assert "rate" not in where.run("tc", "qdisc", "show", "dev", card)
@@ -174,7 +175,7 @@ def test_nothing_is_left_however_its_owner_ends(how: signal.Signals) -> None:
     os.kill(owner.pid, how)
     owner.wait(20)
     owner.stdout.close()
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while any(map(is_running, pids)) and time.monotonic() < until:
         time.sleep(0.02)
     assert not any(map(is_running, pids))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_cache import get_cache
-from visitor import gone, within
+from visitor import gone, soon
 
 PAGE = """---
 kernelspec: {name: python3, display_name: Python 3}
@@ -117,7 +117,7 @@ def test_who_stops_it_stops_the_pages_too(book: Path, stop: signal.Signals) -> N
         (book / f"{name}.md").write_text(PAGE % f"{note}\ntime.sleep(600)")
     running = subprocess.Popen(command(book), stderr=subprocess.DEVNULL, start_new_session=True)
     pids = [book / "one.pid", book / "two.pid"]
-    assert within(60, lambda: all(pid.exists() and pid.read_text() for pid in pids))
+    assert soon(lambda: all(pid.exists() and pid.read_text() for pid in pids))
     os.killpg(running.pid, stop)
     assert running.wait(60) == 1
-    assert within(60, lambda: all(gone(int(pid.read_text())) for pid in pids))
+    assert soon(lambda: all(gone(int(pid.read_text())) for pid in pids))

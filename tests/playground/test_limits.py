@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 from jupyter_server.services.kernels.kernelmanager import ServerKernelManager
 from serving import Server, running_server
-from visitor import PATIENCE, Browser, Kernel, gone, logged_in, refused, within
+from visitor import PATIENCE, Browser, Kernel, gone, logged_in, refused, soon
 
 from playground.kernels import FewKernels
 from playground.limits import Families, Limits, Watch, memory_of_machine, memory_used
@@ -94,9 +94,9 @@ def test_a_cell_that_forks_without_end_is_ended_with_all_its_processes(
     said = end_of(kernel, FORKS)
     assert "processes, and 12 are allowed" in said
     leader = int(said.split()[1])
-    assert within(5, lambda: gone(leader))
+    assert soon(lambda: gone(leader))
     left = Families().look([leader])[leader]
-    assert within(5, lambda: all(gone(pid) for pid in left))
+    assert soon(lambda: all(gone(pid) for pid in left))
     goes_on(reader)
 
 
@@ -294,7 +294,7 @@ def test_the_end_of_a_kernel_ends_those_that_left_its_session(leader) -> None:
     watch = Watch(Limits(memory=1e9))
     watch.families.look([pid])
     watch.end(pid)
-    assert within(5, lambda: all(gone(child) for child in children))
+    assert soon(lambda: all(gone(child) for child in children))
 
 
 BOMB = """
@@ -340,11 +340,11 @@ def test_a_bomb_that_forks_at_full_speed_is_ended_whole(few_processes: Path) -> 
         preexec_fn=lambda: members.write_text(str(os.getpid())),
     )
     watch, ends = Watch(Limits(memory=1e12, processes=50)), dict[int, str]()
-    assert within(PATIENCE, lambda: bool(ends.update(watch.look({process.pid: True})) or ends))
+    assert soon(lambda: bool(ends.update(watch.look({process.pid: True})) or ends))
     assert "processes, and 50 are allowed" in ends[process.pid]
     watch.end(process.pid)
     process.wait()
-    assert within(PATIENCE, lambda: members.read_text() == "")
+    assert soon(lambda: members.read_text() == "")
 
 
 def test_memory_that_is_shared_counts_once() -> None:

@@ -134,8 +134,8 @@ def open_channels(browser: Browser, kernel: str, headers: dict[str, str]) -> web
     )
 
 
-def within(seconds: float, done: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + seconds
+def soon(done: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE
     while not done() and time.monotonic() < deadline:
         time.sleep(0.05)
     return done()
