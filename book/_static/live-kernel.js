@@ -6,7 +6,7 @@
 "use strict";
 (() => {
 
-const ON_ITS_WAY = 500; // ms that an answer may take after the connection is back
+const ON_ITS_WAY = 2000; // ms that an answer may take after it could have been there
 
 const server = window.liveServer;
 const askServer = (...request) => server.ask(...request);
@@ -107,6 +107,17 @@ function lose(lost, why) {
   page.status("lost", `lost: ${why}`);
 }
 
+// A kernel that is interrupted before the code begins drops the run, and is idle without an answer.
+function execute(code) {
+  const future = session.kernel.requestExecute({ code, stop_on_error: true });
+  future.registerMessageHook(({ header, content }) => {
+    const isOver = header.msg_type === "status" && content.execution_state === "idle";
+    if (isOver) setTimeout(() => future.dispose(), ON_ITS_WAY);
+    return true; // the message goes on
+  });
+  return future;
+}
+
 async function restart() {
   page.emptied("ran before the restart");
   page.status("starting", "restarting");
@@ -134,7 +145,7 @@ window.liveKernel = {
   restart,
   isThere: () => session !== null,
   mayRestart: () => session !== null && !restarting,
-  execute: (code) => session.kernel.requestExecute({ code, stop_on_error: true }),
+  execute,
   interrupt: () => session?.kernel.interrupt().catch(() => {}),
 };
 

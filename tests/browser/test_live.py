@@ -172,6 +172,25 @@ def test_the_old_output_stays_until_the_new_one_arrives(live: LivePage) -> None:
     assert "factor 2" not in live.output(BASE)
 
 
+def test_a_stop_that_comes_before_the_code_begins_ends_the_run(live: LivePage) -> None:
+    """Then the kernel drops the run and never answers."""
+    slow = """
+import time
+async def begin(*_, **__):
+    del kernel.do_execute
+    time.sleep(600)
+kernel = get_ipython().kernel
+kernel.do_execute = begin
+class Base:"""
+    live.edit(BASE, "class Base:", slow)
+    live.run_and_wait(BASE)
+    live.run(DERIVED)
+    live.wait_state(DERIVED, "running")
+    live.stop(DERIVED)
+    live.wait_state(DERIVED, "stopped")
+    assert live.run_and_wait(PRODUCT) == "product 42"
+
+
 # ---------------------------------------------------------------------- editing
 
 
