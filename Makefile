@@ -14,7 +14,7 @@ STYLES := $(shell find book/_static -type f)
 CODE := $(shell find code exercises engines bench/recorded -type f -not -name '*.pyc')
 BIN := .venv/bin
 
-.PHONY: help serve dev test test-gpu book pdf epub bench lint clean
+.PHONY: help serve dev test test-gpu book pdf bench lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -23,7 +23,7 @@ serve: _build/.code _build/.styles  ## build the book and open it with live cell
 	@$(BIN)/python -m playground.serve --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
 
 dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
-	@$(BIN)/python -m playground.dev --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
+	@$(BIN)/python -m playground.build.dev --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
 
 test: lint node_modules/.installed  ## all tests: numbers, scripts, pages, server, browser
 	@$(BIN)/python -m pytest --ignore tests/gpu -n 2
@@ -35,10 +35,7 @@ test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
 book: _build/html/.built  ## build the pages into _build/html
 
 pdf: _build/html/.built .venv/.installed-dev  ## the whole book on paper: _build/book.pdf (needs Chromium)
-	@$(BIN)/python -m playground.pdf
-
-epub: _build/html/.built  ## the whole book for e-book readers: _build/book.epub
-	@$(BIN)/python -m playground.epub
+	@$(BIN)/python -m playground.build.pdf
 
 lint: .venv/.installed-dev  ## style, types and spelling
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell
@@ -76,7 +73,7 @@ node_modules/.installed: package.json package-lock.json .venv/.installed
 # What a page shows was computed by the modules: when one changes, the outputs of all pages that
 # use it are forgotten.
 _build/.code: $(CODE) .venv/.installed
-	@mkdir -p _build && $(BIN)/python -m playground.stale && touch $@
+	@mkdir -p _build && $(BIN)/python -m playground.build.digest && touch $@
 
 # A changed extension or setting reaches every page only if all pages are read again, a changed style
 # if they are written again.
@@ -88,7 +85,7 @@ _build/.styles: $(STYLES) _build/.machinery
 
 _build/html/.built: $(PAGES) _toc.yml _build/.code _build/.styles
 	@touch _build/.started
-	@$(BIN)/python -m playground.execute
+	@$(BIN)/python -m playground.build.execute
 	$(call step, Building the book, book, $(BIN)/python -m playground.build, \
 		the book did not build)
 	@grep '^Built in' _build/book.log; touch $@

@@ -22,7 +22,7 @@ from playwright.sync_api import sync_playwright
 
 from bench.live import OPTIONS, PAGE, LivePage, press
 from bench.pairs import ROOT, environment
-from playground.pdf import find_browser
+from playground.build.pdf import find_browser
 
 RECORD = ROOT / "bench/recorded/clone.json"
 PICTURE = ROOT / "docs/page.png"  # the README's

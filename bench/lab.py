@@ -1,6 +1,7 @@
 """`python -m bench.lab [--record]`: what several hosts send, how long it takes, and accidents.
 
-Hosts are those of `playground.lab`: namespaces of this machine, with links limited by the kernel.
+Hosts are those of `playground.lab.hosts`: namespaces of this machine, with links that the kernel
+limits.
 With `--record` the result goes to `bench/recorded/lab.json`, from where pages take it.
 """
 
@@ -18,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from bench.pairs import ROOT, environment
-from playground.accidents import STEP, Training
-from playground.lab import Laboratory, laboratory
+from playground.lab.accidents import STEP, Training
+from playground.lab.hosts import Laboratory, laboratory
 
 WIRE = str(ROOT / "code/distributed/wire.py")
 BYTES = ("ring", "hierarchical", "gloo", "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "HSDP")

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from playwright.sync_api import Browser, sync_playwright
 
 from bench.pairs import ROOT, compare
-from playground.pdf import find_browser
+from playground.build.pdf import find_browser
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/browser")]  # a reader as the tests know it
 

@@ -43,7 +43,7 @@ def said(done) -> list[str]:
 def test_help_lists_the_targets(clone):
     done = make(clone, "help")
     assert done.returncode == 0
-    for target in ("serve", "dev", "test", "test-gpu", "book", "pdf", "epub", "lint", "clean"):
+    for target in ("serve", "dev", "test", "test-gpu", "book", "pdf", "lint", "clean"):
         assert f"make {target} " in done.stdout
 
 

@@ -17,8 +17,7 @@ book's folder `code` on the path, for example `export PYTHONPATH=/path/to/the/bo
 LINKS = """\
 <p class="live-downloads">Take this page along:
 <a href="{name}.ipynb" download>notebook</a>, <a href="{name}.py" download>script</a>.
-Both use the book's modules and say how. Or take
-<a href="{up}notebooks.zip" download>all notebooks</a>, with the modules.</p>
+Both use the book's modules and say how.</p>
 """
 
 
@@ -70,4 +69,4 @@ def offer_downloads(app: Sphinx, pagename: str, context: dict[str, Any]) -> None
     target.parent.mkdir(parents=True, exist_ok=True)
     target.with_name(target.name + ".ipynb").write_text(nbformat.writes(page) + "\n")
     target.with_name(target.name + ".py").write_text(script_of(page))
-    context["body"] += LINKS.format(name=target.name, up="../" * pagename.count("/"))
+    context["body"] += LINKS.format(name=target.name)

@@ -31,15 +31,12 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
 
-import playground
-
-CHECKS = Path(playground.__file__).parent / "exercises"
-FOLDER = CHECKS.parents[2] / "exercises"
+from playground.exercises import FOLDER, names
 
 
 def hints(name: str) -> list[str]:
     """The hints of an exercise, read and not imported: each build would wait for torch."""
-    for node in ast.parse((CHECKS / f"{name}.py").read_text(encoding="utf-8")).body:
+    for node in ast.parse((FOLDER / name / "check.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HINTS":
             return ast.literal_eval(node.value)
     raise ValueError(f"{name}.py has no HINTS")
@@ -66,7 +63,7 @@ class Solution(SphinxDirective):
         if not file.exists():
             raise self.error(f"no exercise {name!r}: {file} is not there")
         self.env.note_dependency(str(file))
-        self.env.note_dependency(str(CHECKS / f"{name}.py"))
+        self.env.note_dependency(str(FOLDER / name / "check.py"))
         found = []
         for number, hint in enumerate(hints(name), start=1):
             found += folded("hint", f"Hint {number}", [nodes.paragraph("", hint)])
@@ -144,8 +141,7 @@ class Progress(SphinxDirective):
     """How many exercises this browser has seen solved; nothing without scripts."""
 
     def run(self) -> list[nodes.Node]:
-        names = sorted(path.stem for path in CHECKS.glob("*.py") if path.stem != "__init__")
-        html = PROGRESS.format(names=" ".join(names), count=len(names))
+        html = PROGRESS.format(names=" ".join(names()), count=len(names()))
         return [nodes.raw("", html, format="html")]
 
 

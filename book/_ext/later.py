@@ -13,8 +13,8 @@ from myst_nb.core.execute import NotebookClientBase
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
-from playground.execute import without_outputs
-from playground.toc import pages_in_order
+from playground.build.execute import without_outputs
+from playground.build.toc import pages_in_order
 
 
 def leave_out(app: Sphinx, config: Config) -> None:

@@ -19,7 +19,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from playground.toc import chapters
+from playground.build.toc import chapters
 
 AFTER = "After this chapter you can "
 

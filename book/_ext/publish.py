@@ -1,8 +1,7 @@
 """What a published book has beside its pages: a description and a card, a sitemap, a page for 404.
 
 The address at which it will stand comes from `BOOK_URL` in the environment. Without it nothing
-that needs an address is written. `BOOK_VERSION` is the tag of a release or `newest`: the page then
-offers the other versions on its site (`playground/versions.py`). Without it there is but this one.
+that needs an address is written.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
-
-from playground.versions import LIST, folder_of
 
 CARD = "docs/page.png"  # the README's picture
 CARD_ALT = "A page of the book: a cell of code, its Run button, and what four ranks printed."
@@ -46,22 +43,10 @@ a {{ color: #0b5cad; }}
 """
 
 
-def place_of(address: str, version: str) -> tuple[str, dict[str, str]]:
-    """The address of a version's pages, and what the tag of its switcher says."""
-    address = f"{address.rstrip('/')}/" if address else ""
-    if version in ("", "newest"):
-        return address, {"data-version": version, "data-list": LIST} if version else {}
-    folder = folder_of(version)
-    found = {"data-version": folder, "data-list": f"../{LIST}"}
-    return f"{address}{folder}/" if address else "", found
-
-
 def take_address(app: Sphinx, config: Config) -> None:
     config.project = config.html_title or config.project  # Jupyter Book sets the one alone
-    version = os.environ.get("BOOK_VERSION", "")
-    config.html_baseurl, switcher = place_of(os.environ.get("BOOK_URL", ""), version)
-    if switcher:
-        app.add_js_file("versions.js", loading_method="defer", **switcher)
+    address = os.environ.get("BOOK_URL", "")
+    config.html_baseurl = f"{address.rstrip('/')}/" if address else ""
 
 
 def metatags(title: str, said: str, address: str, page: str, card: bool) -> str:
@@ -96,8 +81,6 @@ def describe_page(
     card = (Path(app.srcdir) / CARD).exists()
     page = f"{pagename}.html"
     tags = metatags(title, " ".join(said.split()), app.config.html_baseurl, page, card)
-    if os.environ.get("BOOK_VERSION", "newest") not in ("", "newest"):
-        tags += '<meta name="robots" content="noindex">\n'  # a search is to find the newest
     context["metatags"] = context.get("metatags", "") + tags
 
 

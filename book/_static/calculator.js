@@ -1,4 +1,4 @@
-// Calculators: charts that compute in the page. playground/calculator.py wrote them; Vega, which is
+// Calculators: charts that compute in the page. playground/show/calculator.py wrote them; Vega, which is
 // loaded when the first of them comes near, draws them. Until then the built picture stands.
 
 const ownAddress = document.currentScript.src;

@@ -1,4 +1,4 @@
-// A recorded run, step by step: the frames that playground/steps.py wrote, shown one at a time.
+// A recorded run, step by step: the frames that playground/show/steps.py wrote, shown one at a time.
 
 const SECONDS = 1.6; // between two steps while it plays
 

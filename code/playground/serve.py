@@ -13,11 +13,11 @@ import sys
 import time
 from pathlib import Path
 
-from playground import server
-from playground.dev import LOOK, show, tell
-from playground.execute import without_outputs
-from playground.server import on_stop
-from playground.toc import pages_in_order
+from playground.build.dev import LOOK, show, tell
+from playground.build.execute import without_outputs
+from playground.build.toc import pages_in_order
+from playground.server import app as server
+from playground.server.app import on_stop
 
 ROOT = Path(__file__).parents[2]
 FIRST = Path("_build/first")  # the build without outputs, and the copy of a build that is served

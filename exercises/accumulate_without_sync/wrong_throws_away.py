@@ -4,7 +4,7 @@ import contextlib
 
 from torch.nn.functional import cross_entropy
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def accumulate(model, micro_batches):

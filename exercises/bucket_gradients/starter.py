@@ -1,6 +1,6 @@
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def bucket_gradients(group, parameters: list[torch.nn.Parameter], most):

@@ -2,7 +2,7 @@
 # One all-reduce for each gradient.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def bucket_gradients(group, parameters, most):

@@ -1,5 +1,5 @@
 from distributed.plan import plan
-from playground.check import check
+from playground.exercises.check import check
 
 
 def choose(case):

@@ -1,6 +1,6 @@
 # says: slow GPUs with fast links .*: DDP does not fit.* GB more than there are
 # Simple, and too large.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def choose(case):

@@ -1,7 +1,7 @@
 # says: fast GPUs with fast links .*ZeRO-1 fits, but another that fits is faster: .* longer
 # The simplest that fits, whatever it costs.
 from distributed.plan import plan
-from playground.check import check
+from playground.exercises.check import check
 
 
 def choose(case):

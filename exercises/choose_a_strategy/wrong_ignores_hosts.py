@@ -1,7 +1,7 @@
 # says: four hosts of sixteen .*ZeRO-3 fits, but another that fits is faster
 # HSDP is not in the list.
 from distributed.plan import plan
-from playground.check import check
+from playground.exercises.check import check
 
 
 def choose(case):

@@ -1,7 +1,7 @@
 # says: a small model on one host .*: ZeRO-3 .*a simpler one is, too|a small model .*HSDP
 # The one with the least memory, which nobody asked for.
 from distributed.plan import plan
-from playground.check import check
+from playground.exercises.check import check
 
 
 def choose(case):

@@ -1,6 +1,6 @@
 # says: 'zero-3' is no strategy
 # Another name for it.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def choose(case):

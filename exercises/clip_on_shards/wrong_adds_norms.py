@@ -2,7 +2,7 @@
 # The norms of ranks are added.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def clip(group, shares, replicated, max_norm):

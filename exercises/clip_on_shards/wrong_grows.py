@@ -2,7 +2,7 @@
 # The factor may be more than 1.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def clip(group, shares, replicated, max_norm):

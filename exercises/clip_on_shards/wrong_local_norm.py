@@ -2,7 +2,7 @@
 # Each rank clips by its own norm.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def clip(group, shares, replicated, max_norm):

@@ -1,7 +1,7 @@
 # says: has all-reduces outside of the span 'backward'
 # The span ends before the pass begins.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

@@ -1,7 +1,7 @@
 # says: two all-reduces at once: .*spans that overlap are counted more than once
 # All durations are added up.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

@@ -1,7 +1,7 @@
 # says: from the first to the last communication is not all
 # What lies between two communications counts, too.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

@@ -1,7 +1,7 @@
 # says: a short one within a long one: .*keep the latest end so far
 # It keeps the end of the last span, not the latest end.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

@@ -1,7 +1,7 @@
 # says: A step without communication has the share 0
 # A step without communication is not thought of.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

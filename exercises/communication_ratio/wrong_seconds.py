@@ -1,7 +1,7 @@
 # says: these are seconds, and not a share
 # The time is not divided by that of the step.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

@@ -1,7 +1,7 @@
 # says: has no communication, and the step had \d all-reduces
 # The group is never told to record.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

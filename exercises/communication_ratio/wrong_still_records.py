@@ -1,7 +1,7 @@
 # says: the group still records: set group.trace to None
 # The trace stays with the group.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

@@ -1,7 +1,7 @@
 # says: the step is taken as the sum of all spans
 # The step is the sum of everything that was done in it.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

@@ -1,7 +1,7 @@
 # says: sort by start
 # Spans are taken in the order in which they ended.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

@@ -1,7 +1,7 @@
 # says: waiting is counted too
 # Everything that is not compute counts.
 from distributed.trace import Trace
-from playground.check import check
+from playground.exercises.check import check
 
 
 def communication_ratio(trace):

@@ -1,7 +1,7 @@
 # says: sends \d+ messages for \d+ tensors, and the listing sends
 # All at once, and as many as before.
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def average(group, gradients):

@@ -2,7 +2,7 @@
 # One row for each tensor, as long as the longest.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def average(group, gradients):

@@ -2,7 +2,7 @@
 # The means stay in the flat tensor.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def average(group, gradients):

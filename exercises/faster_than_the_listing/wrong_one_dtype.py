@@ -2,7 +2,7 @@
 # torch.cat makes float64 of all of them.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def average(group, gradients):

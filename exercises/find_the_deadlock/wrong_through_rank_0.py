@@ -2,7 +2,7 @@
 # Rank 0 collects all arrays and hands them out again.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def shift_and_sum(group, x):

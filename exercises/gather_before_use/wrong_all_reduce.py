@@ -1,7 +1,7 @@
 # says: sends \d+ \+ \d+ numbers in forward \+ backward
 # The whole gradient is averaged on every rank.
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def gather(group, share, shape):

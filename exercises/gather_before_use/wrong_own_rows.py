@@ -1,7 +1,7 @@
 # says: the gradient of rank \d's rows alone
 # Each rank takes its share of its own gradient.
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def gather(group, share, shape):

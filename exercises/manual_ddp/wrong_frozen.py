@@ -1,6 +1,6 @@
 # says: 1.bias is frozen and has no gradient
 # A frozen parameter has no gradient to average.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def share(module, group):

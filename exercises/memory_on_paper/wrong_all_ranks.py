@@ -1,6 +1,6 @@
 # says: what all ranks hold together
 # The sum over ranks.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def memory(parameters, ranks, stage, weights, optimizer, master):

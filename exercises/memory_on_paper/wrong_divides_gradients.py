@@ -1,6 +1,6 @@
 # says: ZeRO-1 does not divide gradients
 # Stage 1 divides what stage 2 does.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def memory(parameters, ranks, stage, weights, optimizer, master):

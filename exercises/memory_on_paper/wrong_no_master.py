@@ -1,6 +1,6 @@
 # says: The master copy is missing
 # The fp32 copy of bf16 weights is forgotten.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def memory(parameters, ranks, stage, weights, optimizer, master):

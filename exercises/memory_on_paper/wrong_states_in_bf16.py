@@ -1,6 +1,6 @@
 # says: States are taken to be in the weights' dtype
 # States in bf16.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def memory(parameters, ranks, stage, weights, optimizer, master):

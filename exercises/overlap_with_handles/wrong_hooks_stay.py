@@ -1,6 +1,6 @@
 # says: step 1, rank 0 reduces \d+ numbers for \d+: did hooks
 # The hooks are never removed: the second step reduces everything twice.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def backward(group, module, loss):

@@ -1,6 +1,6 @@
 # says: all_reduce of a parameter: reduce its gradient
 # The hook gets the parameter, and reduces that.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def backward(group, module, loss):

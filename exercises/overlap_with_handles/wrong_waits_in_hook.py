@@ -1,6 +1,6 @@
 # says: waits for an all-reduce before the backward of layer 0
 # The hook waits for the all-reduce that it has started.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def backward(group, module, loss):

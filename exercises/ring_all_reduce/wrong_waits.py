@@ -1,6 +1,6 @@
 # says: does not end. Where they stand:\s+rank 0 waits in receive at .*wrong_waits
 # All receive first, and nobody sends.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def ring_all_reduce(group, x):

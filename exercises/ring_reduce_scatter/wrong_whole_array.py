@@ -2,7 +2,7 @@
 # The whole array goes around, and each rank keeps its part of the sum.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def ring_reduce_scatter(group, x, out):

@@ -1,6 +1,6 @@
 import numpy as np
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def indices(length, rank, ranks, seed, epoch):

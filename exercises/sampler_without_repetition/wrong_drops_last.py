@@ -2,7 +2,7 @@
 # What N does not divide is dropped.
 import numpy as np
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def indices(length, rank, ranks, seed, epoch):

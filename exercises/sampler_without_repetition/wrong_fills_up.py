@@ -2,7 +2,7 @@
 # It repeats examples until N divides them.
 import numpy as np
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def indices(length, rank, ranks, seed, epoch):

@@ -2,7 +2,7 @@
 # The order comes from the global random numbers.
 import numpy as np
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def indices(length, rank, ranks, seed, epoch):

@@ -2,7 +2,7 @@
 # Every run has the same order, whatever its seed.
 import numpy as np
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def indices(length, rank, ranks, seed, epoch):

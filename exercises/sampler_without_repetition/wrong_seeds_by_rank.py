@@ -2,7 +2,7 @@
 # Every rank shuffles by a seed of its own.
 import numpy as np
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def indices(length, rank, ranks, seed, epoch):

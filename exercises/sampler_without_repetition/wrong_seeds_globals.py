@@ -2,7 +2,7 @@
 # The order is right, and all other random numbers of all ranks become the same.
 import numpy as np
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def indices(length, rank, ranks, seed, epoch):

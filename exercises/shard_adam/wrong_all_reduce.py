@@ -2,7 +2,7 @@
 # The whole gradient is averaged, though a share of it is used.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def adam_step(group, w, grad, state, lr, beta1, beta2, eps):

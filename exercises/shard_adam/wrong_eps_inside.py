@@ -2,7 +2,7 @@
 # √(v + eps) is not √v + eps.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def adam_step(group, w, grad, state, lr, beta1, beta2, eps):

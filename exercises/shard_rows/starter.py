@@ -1,6 +1,6 @@
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def shard_rows(n: int, rank: int, ranks: int) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 # The mean of the ranks' means.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def shard_rows(n, rank, ranks):

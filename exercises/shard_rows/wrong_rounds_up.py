@@ -2,7 +2,7 @@
 # The size is rounded up, and the last rank gets too little.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def shard_rows(n, rank, ranks):

@@ -1,7 +1,7 @@
 import torch
 from torch.nn.functional import cross_entropy
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def train(group, model, data, batch, epochs, lr):

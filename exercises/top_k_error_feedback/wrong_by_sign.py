@@ -2,7 +2,7 @@
 # The largest, and not the largest in size.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def top_k_step(group, grad, memory, k):

@@ -2,7 +2,7 @@
 # What is left of this gradient replaces what was left before.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def top_k_step(group, grad, memory, k):

@@ -2,7 +2,7 @@
 # What was sent stays in the memory.
 import torch
 
-from playground.check import check
+from playground.exercises.check import check
 
 
 def top_k_step(group, grad, memory, k):

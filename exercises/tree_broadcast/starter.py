@@ -1,4 +1,4 @@
-from playground.check import check
+from playground.exercises.check import check
 
 
 def tree_broadcast(group, x, source):

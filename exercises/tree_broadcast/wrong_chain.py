@@ -1,6 +1,6 @@
 # says: 4 ranks, source 0: .*need 3 rounds .*that is a chain
 # Each rank passes the numbers on to the next one.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def tree_broadcast(group, x, source):

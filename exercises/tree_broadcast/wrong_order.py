@@ -1,6 +1,6 @@
 # says: need 3 rounds .*most ranks below it must be sent to first
 # The right tree, but the smallest part of it is served first.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def tree_broadcast(group, x, source):

@@ -1,6 +1,6 @@
 # says: 3 ranks: rank \d raised ValueError: to=3
 # The tree is that of a power of two: it sends to places that do not exist.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def tree_broadcast(group, x, source):

@@ -1,6 +1,6 @@
 # says: source 1: x\[0\] on rank 0 is still its own number
 # The tree always begins at rank 0.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def tree_broadcast(group, x, source):

@@ -1,6 +1,6 @@
 # says: sends 3 messages, one after the other
 # The source sends to every rank itself.
-from playground.check import check
+from playground.exercises.check import check
 
 
 def tree_broadcast(group, x, source):

@@ -12,7 +12,7 @@ from live_page import OPTIONS, PATIENCE, LivePage
 from playwright.sync_api import Browser, expect, sync_playwright
 from serving import Server, running_server
 
-from playground.pdf import BROWSERS, find_browser
+from playground.build.pdf import BROWSERS, find_browser
 
 ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "book"

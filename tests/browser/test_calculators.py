@@ -13,7 +13,7 @@ from distributed.cost import Cluster, Link
 from distributed.memory import STAGES, Recipe, per_rank
 from distributed.plan import INTERCONNECTS
 from distributed.scaling import Scaling, weak
-from playground.calculator import (
+from playground.show.calculator import (
     BUCKETS,
     COUNTS,
     LATENCY,

@@ -17,7 +17,7 @@ from looks import (
 )
 from serving import Server, running_server
 
-from playground.toc import pages_in_order
+from playground.build.toc import pages_in_order
 
 ROOT = Path(__file__).parents[2]
 PAGES = [f"{name}.html" for name in pages_in_order(ROOT)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from live_page import LivePage
 from serving import running_server
 
-from playground.dev import show, tell
+from playground.build.dev import show, tell
 from playground.serve import RAN, READY
 
 

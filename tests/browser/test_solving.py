@@ -8,7 +8,7 @@ from live_page import LivePage
 from playwright.sync_api import Locator
 from serving import Server
 
-from playground.check import FOLDER, names
+from playground.exercises import FOLDER, names
 
 STARTER, WRONG = 1, 2  # cells of the page
 

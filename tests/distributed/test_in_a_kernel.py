@@ -126,7 +126,9 @@ launch(lambda group: print([name in sys.modules for name in names]), ranks=1)
 """
 
 
-@pytest.mark.parametrize("before", ["", "import playground.warm"], ids=["plain", "of a page"])
+@pytest.mark.parametrize(
+    "before", ["", "import playground.server.warm"], ids=["plain", "of a page"]
+)
 def test_a_rank_starts_with_what_takes_long_to_import(kernel: Kernel, before: str) -> None:
     """The kernel of a page, which warms up early, once left half of it to every single rank."""
     assert "[True, True]" in kernel.run(before + IMPORTED)

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from distributed.elastic import train_rank
-from playground.accidents import losses_in
-from playground.lab import Host, laboratory, unavailable
+from playground.lab.accidents import losses_in
+from playground.lab.hosts import Host, laboratory, unavailable
 
 ROOT = Path(__file__).parents[2]
 ENGINES = ROOT / "engines"

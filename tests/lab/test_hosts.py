@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from bench.lab import watch
 
-from playground import lab as module
-from playground.lab import Laboratory, laboratory, unavailable
+from playground.lab import hosts as module
+from playground.lab.hosts import Laboratory, laboratory, unavailable
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
@@ -156,7 +156,7 @@ def is_running(pid: int) -> bool:
 def test_nothing_is_left_however_its_owner_ends(how: signal.Signals) -> None:
     before = interfaces()
     script = (
-        "from playground.lab import laboratory\\n"
+        "from playground.lab.hosts import laboratory\\n"
         "import time\\n"
         "with laboratory(2) as lab:\\n"
         "    lab.hosts[0].popen(['sleep', '1000'])\\n"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from distributed.elastic import train_rank
-from playground.accidents import Training
-from playground.lab import laboratory, unavailable
+from playground.lab.accidents import Training
+from playground.lab.hosts import laboratory, unavailable
 
 pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
 BATCH, UNTIL, EVERY = 256, 24, 3

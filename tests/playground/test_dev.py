@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from playground import dev
-from playground.dev import OWN, Session, changed, complaints, look, show
+from playground.build import dev
+from playground.build.dev import OWN, Session, changed, complaints, look, show
 
 PAGE = "<html><body><h1>{}</h1></body></html>"
 

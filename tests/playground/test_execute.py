@@ -67,7 +67,7 @@ def executed(book: Path) -> dict[str, str]:
 
 
 def command(book: Path, workers: int = 2) -> list[str]:
-    module = [sys.executable, "-m", "playground.execute"]
+    module = [sys.executable, "-m", "playground.build.execute"]
     return [*module, "--root", str(book), "--workers", str(workers)]
 
 

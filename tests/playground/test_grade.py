@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from playground import grade
-from playground.check import FOLDER
+from playground.exercises import FOLDER, grade
 
 BAD = {
     "hangs": ("while True: pass", "does not end in time"),

@@ -19,8 +19,8 @@ from jupyter_server.services.kernels.kernelmanager import ServerKernelManager
 from serving import Server, running_server
 from visitor import PATIENCE, Browser, Kernel, gone, logged_in, refused, soon
 
-from playground.kernels import FewKernels
-from playground.limits import Families, Limits, Watch, memory_of_machine, memory_used
+from playground.server.kernels import FewKernels
+from playground.server.limits import Families, Limits, Watch, memory_of_machine, memory_used
 
 MB = 1e6
 
@@ -370,7 +370,7 @@ def test_the_greediest_kernel_is_the_one_that_ends(monkeypatch: pytest.MonkeyPat
     used = {1: 3e9, 2: 5e9, 3: 1e9}
     watch = Watch(Limits(memory=8e9))
     monkeypatch.setattr(watch.families, "look", lambda kernels: {k: [k] for k in kernels})
-    monkeypatch.setattr("playground.limits.memory_used", lambda pids, enough: used[pids[0]])
+    monkeypatch.setattr("playground.server.limits.memory_used", lambda pids, enough: used[pids[0]])
     ends = watch.look(dict.fromkeys(used, False))
     assert list(ends) == [2]
     assert "used 5.0 GB of memory, and all kernels together may use 8.0 GB" in ends[2]
@@ -383,7 +383,7 @@ def test_a_kernel_has_a_limit_of_its_own_and_an_innocent_one_goes_on(
     used = {1: 3e9, 2: 3.5e9, 3: 6e9}
     watch = Watch(Limits(memory=8e9, kernel=4e9))
     monkeypatch.setattr(watch.families, "look", lambda kernels: {k: [k] for k in kernels})
-    monkeypatch.setattr("playground.limits.memory_used", lambda pids, enough: used[pids[0]])
+    monkeypatch.setattr("playground.server.limits.memory_used", lambda pids, enough: used[pids[0]])
     assert watch.look({1: False, 2: False, 3: True}) == {
         3: "used 6.0 GB of memory, and one kernel may use 4.0 GB"
     }
@@ -394,7 +394,7 @@ def test_memory_that_kernels_only_seem_to_use_ends_none(monkeypatch: pytest.Monk
     watch = Watch(Limits(memory=8e9))
     monkeypatch.setattr(watch.families, "look", lambda kernels: {k: [k] for k in kernels})
     monkeypatch.setattr(
-        "playground.limits.memory_used", lambda pids, enough: 5e9 if enough > 5e9 else 2e9
+        "playground.server.limits.memory_used", lambda pids, enough: 5e9 if enough > 5e9 else 2e9
     )
     assert watch.look({1: False, 2: False}) == {}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from playground.pdf import find_browser, main, pages_in_order, print_pages
+from playground.build.pdf import find_browser, main, pages_in_order, print_pages
 
 ROOT = Path(__file__).parents[2]
 LISTING = "\n".join(f"line {number} of a long listing" for number in range(1, 151))

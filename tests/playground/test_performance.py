@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from playground import performance, recorded
+from playground.show import performance, recorded
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "book/reference/performance.md").read_text()

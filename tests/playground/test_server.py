@@ -499,7 +499,7 @@ def test_an_event_that_comes_after_a_stream_was_closed_is_no_news() -> None:
 import asyncio
 import zmq
 from zmq.eventloop.zmqstream import ZMQStream
-from playground.server import BookServer
+from playground.server.app import BookServer
 
 async def close_too_early():
     stream = ZMQStream(zmq.Context.instance().socket(zmq.SUB))

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 import torch
+from playground.exercises.silent_bug_3.check import Data
 from torch.nn.functional import cross_entropy
 
 from distributed.group import Group
-from playground import check as checking
-from playground.check import FOLDER, Wrong
-from playground.exercises import silent_bug_2
-from playground.exercises.silent_bug_3 import Data
-from playground.silent import (
+from playground.exercises import FOLDER, silent_bug_2
+from playground.exercises import check as checking
+from playground.exercises.check import Wrong
+from playground.exercises.silent import (
     LR,
     check_replicas,
     copy_of,
@@ -25,7 +25,7 @@ from playground.silent import (
     rows,
     times,
 )
-from playground.suspects import expect, normal, recognise
+from playground.exercises.suspects import expect, normal, recognise
 
 
 def test_a_mistake_is_known_by_its_number():

@@ -6,8 +6,8 @@ import nbformat
 import pytest
 from jupyter_cache import get_cache
 
-from playground import stale
-from playground.stale import ROOT, digest, forget, used_by
+from playground.build import digest as stale
+from playground.build.digest import ROOT, digest, forget, used_by
 
 PAGES = {str(page.relative_to(ROOT / "book")): page for page in ROOT.glob("book/**/*.md")}
 
@@ -22,7 +22,7 @@ def pages_that_use(name: str) -> set[str]:
         ("code/distributed/zero3.py", ["zero/zero3.md", "zero/checkpoints.md"], ["ddp/by_hand.md"]),
         ("code/distributed/transport.py", ["collectives/all_reduce.md", "zero/zero3.md"], []),
         (
-            "code/playground/calculator.py",
+            "code/playground/show/calculator.py",
             ["at_scale/scaling.md", "zero/memory.md"],
             ["zero/zero1.md"],
         ),
@@ -34,7 +34,7 @@ def pages_that_use(name: str) -> set[str]:
         ),
         ("bench/recorded/zero.json", ["zero/which_stage.md"], ["at_scale/hosts.md"]),
         (
-            "code/playground/exercises/ring_all_reduce.py",
+            "exercises/ring_all_reduce/check.py",
             ["collectives/exercises.md"],
             ["index.md"],
         ),

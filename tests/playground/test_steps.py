@@ -6,7 +6,7 @@ from distributed.all_reduce import central, count, ring, tree
 from distributed.double_tree import double_tree
 from distributed.halving_doubling import halving_doubling
 from distributed.world import launch
-from playground.steps import record
+from playground.show.steps import record
 
 
 @pytest.mark.parametrize("algorithm", [central, tree, ring, halving_doubling, double_tree])

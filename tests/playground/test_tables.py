@@ -2,7 +2,7 @@
 
 import pytest
 
-from playground.tables import Table
+from playground.show.tables import Table
 
 
 def test_html_escapes_values_keeps_line_breaks_and_sets_numbers_to_the_right():

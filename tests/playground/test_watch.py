@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from distributed.group import Group
-from playground.watch import Event, rounds, watched
+from playground.exercises.watch import Event, rounds, watched
 
 
 def use(group: Group) -> tuple[list[Event], list[str]]:

@@ -14,7 +14,7 @@ import pytest
 import websocket
 from serving import Server
 
-from playground.server import main
+from playground.server.app import main
 
 PATIENCE = 60  # s; long, because a slow machine is not a failure
 Reply = tuple[int, dict[str, str], str]

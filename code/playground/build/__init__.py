@@ -1,0 +1,1 @@
+"""What makes pages: reading the table of contents, executing, building, printing."""

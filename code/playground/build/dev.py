@@ -1,0 +1,239 @@
+"""`make dev`: the book while it is written. What is saved is built, and open pages show it.
+
+The server is that of `make serve`. It serves a copy of the last build that went through, so that a
+reader never meets half a build, and a page that does not build leaves the old one standing.
+
+Files are watched by their times (a few hundred, four times a second), and an open page asks for one
+small file of the copy, twice a second. So nothing is added to the server, and no library is needed.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from playground.server.app import on_stop
+
+ROOT = Path(__file__).parents[3]
+WATCHED = ("book", "code", "exercises", "engines", "bench/recorded", "_config.yml", "_toc.yml")
+STATIC = "book/_static/"  # scripts there are copied as they are; styles are joined, for every page
+MACHINERY = ("_config.yml", "book/_ext/")  # these reach every page
+LOOK = 0.25  # s between two looks
+OWN = ("_static/reload.js", "_static/builds.txt")  # the script, how many builds have been shown
+
+RELOAD = """\
+const shown = "BUILDS";
+const keep = "KEEP";
+const address = new URL("builds.txt", import.meta.url);
+const place = `scroll ${location.pathname}`;
+
+async function look() {
+  const answer = await fetch(address, { cache: "no-store" }).catch(() => undefined);
+  const [now, ...said] = (answer?.ok ? await answer.text() : shown).split(" ");
+  const busy = document.querySelector(keep);
+  if (said.length) tell(said.join(" "));
+  if (now !== shown && !busy) {
+    sessionStorage.setItem(place, scrollY);
+    location.reload();
+  } else {
+    setTimeout(look, 500);
+  }
+}
+
+function tell(words) {
+  let line = document.querySelector(".book-news");
+  if (!line) {
+    line = document.createElement("p");
+    line.className = "book-news";
+    line.setAttribute("role", "status");
+    document.querySelector("article")?.prepend(line);
+  }
+  if (line.textContent !== words) line.textContent = words;
+}
+
+async function scrollBack() {
+  const before = sessionStorage.getItem(place);
+  sessionStorage.removeItem(place);
+  await window.MathJax?.startup?.promise;  // formulas change the height of a page
+  if (before !== null) scrollTo({ top: before, behavior: "instant" });
+}
+
+addEventListener("load", scrollBack);
+look();
+"""
+RUNNING = "[data-state=queued], [data-state=running]"  # a page with one of these does not reload
+SCRIPT = '<script type="module" src="{up}_static/reload.js"></script>\n</body>'
+
+Times = dict[str, int]
+
+
+def look(root: Path = ROOT) -> Times:
+    """When each file that the book is made of was changed (ns)."""
+    found: Times = {}
+    for name in WATCHED:
+        for path in (root / name).rglob("*") if (root / name).is_dir() else [root / name]:
+            hidden = path.name.startswith((".", "#")) or path.name.endswith((".pyc", "~"))
+            if hidden or "__pycache__" in path.parts or ".ipynb_checkpoints" in path.parts:
+                continue
+            try:
+                if path.is_file():
+                    found[path.relative_to(root).as_posix()] = path.stat().st_mtime_ns
+            except OSError:  # it has just gone
+                continue
+    return found
+
+
+def changed(before: Times, now: Times) -> list[str]:
+    """The files that are new, gone or different."""
+    return sorted(n for n in before.keys() | now.keys() if before.get(n) != now.get(n))
+
+
+def complaints(log: str) -> list[str]:
+    """What a failed build says, in two lines at most."""
+    plain = re.sub(r"\x1b\[[\d;]*m", "", log).replace(f"{ROOT}/", "")
+    found = re.findall(r"^.*(?:WARNING|ERROR|CRITICAL|Error): (?!\[?IPKernelApp).*$", plain, re.M)
+    found = [line.strip() for line in dict.fromkeys(found)]
+    more = [f"… and {len(found) - 2} more: _build/book.log"] if len(found) > 2 else []
+    return [*found[:2], *more]
+
+
+def tell(shown: Path, builds: int, words: str = "") -> None:
+    """Say to open pages how many builds were shown, and what else they have to say."""
+    part = shown / f"{OWN[1]}.part"
+    part.write_text(f"{builds} {words}".strip())
+    part.replace(shown / OWN[1])
+
+
+def show(
+    html: Path, shown: Path, builds: int, words: str = "", keep: str = RUNNING, last: bool = False
+) -> list[str]:
+    """Make `shown` a copy of the built pages that knows when to reload; which files changed.
+
+    A page in which `keep`, a selector, finds something is not reloaded. None is after the `last`.
+    """
+    written = []
+    for path in html.rglob("*"):
+        name = path.relative_to(html)
+        target = shown / name
+        if path.is_dir():
+            continue
+        stat = path.stat()
+        if target.exists() and target.stat().st_mtime_ns == stat.st_mtime_ns:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}")
+        if path.suffix == ".html" and not last:
+            script = SCRIPT.format(up="../" * (len(name.parts) - 1))
+            text = path.read_text(encoding="utf-8").replace("</body>", script)
+            part.write_text(text, encoding="utf-8")
+        else:
+            shutil.copyfile(path, part)
+        os.utime(part, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
+        part.replace(target)  # a reader has the old file or the new one
+        written.append(name.as_posix())
+    for path in shown.rglob("*"):
+        name = path.relative_to(shown)
+        if path.is_file() and not (html / name).exists() and name.as_posix() not in OWN:
+            path.unlink()
+    (shown / "_static").mkdir(parents=True, exist_ok=True)
+    (shown / OWN[0]).write_text(RELOAD.replace("BUILDS", str(builds)).replace("KEEP", keep))
+    tell(shown, builds, words)
+    return written
+
+
+def is_script(name: str) -> bool:
+    return name.startswith(STATIC) and name.endswith(".js")
+
+
+def reaches_all(name: str) -> bool:
+    """Are all pages written again when this file changes?"""
+    return name.startswith(MACHINERY) or (name.startswith(STATIC) and not is_script(name))
+
+
+def make_book(names: Iterable[str]) -> str:
+    """Build what these changes need; what went wrong, or an empty text.
+
+    A script changes no page, so the pages are not all written again for it, as `make` would.
+    """
+    keep = (
+        [] if any(map(reaches_all, names)) else ["-o", "_build/.machinery", "-o", "_build/.styles"]
+    )
+    command = ["make", "--no-print-directory", "-s", *keep, "book"]
+    done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                          text=True, check=False)  # fmt: skip
+    if done.returncode == 0:
+        return ""
+    log = ROOT / "_build/book.log"
+    lines = complaints(log.read_text(errors="replace")) if log.exists() else []
+    return "\n".join(lines or done.stderr.strip().splitlines()[-2:]) or "make failed"
+
+
+class Session:
+    """What is shown, what is known of the files, and what has changed since the last good build."""
+
+    def __init__(self, html: Path, shown: Path, build: Callable[[Iterable[str]], str] = make_book):
+        self.html, self.shown, self.build = html, shown, build
+        self.builds = 0
+        self.waiting: set[str] = set()  # changed, and not in a build that went through
+
+    def update(self, names: Iterable[str]) -> bool:
+        """Build after these files changed, and show it if it went through."""
+        self.waiting |= set(names)
+        scripts = set(filter(is_script, self.waiting))
+        if self.waiting - scripts or not self.waiting:
+            wrong = self.build(self.waiting)
+            if wrong:
+                print(f"{wrong}\nThe pages stay as they were.", flush=True)
+                return False
+        for name in scripts:
+            if (ROOT / name).exists():
+                shutil.copy2(ROOT / name, self.html / "_static" / name.removeprefix(STATIC))
+        self.waiting.clear()
+        self.builds += 1
+        show(self.html, self.shown, self.builds)
+        return True
+
+
+def serve(session: Session, port: str, browser: bool) -> int:
+    """Serve what is shown, and build on, until the server ends."""
+    command = [sys.executable, "-m", "playground.server", "--html", str(session.shown)]
+    command += ["--port", port, "--no-spare", *([] if browser else ["--no-browser"])]
+    before = look()
+    server = subprocess.Popen(command)
+    try:
+        while server.poll() is None:
+            time.sleep(LOOK)
+            now = look()
+            if changed(before, now):
+                time.sleep(LOOK / 2)  # an editor may still be writing
+                now = look()
+                names, before = changed(before, now), now
+                print(f"{time.strftime('%H:%M:%S')} {', '.join(names[:3])} changed", flush=True)
+                session.update(names)
+        return server.returncode
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m playground.build.dev", description=__doc__)
+    parser.add_argument("--port", default="8123")
+    parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
+    options = parser.parse_args()
+    on_stop(lambda *_: sys.exit(0))
+    session = Session(ROOT / "_build/html", ROOT / "_build/dev")
+    if not session.update(MACHINERY):
+        if not (session.html / "index.html").exists():
+            sys.exit(1)
+        show(session.html, session.shown, session.builds)  # what there is
+    sys.exit(serve(session, options.port, options.browser))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Several hosts played by one machine, and the accidents that befall them."""

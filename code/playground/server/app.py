@@ -1,0 +1,248 @@
+"""The server behind the live book: its pages and the kernels that run its cells, from one origin.
+
+`python -m playground.server` is Jupyter Server made small. It listens on this machine only, asks
+every visitor for Jupyter's token or cookie (pages too: whoever reads a page may run code), and
+leaves out what a book does not need: files, terminals, other extensions, the user's configuration.
+"""
+
+import argparse
+import errno
+import hmac
+import math
+import os
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from jinja2 import DictLoader, Environment
+from jupyter_server.auth.identity import PasswordIdentityProvider, User
+from jupyter_server.serverapp import ServerApp
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from traitlets.config import Config
+
+from playground.server.kernels import BookChannels, BookSessions, FewKernels, OwnKernel
+from playground.server.limits import GB, MB, Limits, memory_of_machine
+from playground.server.pages import HEADERS, PAGES, BookPages
+
+HOST = "127.0.0.1"
+
+
+class BookLogin(PasswordIdentityProvider):
+    """Jupyter's token and cookie, and a ticket that logs in once.
+
+    The ticket is for the browser that we open: any user of the machine can read its command line.
+    """
+
+    ticket = ""
+
+    def is_token_authenticated(self, handler: Any) -> bool:
+        """A token logs in, no more: else Jupyter drops its checks of Origin and XSRF for a request
+        that carries one, and lets the page that sent it read the answer."""
+        return False
+
+    async def get_user_token(self, handler: Any) -> User | None:
+        if self.ticket and hmac.compare_digest(
+            handler.get_argument("ticket", "").encode(), self.ticket.encode()
+        ):
+            self.ticket = ""
+            return self.generate_anonymous_user(handler)
+        return await super().get_user_token(handler)
+
+
+class BookServer(ServerApp):
+    """Jupyter Server without what a book does not need, and with the book's pages."""
+
+    default_services: Any = ("api", "events", "kernels", "kernelspecs", "security", "sessions")
+    identity_provider: BookLogin
+    kernel_manager: FewKernels
+    html: Path
+    sockets: list[socket.socket]
+
+    def load_config_file(self, *args: Any, **kwargs: Any) -> None:
+        """The user's Jupyter configuration is for other servers."""
+
+    migrate_config = load_config_file
+
+    def init_webapp(self) -> None:
+        super().init_webapp()
+        # Ahead of all of Jupyter's routes but these two: its public files, metrics and so on go.
+        pages = (r"(?!/api(?:/|$)|/login$)/?(.*)", BookPages)
+        files = {"path": str(self.html), "default_filename": "index.html"}
+        sessions = (r"/api/sessions", BookSessions)
+        self.web_app.add_handlers(".*$", [sessions, (*pages, files)])
+
+    def init_httpserver(self) -> None:
+        # The sockets are bound already: no second look for a port, no other port.
+        self._http_server = HTTPServer(self.web_app, max_body_size=self.max_body_size)
+        self.io_loop.add_callback(self._http_server.add_sockets, self.sockets)
+
+    def init_signal(self) -> None:
+        on_stop(self.stop_once)
+
+    def stop_once(self, *_: Any) -> None:
+        """One press of Ctrl-C stops kernels and server; if that hangs, the end comes anyway."""
+        if not self._stopping:
+            watchdog = threading.Timer(10, os._exit, [1])
+            watchdog.daemon = True
+            watchdog.start()
+            self.stop(from_signal=True)
+
+    async def cleanup_kernels(self) -> None:
+        """A kernel ends its children; what is left of its process group after that is killed."""
+        kernels = [self.kernel_manager.get_kernel(k) for k in self.kernel_manager.list_kernel_ids()]
+        groups = [getattr(kernel.provisioner, "pgid", None) for kernel in kernels]
+        await super().cleanup_kernels()
+        for group in filter(None, groups):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(group, signal.SIGKILL)
+
+    def start_app(self) -> None:
+        # In place of Jupyter's, which writes the token into files and the log.
+        self.io_loop.add_callback(self.announce)
+
+    def announce(self) -> None:
+        """Say where the book is; later output, of kernels too, goes to stderr."""
+        print(f"Open http://{HOST}:{self.port}/?token={self.identity_provider.token}", flush=True)
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        if self.open_browser:
+            ticket = self.identity_provider.ticket = secrets.token_hex(24)
+            url = f"http://{HOST}:{self.port}/?ticket={ticket}"
+            threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
+
+
+def make_server(
+    html: Path,
+    sockets: list[socket.socket],
+    browser: bool,
+    kernels: int,
+    limits: Limits,
+    home: Path,
+    idle: tuple[float, float] = (20.0, 240.0),
+) -> BookServer:
+    """Every setting is here: nothing comes from the user's configuration.
+
+    `idle` is in minutes: until a kernel ends that no page uses, and one whose page is open.
+    Jupyter's defaults that we rely on: no origin but our own, and no culling of a kernel whose
+    cell runs.
+    """
+    home.joinpath("kernels").mkdir()
+    config = Config(
+        BookLogin={
+            "token": secrets.token_hex(24),
+            "hashed_password": "",
+            "allow_password_change": False,
+            "cookie_options": {"samesite": "Lax"},
+        },
+        MappingKernelManager={
+            "cull_idle_timeout": math.ceil(60 * idle[0]),
+            "cull_interval": math.ceil(min(60.0, 20 * min(idle))),
+            "transport_encryption": "auto",
+            "buffer_offline_messages": False,  # what prints for ever would fill our memory
+        },
+        KernelRestarter={"time_to_dead": 1.0},  # seconds until a dead kernel is noticed
+        KernelManager={"shutdown_wait_time": 3.0},
+        GatewayClient={"url": ""},
+    )
+    OwnKernel.limits = BookChannels.limits = limits
+    server = BookServer.instance(
+        config=config,
+        log_level="WARN",
+        ip=HOST,
+        port=sockets[0].getsockname()[1],
+        open_browser=browser,
+        allow_remote_access=False,  # keeps the check of the Host header, against DNS rebinding
+        allow_unauthenticated_access=False,
+        terminals_enabled=False,
+        cookie_secret=secrets.token_bytes(32),
+        config_dir=str(home),
+        data_dir=str(home),
+        runtime_dir=str(home / "run"),
+        root_dir=str(home / "kernels"),
+        kernel_spec_manager_class=OwnKernel,
+        kernel_manager_class=FewKernels,
+        kernel_websocket_connection_class=BookChannels,
+        identity_provider_class=BookLogin,
+        extra_log_scrub_param_keys=["ticket"],
+        tornado_settings={
+            "headers": HEADERS,
+            "ws_ping_interval": 0,  # on one machine a lost page closes its socket
+            "jinja2_env": Environment(loader=DictLoader(PAGES), autoescape=True),
+        },
+    )
+    server.html, server.sockets = html, sockets
+    server.initialize(argv=[], find_extensions=False)
+    server.kernel_manager.limit = kernels
+    server.kernel_manager.idle_open = timedelta(minutes=idle[1])
+    server.kernel_manager.start_watch(limits)
+    return server
+
+
+def on_stop(do: Callable[..., Any]) -> None:
+    """What Ctrl-C, SIGTERM and a closed terminal (unless under `nohup`) do."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # SIGHUP is not everywhere
+        if number and (name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN):
+            signal.signal(number, do)
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m playground.server", description=__doc__)
+    parser.add_argument("--html", type=Path, default=Path("_build/html"), help="the built book")
+    parser.add_argument("--port", default="8123", help="0 takes any free port")
+    parser.add_argument("--kernels", type=int, default=8, help="how many may run at a time")
+    limit = parser.add_argument_group("limits", "what ends a kernel, or stops a run").add_argument
+    usual = Limits(memory=0.75 * memory_of_machine())
+    limit("--memory", type=float, default=usual.memory / GB, help="GB, of all kernels together")
+    of_one = "GB, of one kernel with its ranks (default: half of --memory)"
+    limit("--kernel-memory", type=float, help=of_one)
+    limit("--processes", type=int, default=usual.processes, help="of one kernel, with its ranks")
+    limit("--cpu", type=float, default=usual.cpu, help="seconds of one run, over all processes")
+    limit("--text", type=float, default=usual.text / MB, help="MB that one run may print")
+    limit("--idle", type=float, default=20.0, help="minutes until a kernel ends without a page")
+    limit("--idle-open", type=float, default=240.0, help="minutes until it ends with one")
+    parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
+    spare = "have a kernel up before Run is pressed; it does not know what changes after it started"
+    parser.add_argument("--spare", action=argparse.BooleanOptionalAction, default=True, help=spare)
+    args = parser.parse_args(argv)
+
+    if not (args.port.isdecimal() and len(args.port) < 6 and int(args.port) < 65536):
+        parser.exit(2, f"port {args.port!r} is not a number from 0 to 65535\n")
+    if args.kernels < 1:
+        parser.exit(2, f"--kernels {args.kernels}: a live cell needs 1 kernel or more\n")
+    if args.kernel_memory is None:
+        args.kernel_memory = args.memory / 2
+    for name in ("memory", "kernel_memory", "processes", "cpu", "text", "idle", "idle_open"):
+        if not getattr(args, name) > 0:
+            option = name.replace("_", "-")
+            parser.exit(2, f"--{option} {getattr(args, name):g}: give more than 0\n")
+    each = args.kernel_memory * GB
+    limits = Limits(args.memory * GB, each, args.processes, args.cpu, args.text * MB)
+    idle = args.idle, args.idle_open
+    html = args.html.resolve()
+    if not (html / "index.html").is_file():
+        parser.exit(1, f"no built book at {args.html}: run make book\n")
+    try:
+        sockets = bind_sockets(int(args.port), HOST)
+    except OSError as error:
+        why = "taken" if error.errno == errno.EADDRINUSE else f"refused ({error.strerror})"
+        parser.exit(1, f"port {args.port} is {why}: choose another with make serve PORT=…\n")
+
+    on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
+    with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
+        server = make_server(html, sockets, args.browser, args.kernels, limits, Path(home), idle)
+        server.web_app.settings["spare"] = args.spare
+        server.start()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""The kernels of the book's server: which there are, how many, and what ends them."""
+
+import asyncio
+from collections.abc import Awaitable
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
+from jupyter_server.services.sessions.handlers import SessionRootHandler
+from tornado import web
+from tornado.ioloop import IOLoop, PeriodicCallback
+from tornado.log import gen_log
+
+from playground.server.limits import Limits, Watch, memory_of_machine
+
+LOOK = 250  # ms between two looks at the kernels
+
+# A kernel may still say something while its streams close: that is no news for a reader.
+gen_log.addFilter(lambda record: not record.getMessage().startswith("Got events for closed"))
+
+
+class OwnKernel(KernelSpecManager):
+    """Only `python3`, and only of this interpreter, whatever kernels the user has installed.
+
+    It confines itself and then warms up as it starts, so that a reader's first run does not wait
+    for torch twice.
+    """
+
+    limits = Limits(memory=memory_of_machine())
+
+    def _kernel_dirs_default(self) -> list[str]:
+        return []
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        spec = super().get_kernel_spec(kernel_name)
+        most = f"{self.limits.processes}, {int(min(self.limits.memory, self.limits.kernel))}"
+        confine = f"__import__('playground.server.confine', fromlist=['confine']).confine({most})"
+        for line in (confine, "__import__('playground.server.warm')"):
+            spec.argv.append(f"--IPKernelApp.exec_lines={line}")
+        return spec
+
+
+class FewKernels(AsyncMappingKernelManager):
+    """At most `limit` kernels at a time: each holds torch in memory, and may start ranks.
+
+    They are watched: one that takes too much ends, and the server starts an empty one in its place.
+    """
+
+    limit = 8
+    idle_open = timedelta(hours=4)  # until a kernel ends whose page is open
+    starting = 0  # kernels that were asked for and that Jupyter does not list yet
+    spare: asyncio.Task[str] | None = None  # starts, or has started, before a reader presses Run
+    watch: Watch
+
+    def start_watch(self, limits: Limits) -> None:
+        self.watch = Watch(limits)
+        self.endings: dict[str, tuple[int, str]] = {}  # kernel → its process, why we ended that
+        PeriodicCallback(self.look, LOOK).start()
+
+    def look(self) -> None:
+        """End the kernels that are past a limit."""
+        by_process = {}
+        for name in self.list_kernel_ids():
+            kernel = self.get_kernel(name)
+            pid = getattr(kernel.provisioner, "pid", None)
+            if pid and self.endings.get(name, (0,))[0] != pid:
+                by_process[pid] = (name, getattr(kernel, "execution_state", "") == "busy")
+        if not by_process:
+            return
+        ends = self.watch.look({pid: is_busy for pid, (_, is_busy) in by_process.items()})
+        for pid, why in ends.items():
+            name = by_process[pid][0]
+            self.endings[name] = (pid, f"This kernel was ended: it {why}.")
+            self.log.warning("kernel %s was ended: it %s", name, why)
+            self.watch.end(pid)
+
+    def run_begins(self, name: str) -> None:
+        """A look may miss the pause between two runs; their time must not be added up."""
+        self.watch.cpu_before.pop(getattr(self.get_kernel(name).provisioner, "pid", 0), None)
+
+    def why_ended(self, name: str) -> str | None:
+        """What to tell the reader of a kernel that has just ended, if it was we who ended it."""
+        pid, why = self.endings.get(name, (None, ""))
+        return why if pid == getattr(self.get_kernel(name).provisioner, "pid", None) else None
+
+    def has_marks(self, name: str) -> bool:
+        """Is it marked as starting at least? Before, to ask for its last activity is an error."""
+        return getattr(self._kernels.get(name), "execution_state", None) is not None
+
+    def kernel_model(self, kernel_id: str) -> dict[str, Any]:
+        """Jupyter's, which fails for a kernel that is there and has not got its marks yet."""
+        if not self.has_marks(kernel_id):
+            raise web.HTTPError(404, f"no kernel {kernel_id} has started")
+        return dict(super().kernel_model(kernel_id))
+
+    async def cull_kernel_if_idle(self, kernel_id: str) -> None:
+        """Jupyter's, and after a longer time also where a page is open: tabs are forgotten."""
+        if not self.has_marks(kernel_id):
+            return
+        kernel: Any = self.get_kernel(kernel_id)
+        last, is_idle = kernel.last_activity, kernel.execution_state == "idle"
+        if is_idle and datetime.now(UTC) - last > self.idle_open:
+            self.log.warning("kernel %s was idle for %s: ended", kernel_id, self.idle_open)
+            await self.shutdown_kernel(kernel_id)
+        else:
+            await super().cull_kernel_if_idle(kernel_id)
+
+    def has_room(self) -> bool:
+        return len(self.list_kernel_ids()) + self.starting < self.limit
+
+    def make_sure_of_room(self) -> None:
+        if not self.has_spare() and not self.has_room():
+            raise web.HTTPError(
+                503,
+                f"This server runs {self.limit} kernels at a time, and all are in use. Close a "
+                "page of the book whose cells you ran, then press Run again.",
+            )
+
+    def has_spare(self) -> bool:
+        """Is a kernel there, or on its way, that no page uses? An idle one is culled in time."""
+        if self.spare is None or not self.spare.done():
+            return self.spare is not None
+        return not self.spare.exception() and self.spare.result() in self.list_kernel_ids()
+
+    def prewarm(self) -> None:
+        """A reader has opened a page with cells: have a kernel that is up when Run is pressed."""
+        if not self.has_spare() and self.has_room():
+            self.spare = asyncio.ensure_future(self.start_another(path=""))
+
+    async def start_kernel(self, **kwargs: Any) -> str:  # type: ignore[override]
+        if self.has_spare():
+            spare, self.spare = cast(asyncio.Task[str], self.spare), None
+            return await spare
+        self.make_sure_of_room()
+        return await self.start_another(**kwargs)
+
+    async def start_another(self, **kwargs: Any) -> str:
+        self.starting += 1
+        try:
+            return await super().start_kernel(**kwargs)
+        finally:
+            self.starting -= 1
+
+
+class BookSessions(SessionRootHandler):
+    """Jupyter's, which would call a server that is full an internal error."""
+
+    kernel_manager: FewKernels
+
+    @web.authenticated
+    async def post(self) -> None:
+        self.kernel_manager.make_sure_of_room()
+        await cast(Awaitable[None], super().post())
+
+
+class BookChannels(ZMQChannelsWebsocketConnection):
+    """What a page and its kernel say to each other; a run that never stops printing is stopped.
+
+    Jupyter limits the rate of output and not its amount, and goes on when the rate falls.
+    """
+
+    limits = OwnKernel.limits
+    run: Any = None  # the header of the message that asked for the run
+    text = shown = 0  # bytes that it has put out
+    is_cut = has_failed = False
+
+    def _limit_rate(self, channel: str, msg: dict[str, Any], msg_list: list[Any]) -> bool:
+        """Is this message to be dropped?"""
+        msg["header"] = self.get_part("header", msg["header"], msg_list)
+        kind = msg["header"]["msg_type"]
+        if kind in ("error", "execute_reply"):
+            self._shorten(msg, msg_list)
+        if channel != "iopub" or kind == "status":
+            return False
+        if kind == "execute_input":
+            msg["parent_header"] = self.get_part("parent_header", msg["parent_header"], msg_list)
+            self.run, self.text, self.shown = msg["parent_header"], 0, 0
+            self.is_cut = self.has_failed = False
+            cast(FewKernels, self.multi_kernel_manager).run_begins(self.kernel_id)
+            return False
+        size = sum(map(len, msg_list))
+        if kind == "error" and not self.has_failed:
+            self.has_failed = True  # why a run ended, or that it was stopped: a page must know
+            return False
+        if kind == "stream":
+            self.text += size
+        else:
+            self.shown += size
+        if not self.is_cut and (self.text > self.limits.text or self.shown > self.limits.shown):
+            self.is_cut = True
+            what, most = "printed", self.limits.text
+            if self.text <= most:
+                what, most = "showed", self.limits.shown
+            self.write_stderr(
+                f"\nThis run was stopped: it {what} more than {most / 1e6:g} MB.", self.run
+            )
+            interrupt = self.multi_kernel_manager.interrupt_kernel
+            IOLoop.current().add_callback(interrupt, self.kernel_id)
+        return self.is_cut
+
+    def _shorten(self, msg: dict[str, Any], msg_list: list[Any]) -> None:
+        """An error may be as long as one likes to raise it; a page needs its beginning and end."""
+        most = self.limits.text
+        if sum(map(len, msg_list)) <= most:
+            return
+        content = self.get_part("content", msg["content"], msg_list)
+        short = {name: content[name] for name in ("status", "execution_count") if name in content}
+        for name in ("ename", "evalue"):
+            if name in content:
+                short[name] = cut(content[name], int(most / 10))
+        if "traceback" in content:
+            lines = content["traceback"][-10:]
+            short["traceback"] = [cut(line, int(most / 10 / len(lines))) for line in lines]
+        msg["content"], msg_list[3] = short, self.session.pack(short)
+
+    def on_kernel_restarted(self) -> None:
+        """The kernel's process has ended. If we ended it, the run's output says why."""
+        why = cast(FewKernels, self.multi_kernel_manager).why_ended(self.kernel_id)
+        if why and self.run:
+            self.write_stderr(why, self.run)
+        super().on_kernel_restarted()
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning and the end of a text of more than `most` letters."""
+    if len(text) <= most:
+        return text
+    end = len(text) - most // 2
+    return f"{text[: most // 2]}\n… {len(text) - most:,} letters are left out …\n{text[end:]}"

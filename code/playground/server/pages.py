@@ -1,0 +1,140 @@
+"""The pages of the book: who may see them, and what the browser may do with them."""
+
+import os
+import re
+from base64 import b64encode
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import parse_qsl, quote, urlencode
+
+from jupyter_server.base.handlers import JupyterHandler
+from tornado import web
+
+from playground.server.kernels import FewKernels
+
+# In place of Jupyter's, which load public files and hold the token.
+PAGES = {
+    "login.html": """<!doctype html><html lang="en"><title>Open the book</title>
+<body style="font: 1.1em/1.5 system-ui; max-width: 34em; margin: 4em auto; padding: 0 1em">
+<h1>Open the book</h1><p>The cells of this book run on this computer, so the server asks who you
+are. Open the address that it printed when it started, or paste the token from it here.</p>
+<form method="post" action="/login?next={{ next }}">{{ xsrf_form_html() | safe }}
+<label>Token <input type="password" name="password" autofocus></label> <button>Open</button></form>
+<p role="alert">{{ message.error if message }}</p></body></html>""",
+    "error.html": """<!doctype html><html lang="en"><title>{{ status_code }}</title>
+<h1>{{ status_code }} {{ status_message }}</h1><p><a href="/">To the book</a></p></html>""",
+}
+
+# Which of what a page asks for the browser may load and run: all from this server, none of it from
+# elsewhere. Scripts are files of the book or stand in the page as it was built, which the hash of
+# each says; there is no eval and no handler in an attribute. `unsafe-inline` for styles is needed:
+# MathJax, CodeMirror and matplotlib's drawings write styles into the page as they work. Pictures
+# from a kernel are `data:`, a downloaded notebook is `blob:`.
+POLICY = {
+    "default-src": "'none'",
+    "script-src": "'self'",
+    "style-src": "'self' 'unsafe-inline'",
+    "img-src": "'self' data: blob:",
+    "font-src": "'self' data:",
+    "media-src": "'self' data:",
+    "connect-src": "'self'",
+    "form-action": "'self'",
+    "base-uri": "'none'",
+    "frame-ancestors": "'none'",
+}
+# The login page and errors: a form, and no script at all.
+FORM_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
+# A page on another port of this machine is the "same site" for cookies. This keeps it from loading
+# our files as its scripts or pictures, and from holding on to a window that it opened.
+HEADERS = {
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "Content-Security-Policy": FORM_POLICY,  # of all but the book's own pages
+}
+INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
+
+
+def policy(host: str, scripts: tuple[str, ...] = ()) -> str:
+    """The header's value. `host` has passed Jupyter's check: it is this machine."""
+    extra = {"script-src": scripts, "connect-src": (f"ws://{host}",)}  # older Safari: not in 'self'
+    return "; ".join(" ".join((name, p, *extra.get(name, ()))) for name, p in POLICY.items())
+
+
+@lru_cache(maxsize=256)
+def scripts_in(page: Path, changed_at: int) -> tuple[str, ...]:
+    """The hashes of the scripts that stand in a built page."""
+    found = INLINE.findall(page.read_bytes())
+    hashes = {b64encode(sha256(script).digest()).decode() for script in found}
+    return tuple(f"'sha256-{value}'" for value in sorted(hashes))
+
+
+@lru_cache(maxsize=256)
+def has_cells(page: Path, changed_at: int) -> bool:
+    """Is this a built page with live cells?"""
+    return page.suffix == ".html" and b" data-live" in page.read_bytes()
+
+
+class BookPages(JupyterHandler, web.StaticFileHandler):
+    """The files of the built book, for a reader who is logged in."""
+
+    @property
+    def content_security_policy(self) -> str:
+        return policy(self.request.host)
+
+    @web.authenticated
+    def head(self, path: str) -> Any:  # type: ignore[override]
+        return self.get(path, include_body=False)
+
+    @web.authenticated
+    async def get(  # type: ignore[override]
+        self, path: str, include_body: bool = True
+    ) -> None:
+        # Tornado keeps `..` and symlinks inside the folder; hidden files and odd names end here.
+        *folders, name = path.split("/")
+        odd = any(part.startswith(".") or set(part) & {"\0", "\\"} for part in (*folders, name))
+        if odd or "" in folders:
+            raise web.HTTPError(404)
+        if {"token", "ticket"} & self.request.query_arguments.keys():
+            # The cookie is set by now: keep the secret out of history, bookmarks and copied links.
+            query = parse_qsl(self.request.query, keep_blank_values=True)
+            rest = urlencode([(key, v) for key, v in query if key not in ("token", "ticket")])
+            return self.redirect("/" + quote(path) + ("?" + rest if rest else ""))
+        _ = self.xsrf_token  # asking sets the cookie that the page's POSTs must send back
+        await super().get(path, include_body)
+        if self.settings["spare"] and self.is_opened_by_reader() and has_cells(*self.file()):
+            cast(FewKernels, self.kernel_manager).prewarm()
+
+    def is_opened_by_reader(self) -> bool:
+        """By an address, a bookmark or a link of the book; not by what another page loads."""
+        return self.request.headers.get("Sec-Fetch-Site") in ("none", "same-origin")
+
+    def file(self) -> tuple[Path, int]:
+        """The file that is asked for, and when it was changed (ns)."""
+        path = Path(self.absolute_path or "")
+        return path, path.stat().st_mtime_ns
+
+    def get_content_type(self) -> str:
+        kind = super().get_content_type()
+        return f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
+
+    def get_cache_time(self, *args: Any) -> int:
+        return 0
+
+    def set_extra_headers(self, path: str) -> None:
+        # Ask again each time (a 304 costs little on one machine), so that a rebuild shows at once.
+        self.set_header("Cache-Control", "no-cache")
+        file, changed_at = self.file()
+        if file.suffix == ".html":
+            scripts = scripts_in(file, changed_at)
+            self.set_header("Content-Security-Policy", policy(self.request.host, scripts))
+
+    def compute_etag(self) -> str:
+        # Tornado's is a hash kept for the life of the server: a rebuilt page would look unchanged.
+        stat = os.stat(self.absolute_path or "")
+        return f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'

@@ -1,0 +1,80 @@
+"""Bars of memory: what a rank holds, by what it is for, in the same colours on every page."""
+
+from collections.abc import Iterable, Mapping
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from playground.show.figures import GREY
+
+PURPOSES = {
+    "parameters": "#0072B2",
+    "gradients": "#E69F00",
+    "master copy": "#56B4E9",
+    "optimizer states": "#009E73",
+    "buckets": "#F0E442",
+    "gathered": "#CC79A7",
+    "activations": "#c9cdd3",
+    "backward": GREY,
+    "step": "#D55E00",
+}
+OTHER = GREY
+
+
+def memory_bars(
+    bars: Mapping[str, Mapping[str, float]],
+    unit: float = 1e9,
+    label: str = "GB on each rank",
+    title: str = "",
+    groups: int = 1,
+    axis: Axes | None = None,
+) -> Axes:
+    """Draw one stacked bar for each name in `bars`: purpose → bytes. `groups` stand together."""
+    if axis is None:
+        _, axis = plt.subplots(figsize=(7.2, 3.4))
+    places = [i + i // groups * 0.5 * (groups > 1) for i in range(len(bars))]
+    bottoms = [0.0] * len(bars)
+    for purpose in _purposes(bars.values()):
+        sizes = [bar.get(purpose, 0.0) / unit for bar in bars.values()]
+        colour = PURPOSES.get(purpose, OTHER)
+        axis.bar(places, sizes, 0.8, bottom=bottoms, label=purpose, color=colour)
+        bottoms = [bottom + size for bottom, size in zip(bottoms, sizes, strict=True)]
+    for place, top in zip(places, bottoms, strict=True):
+        axis.text(place, top, f"{top:.4g}", ha="center", va="bottom", fontsize=9)
+    axis.set_xticks(places, list(bars))
+    axis.set(ylabel=label, title=title)
+    axis.set_ylim(0, 1.12 * max(bottoms, default=1))
+    if groups > 1:  # many bars, the lower ones to the right: let them have the width
+        axis.legend(loc="upper right")
+    else:
+        axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return axis
+
+
+def who_keeps_what(stage: int, ranks: int = 4) -> Figure:
+    """Draw what each rank keeps at a stage of ZeRO: all of it, or its own share (filled)."""
+    figure, axis = plt.subplots(figsize=(7.2, 0.5 + 0.55 * ranks))
+    columns = {"parameters": 3, "gradients": 2, "optimizer states": 1}  # cut from this stage on
+    for column, (purpose, cut_from) in enumerate(columns.items()):
+        colour, left = PURPOSES[purpose], 1.15 * column
+        for rank in range(ranks):
+            for share in range(ranks):
+                kept = share == rank or stage < cut_from
+                axis.barh(
+                    rank, 1 / ranks, 0.6, left=left + share / ranks,
+                    color=colour if kept else "none", edgecolor=colour, linewidth=0.8,
+                )  # fmt: skip
+        axis.text(left, -0.7, purpose, va="bottom")
+    axis.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+    axis.set(xticks=[], ylim=(ranks - 0.5, -1))
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    axis.tick_params(length=0)
+    return figure
+
+
+def _purposes(bars: Iterable[Mapping[str, float]]) -> list[str]:
+    """All purposes that occur, the known ones first."""
+    found = {purpose for bar in bars for purpose, size in bar.items() if size}
+    return [*(p for p in PURPOSES if p in found), *sorted(found - set(PURPOSES))]

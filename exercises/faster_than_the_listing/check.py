@@ -1,0 +1,151 @@
+"""Average many small tensors with few messages: they and their bytes are counted, then timed.
+
+Counts decide. Times of one machine tell whether counts were worth it, and are shown.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from distributed.all_reduce import ring_sent
+from distributed.group import Group
+from distributed.ring_group import RingGroup
+from distributed.trace import Trace
+from playground.exercises.check import Wrong, on_ranks
+from playground.exercises.suspects import expect, normal
+from playground.exercises.watch import paired, told
+
+HINTS = [
+    "Messages have a price of their own, so put many tensors into one: copy them into one flat "
+    "tensor, average that, and copy them back.",
+    "`torch.cat([g.reshape(-1) for g in gradients])` makes it; `flat.split([g.numel() for g in "
+    "gradients])` cuts it up again.",
+    "torch.cat of float32 and float64 is float64, which doubles bytes: make one flat tensor for "
+    "each dtype.",
+]
+LOOK = {  # words of a message → the name in the answer to look at
+    "the sum over ranks": "all_reduce",
+    "in 8 bytes": "cat|concatenate",
+    "made in float32": "float|float32",
+    "length of the largest": "zeros|new_zeros|pad",
+    "copy the means back": "all_reduce",
+    "many tensors in one message": "all_reduce",
+}
+SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
+    *[((n % 5 + 1, 3), torch.float32) for n in range(12)],
+    ((7,), torch.float64),
+    ((), torch.float32),
+    ((0, 4), torch.float32),
+    ((5, 2), torch.float64),
+    ((40,), torch.float32),
+]
+
+
+def gradients(rank: int) -> list[torch.Tensor]:
+    """What a rank has; one of them is a transpose, with gaps between its rows."""
+    made = [normal(*shape, seed=(rank, i)).to(dtype) for i, (shape, dtype) in enumerate(SHAPES)]
+    made[3] = made[3].t().contiguous().t()
+    return made
+
+
+def run(group: Group, answer: Callable[..., Any]) -> tuple[list[torch.Tensor], int, int]:
+    rings, mine = RingGroup(group), gradients(group.rank)
+    given = list(mine)
+    rings.trace = trace = Trace(group.rank)
+    answer(rings, given)
+    return mine, trace.sent, trace.messages
+
+
+def listed(group: Group, given: list[torch.Tensor]) -> None:
+    for gradient in given:
+        group.all_reduce(gradient, "avg")
+
+
+def race(group: Group, answer: Callable[..., Any]) -> tuple[float, float, float]:
+    mine, other = gradients(group.rank), gradients(group.rank)
+    return paired(group, lambda: answer(group, mine), lambda: listed(group, other))
+
+
+def listing(rank: int, ranks: int) -> tuple[int, int]:
+    """Bytes and messages of one all-reduce for each tensor, by the ring's formula."""
+    sent = [ring_sent(g.numel(), rank, ranks) for g in gradients(rank)]
+    sizes = [dtype.itemsize for _, dtype in SHAPES]
+    numbers = zip(sent, sizes, strict=True)
+    return sum(one.numbers * size for one, size in numbers), sum(one.messages for one in sent)
+
+
+def check(average: Callable[..., Any]) -> str:
+    for ranks in (2, 3):
+        results = on_ranks(run, average, ranks=ranks)
+        each = [gradients(rank) for rank in range(ranks)]
+        for rank, (found, _, _) in enumerate(results):
+            check_numbers(rank, found, each)
+        bytes_of_all, messages_of_all, before, messages_before = 0, 0, 0, 0
+        for rank, (_, sent, messages) in enumerate(results):
+            listed = listing(rank, ranks)
+            if messages >= listed[1]:
+                raise Wrong(
+                    f"The means are right, but rank {rank} of {ranks} sends {messages} messages "
+                    f"for {len(SHAPES)} tensors, and the listing sends {listed[1]}. Send many "
+                    "tensors in one message"
+                )
+            bytes_of_all, messages_of_all = bytes_of_all + sent, messages_of_all + messages
+            before, messages_before = before + listed[0], messages_before + listed[1]
+        least = len({dtype for _, dtype in SHAPES}) * 2 * (ranks - 1) * ranks
+        if bytes_of_all > before:
+            raise Wrong(
+                f"The means are right, with {messages_of_all} messages from {ranks} ranks instead "
+                f"of {messages_before}, but they send {bytes_of_all} bytes and the listing "
+                f"{before}: {bytes_of_all / before:.3g} times as many. {cause(ranks, bytes_of_all)}"
+            )
+        if messages_of_all > 2 * least:
+            raise Wrong(
+                f"Fewer messages than the listing's {messages_before} are sent by {ranks} ranks, "
+                f"but {messages_of_all} are still many: {least} would do, one all-reduce for each "
+                "dtype"
+            )
+    return (
+        f"Right: the same means with {messages_of_all} messages instead of {messages_before} from "
+        f"{ranks} ranks, and {bytes_of_all} bytes instead of {before}. "
+        f"{told(on_ranks(race, average, ranks=2)[0], 'the listing')}."
+    )
+
+
+def check_numbers(rank: int, found: list[torch.Tensor], each: list[list[torch.Tensor]]) -> None:
+    ranks = len(each)
+    for i, (x, same) in enumerate(zip(found, zip(*each, strict=True), strict=True)):
+        total = torch.stack([g.double() for g in same]).sum(0)
+        last = torch.zeros(()) if not x.numel() else same[rank]
+        suspects = {
+            "That is the sum over ranks, not the mean": total,
+            "That is what it was before: copy the means back into the tensors themselves": last,
+        }
+        here = f"{ranks} ranks, rank {rank}: "
+        expect(
+            f"gradients[{i}], shape {list(x.shape)}, number ",
+            x,
+            total / ranks,
+            suspects,
+            1e-5,
+            here,
+        )
+        if x.dtype == torch.float64 and (x - total / ranks).abs().max() > 1e-12:
+            raise Wrong(
+                f"{here}gradients[{i}] is float64, and its mean is off by "
+                f"{float((x - total / ranks).abs().max()):.1g}: it was made in float32"
+            )
+
+
+def cause(ranks: int, found: int) -> str:
+    """Which usual detour costs so many bytes."""
+    numbers = sum(g.numel() for g in gradients(0))
+    size = sum(g.nbytes for g in gradients(0))
+    largest = max(g.numel() for g in gradients(0))
+    if abs(found - 2 * (ranks - 1) * numbers * 8) < 64:
+        return "Every number is sent in 8 bytes, though most have 4"
+    if found >= 2 * (ranks - 1) * len(SHAPES) * largest * 4:
+        return "Tensors were filled up to the length of the largest"
+    if abs(found - ranks * (ranks - 1) * size) < 64:
+        return "Every rank sends all it has to every other rank"
+    return "Send each number in its own dtype, and no number twice"

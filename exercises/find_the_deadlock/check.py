@@ -1,0 +1,72 @@
+"""A program that waits for ever, in two places: it must end, deliver, and send no more."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from distributed.group import Group
+from distributed.trace import Trace
+from playground.exercises.check import Wrong, mark, on_ranks, whose
+from playground.exercises.watch import Event, watched
+
+HINTS = [
+    "Read the verdict: it says on which line each rank waits. For whom does it wait, and what must "
+    "that rank do first?",
+    "`send` can wait until the other side receives. If all send first, nobody receives. "
+    "`group.exchange(outgoing, to, incoming, source)` does both at once.",
+    "A barrier is a collective: it ends when every rank has called it. Which ranks reach this one, "
+    "and is it needed? Whoever has received a message knows that it was sent.",
+]
+
+
+def run(group: Group, answer: Callable[..., Any], n: int) -> tuple[Any, Any, list[Event], int]:
+    x = torch.full((n,), mark(group.rank), dtype=torch.float64)
+    group.trace = trace = Trace(group.rank)
+    try:
+        with watched(group) as events:
+            result = answer(group, x)
+    finally:
+        group.trace = None
+    shifted, total = result if isinstance(result, tuple) else (result, None)
+    lists = [t.tolist() if isinstance(t, torch.Tensor) else None for t in (shifted, total)]
+    return lists[0], lists[1], events, trace.handed_over
+
+
+def check(shift_and_sum: Callable[..., Any]) -> str:
+    for ranks, n in ((4, 50_000), (3, 2)):
+        said = f"{ranks} ranks: "
+        results = on_ranks(run, shift_and_sum, n, ranks=ranks, timeout=8.0)
+        for rank, (shifted, _, _, _) in enumerate(results):
+            before = (rank - 1) % ranks
+            if shifted is None or len(shifted) != n:
+                raise Wrong(f"{said}rank {rank} returns no array of {n} numbers first")
+            for i, number in enumerate(shifted):
+                if number != mark(before):
+                    owner = {mark(r): f"rank {r} gave" for r in range(ranks)}.get(number)
+                    raise Wrong(
+                        f"{said}it ends, but shifted[{i}] on rank {rank} is "
+                        f"{'what ' + owner if owner else f'{number:g}, which nobody gave'}; it "
+                        f"should be what rank {before} gave"
+                    )
+        total = results[0][1]
+        if total is None:
+            raise Wrong(f"{said}it ends, but rank 0 returns no sum")
+        for number in total:
+            if problem := whose(number, ranks):
+                raise Wrong(f"{said}it ends, but the sum on rank 0 is not whole: {problem}")
+        for rank, (_, _, events, handed_over) in enumerate(results):
+            if handed_over:
+                used = [e.name for e in events if e.peer is None and e.numbers] or ["a collective"]
+                raise Wrong(
+                    f"{said}it ends, and is right, but rank {rank} calls {used[0]}: keep to "
+                    "messages, and put them in an order that ends"
+                )
+            sent = sum(e.numbers for e in events if e.name == "send")
+            right = n * (1 + (rank > 0))
+            if sent > right:
+                raise Wrong(
+                    f"{said}it ends, and is right, but rank {rank} sends {sent} numbers, not "
+                    f"{right}: the program needs no more messages, only another order"
+                )
+    return "Right: it ends, everything arrives, and nothing is sent that was not sent before."
