@@ -38,8 +38,10 @@ def average_gradients(group):
 launch(average_gradients, ranks=4)
 """
 # What a reader wrote on an earlier visit stands in the cell: no editor is loaded for it.
-WRITE = """code => liveEdits.write(
-  0, document.querySelector("div.cell[data-live] pre").innerText, code)"""
+WRITE = """async code => {
+  const { write } = await import("/_static/live-edits.js");
+  write(0, document.querySelector("div.cell[data-live] pre").innerText, code);
+}"""
 PRESS = """() => new Promise((resolve) => {
   const cell = document.querySelector("div.cell[data-live]");
   const pressed = performance.now();

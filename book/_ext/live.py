@@ -136,9 +136,7 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
         )
         offer_downloads(app, pagename, context)
         app.add_css_file("live.css")
-        for part in ("edits", "server", "diff", "cell", "kernel"):  # live.js asks them at once
-            app.add_js_file(f"live-{part}.js", loading_method="defer")
-        app.add_js_file("live.js", loading_method="defer")
+        app.add_js_file("live.js", type="module")  # it imports the others
         app.add_js_file("tracebacks.js", loading_method="defer")
         app.add_css_file("ranks.css")
         app.add_js_file("ranks.js", loading_method="defer")

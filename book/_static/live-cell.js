@@ -1,12 +1,12 @@
 // A cell as the page has it, and what it says about itself: built, edited, queued, running, ran.
-"use strict";
-(() => {
+import * as diff from "./live-diff.js";
+import * as edits from "./live-edits.js";
 
-function describe(node, index) {
+export function describe(node, index) {
   const find = (selector) => node.querySelector(selector);
   const listing = find(".cell_input").firstElementChild;
   const bookCode = textOfListing(listing);
-  const code = window.liveEdits.read(index, bookCode);
+  const code = edits.read(index, bookCode);
   return {
     node, index, listing,
     run: find(".live-run"), runLabel: find(".live-run-label"), runTitle: find(".live-run").title,
@@ -35,42 +35,42 @@ function textOfListing(listing) {
 }
 
 // What the reader wrote on an earlier visit. The editor comes only when it is asked for.
-function showKeptEdit(cell) {
+export function showKeptEdit(cell) {
   if (cell.code === cell.bookCode) return;
   cell.listing.querySelector("pre").textContent = cell.code;
   showSettled(cell);
 }
 
-function show(cell, state, words) {
+export function show(cell, state, words) {
   cell.node.dataset.state = state;
   cell.stateText.textContent = words;
   cell.stateText.title = state === "built" ? cell.builtTitle : "";
   cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : cell.runWord;
   cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
   cell.reset.hidden = cell.code === cell.bookCode && cell.codeOfOutput === cell.bookCode;
-  window.liveDiff.update(cell);
+  diff.update(cell);
 }
 
-function settle(cell, state, words) {
+export function settle(cell, state, words) {
   cell.settled = [state, words];
   showSettled(cell);
 }
 
-function showSettled(cell) {
+export function showSettled(cell) {
   if (cell.code !== cell.codeOfOutput) show(cell, "edited", "edited, not run yet");
   else show(cell, ...cell.settled);
 }
 
-function say(cell, message) {
+export function say(cell, message) {
   cell.message.textContent = message;
   cell.message.hidden = !message;
 }
 
-function isUnderWay(cell) {
+export function isUnderWay(cell) {
   return ["queued", "running"].includes(cell.node.dataset.state);
 }
 
-function keepOldOutputUntilNew(cell) {
+export function keepOldOutputUntilNew(cell) {
   cell.output.closest("details")?.setAttribute("open", "");
   if (cell.output.dataset.showing !== "live") return; // the built output stays by itself
   cell.ghost = cell.liveOutput.cloneNode(true);
@@ -79,13 +79,8 @@ function keepOldOutputUntilNew(cell) {
   showOutput(cell, "ghost");
 }
 
-function showOutput(cell, which) {
+export function showOutput(cell, which) {
   cell.output.dataset.showing = which;
   if (which !== "ghost") cell.ghost?.remove();
 }
 
-window.liveCell = {
-  describe, showKeptEdit, show, settle, showSettled, say, isUnderWay, keepOldOutputUntilNew, showOutput,
-};
-
-})();

@@ -2,26 +2,24 @@
 //
 // An edit is kept beside the book's code that it was made from: once the book says something else
 // in that cell, the edit no longer fits and the book's code is shown.
-"use strict";
-window.liveEdits = {
-  /** The reader's code for a cell, or the book's where the reader has changed nothing. */
-  read(index, bookCode) {
-    try {
-      const kept = JSON.parse(localStorage.getItem(this.place(index)));
-      return kept?.book === bookCode ? kept.code : bookCode;
-    } catch {
-      return bookCode; // a browser that keeps nothing
-    }
-  },
 
-  write(index, bookCode, code) {
-    try {
-      if (code === bookCode) localStorage.removeItem(this.place(index));
-      else localStorage.setItem(this.place(index), JSON.stringify({ book: bookCode, code }));
-    } catch {
-      // nothing is kept, and the page works as before
-    }
-  },
+const place = (index) => `live-edit ${location.pathname} ${index}`;
 
-  place: (index) => `live-edit ${location.pathname} ${index}`,
-};
+/** The reader's code for a cell, or the book's where the reader has changed nothing. */
+export function read(index, bookCode) {
+  try {
+    const kept = JSON.parse(localStorage.getItem(place(index)));
+    return kept?.book === bookCode ? kept.code : bookCode;
+  } catch {
+    return bookCode; // a browser that keeps nothing
+  }
+}
+
+export function write(index, bookCode, code) {
+  try {
+    if (code === bookCode) localStorage.removeItem(place(index));
+    else localStorage.setItem(place(index), JSON.stringify({ book: bookCode, code }));
+  } catch {
+    // nothing is kept, and the page works as before
+  }
+}

@@ -3,13 +3,9 @@
 // What a kernel's fate means for cells is live.js's business; it hands in what to call:
 // `load()` brings live-thebe.js, `status(name, words)` is to be shown, `emptied(why)` says that
 // nothing counts as having run, `run()` is the run that the page waits for.
-"use strict";
-(() => {
+import { NONE, UNKNOWN_READER, ask as askServer, askBinder, binder } from "./live-server.js";
 
 const ON_ITS_WAY = 2000; // ms that an answer may take after it could have been there
-
-const server = window.liveServer;
-const askServer = (...request) => server.ask(...request);
 
 let session = null; // the connection to the kernel; null when there is none
 let restarting = null; // promise of the end of a restart
@@ -22,17 +18,17 @@ async function startSession(kernelName) {
   const body = { path, name: path, type: "notebook", kernel: { name: kernelName } };
   const ask = () => askServer("POST", "sessions", body).catch(() => null);
   let answer = await ask();
-  const binder = server.binder();
-  if (binder && ![200, 201, 403, 503].includes(answer?.status)) {
-    await server.askBinder(binder, (words) => page.status("starting", words));
+  const machines = binder();
+  if (machines && ![200, 201, 403, 503].includes(answer?.status)) {
+    await askBinder(machines, (words) => page.status("starting", words));
     answer = await ask();
   }
   if (answer?.ok) return answer.json();
   if (answer?.status === 503) throw new Error((await answer.json()).message); // it is full
-  throw new Error(answer?.status === 403 ? server.unknownReader : server.none);
+  throw new Error(answer?.status === 403 ? UNKNOWN_READER : NONE);
 }
 
-async function connect() {
+export async function connect() {
   await restarting;
   if (session && await whatItDoes(session)) return;
   if (session) lose(session, "the kernel ended");
@@ -108,7 +104,7 @@ function lose(lost, why) {
 }
 
 // A kernel that is interrupted before the code begins drops the run, and is idle without an answer.
-function execute(code) {
+export function execute(code) {
   const future = session.kernel.requestExecute({ code, stop_on_error: true });
   future.registerMessageHook(({ header, content }) => {
     const isOver = header.msg_type === "status" && content.execution_state === "idle";
@@ -118,7 +114,7 @@ function execute(code) {
   return future;
 }
 
-async function restart() {
+export async function restart() {
   page.emptied("ran before the restart");
   page.status("starting", "restarting");
   const restarted = session;
@@ -136,17 +132,12 @@ function endSession() {
   askServer("DELETE", `sessions/${session.id}`, null, { keepalive: true }).catch(() => {});
 }
 
-window.liveKernel = {
-  serve(handedIn) {
-    page = handedIn;
-    window.addEventListener("pagehide", endSession);
-  },
-  connect,
-  restart,
-  isThere: () => session !== null,
-  mayRestart: () => session !== null && !restarting,
-  execute,
-  interrupt: () => session?.kernel.interrupt().catch(() => {}),
-};
+export function serve(handedIn) {
+  page = handedIn;
+  window.addEventListener("pagehide", endSession);
+}
 
-})();
+export const isThere = () => session !== null;
+export const mayRestart = () => session !== null && !restarting;
+export const interrupt = () => session?.kernel.interrupt().catch(() => {});
+

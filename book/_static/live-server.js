@@ -2,46 +2,46 @@
 //
 // A static host answers no request for a kernel. If the book names a Binder (`live_binder` in
 // _config.yml), a machine is asked for there, once the reader has pressed Run.
-"use strict";
-window.liveServer = {
-  none: "No kernel answers here. Run `make serve` in the book's folder and open the address that it "
-    + "prints. Until then, all outputs stay as they were built.",
-  unknownReader: "The server does not know this browser. Open the address that `make serve` printed, "
-    + "with its token, once.",
-  base: new URL(document.documentElement.dataset.content_root, location.href),
-  token: "", // of a Binder's machine; our own server knows its readers by a cookie
 
-  ask(method, path, body, options = {}) {
-    const xsrf = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/)?.[1];
-    const known = this.token ? { Authorization: `token ${this.token}` } : xsrf && { "X-XSRFToken": xsrf };
-    return fetch(new URL(`api/${path}`, this.base), {
-      method,
-      headers: { "Content-Type": "application/json", ...known },
-      body: body && JSON.stringify(body),
-      ...options,
-    });
-  },
+export const NONE = "No kernel answers here. Run `make serve` in the book's folder and open the "
+  + "address that it prints. Until then, all outputs stay as they were built.";
+export const UNKNOWN_READER = "The server does not know this browser. Open the address that "
+  + "`make serve` printed, with its token, once.";
 
-  /** What the book says of its Binder, or null. */
-  binder() {
-    const said = document.getElementById("live-status").dataset.binder;
-    return said ? JSON.parse(said) : null;
-  },
+// The token is of a Binder's machine; our own server knows its readers by a cookie.
+export const server = { base: new URL("..", import.meta.url), token: "" };
 
-  /** Get a machine of the Binder, and say how far that is; from then on it is asked. */
-  askBinder({ url, repository, ref }, say) {
-    const source = new EventSource(`${url.replace(/\/$/, "")}/build/gh/${repository}/${ref}`);
-    return new Promise((resolve, reject) => {
-      const fail = (why) => reject(new Error(`Binder gives no machine: ${why}`));
-      source.onerror = () => fail("it does not answer");
-      source.onmessage = ({ data }) => {
-        const { phase, message, url: machine, token } = JSON.parse(data);
-        if (phase === "failed") fail(message);
-        else if (phase !== "ready") return say(`Binder: ${phase}`);
-        this.base = new URL(machine ?? this.base);
-        this.token = token ?? "";
-        resolve();
-      };
-    }).finally(() => source.close());
-  },
-};
+/** A request to the Jupyter API. */
+export function ask(method, path, body, options = {}) {
+  const xsrf = document.cookie.match(/(?:^|; )_xsrf=([^;]*)/)?.[1];
+  const known = server.token ? { Authorization: `token ${server.token}` } : xsrf && { "X-XSRFToken": xsrf };
+  return fetch(new URL(`api/${path}`, server.base), {
+    method,
+    headers: { "Content-Type": "application/json", ...known },
+    body: body && JSON.stringify(body),
+    ...options,
+  });
+}
+
+/** What the book says of its Binder, or null. */
+export function binder() {
+  const said = document.getElementById("live-status").dataset.binder;
+  return said ? JSON.parse(said) : null;
+}
+
+/** Get a machine of the Binder, and say how far that is; from then on it is asked. */
+export function askBinder({ url, repository, ref }, say) {
+  const source = new EventSource(`${url.replace(/\/$/, "")}/build/gh/${repository}/${ref}`);
+  return new Promise((resolve, reject) => {
+    const fail = (why) => reject(new Error(`Binder gives no machine: ${why}`));
+    source.onerror = () => fail("it does not answer");
+    source.onmessage = ({ data }) => {
+      const { phase, message, url: machine, token } = JSON.parse(data);
+      if (phase === "failed") fail(message);
+      else if (phase !== "ready") return say(`Binder: ${phase}`);
+      server.base = new URL(machine ?? server.base);
+      server.token = token ?? "";
+      resolve();
+    };
+  }).finally(() => source.close());
+}

@@ -4,15 +4,17 @@
 // thebe.bootstrap() is not used: it turns all cells of a page into editors, pairs outputs with
 // cells by their position, rewrites built outputs, and must reach a server before a reader may edit.
 
+import { server as kernels } from "./live-server.js";
+
 let thebeCells, config, rendermime, session;
 
-export async function load(bookRoot, codes) {
-  await loadScript(new URL("_static/thebe/index.js", bookRoot)); // brings its own styles
+export async function load(codes) {
+  await loadScript(new URL("thebe/index.js", import.meta.url)); // brings its own styles
   const { api } = window.thebeCore;
   config = api.makeConfiguration({
     mathjaxUrl: "", // no second MathJax, least of all from another host
     savedSessionOptions: { enabled: false },
-    serverSettings: { baseUrl: bookRoot.href, token: "", appendToken: false }, // see connectTo
+    serverSettings: { baseUrl: kernels.base.href, token: "", appendToken: false }, // see connectTo
   });
   rendermime = api.makeRenderMimeRegistry(config.mathjax);
   rendermime.removeMimeType("application/json"); // its renderer fails; the text beside it is shown
@@ -58,7 +60,7 @@ function namePictures(index, place) {
 /** Connect to the kernel of a session that the server has just started. */
 export async function connectTo(model) {
   // A server object made before the session might not know it yet, and drop it as dead.
-  const { base, token } = window.liveServer;
+  const { base, token } = kernels;
   const wsUrl = base.href.replace(/^http/, "ws");
   const serverSettings = { baseUrl: base.href, wsUrl, token, appendToken: Boolean(token) };
   const { api } = window.thebeCore;

@@ -5,14 +5,14 @@
 // Which cell runs when is decided here. What a cell says about itself is in live-cell.js, the life of
 // the kernel in live-kernel.js; the editor, the connection and the rendering of outputs come from
 // thebe, through live-thebe.js.
-"use strict";
-(() => {
+import * as liveCell from "./live-cell.js";
+import * as edits from "./live-edits.js";
+import * as kernel from "./live-kernel.js";
+import { NONE } from "./live-server.js";
 
-const bookRoot = new URL(document.documentElement.dataset.content_root, location.href);
 const status = document.getElementById("live-status");
-const kernel = window.liveKernel;
-const { show, settle, showSettled, say, isUnderWay, showOutput } = window.liveCell;
-const cells = [...document.querySelectorAll("div.cell[data-live]")].map(window.liveCell.describe);
+const { show, settle, showSettled, say, isUnderWay, showOutput } = liveCell;
+const cells = [...document.querySelectorAll("div.cell[data-live]")].map(liveCell.describe);
 
 let thebe = null; // promise of live-thebe.js, ready to use; null until first needed
 let queue = []; // the cells that the reader asked for and that are not done
@@ -35,13 +35,13 @@ function showStatus(name, words = name) {
 // ------------------------------------------------------------------------------ thebe, on demand
 
 function loadThebe() {
-  thebe ??= import(new URL("_static/live-thebe.js", bookRoot)).then(async (parts) => {
-    await parts.load(bookRoot, cells.map((cell) => cell.code));
+  thebe ??= import("./live-thebe.js").then(async (parts) => {
+    await parts.load(cells.map((cell) => cell.code));
     cells.forEach((cell) => prepareOutput(cell, parts));
     return parts;
   }).catch(() => {
     thebe = null; // the next press tries again
-    throw new Error(window.liveServer.none);
+    throw new Error(NONE);
   });
   return thebe;
 }
@@ -152,7 +152,7 @@ async function runNow(cell) {
   announce(`cell ${cell.index + 1} is running`);
   if (isNewToKernel(cell) && !cell.standsAlone) cells.slice(cell.index + 1).forEach(needsToRunAgain);
 
-  window.liveCell.keepOldOutputUntilNew(cell);
+  liveCell.keepOldOutputUntilNew(cell);
   const reply = await execute(cell, code);
 
   clearInterval(clock);
@@ -220,7 +220,7 @@ function openEditor(cell, parts) {
   cell.editor.setOption("extraKeys", keysOf(cell));
   cell.editor.on("change", () => {
     cell.code = cell.editor.getValue();
-    window.liveEdits.write(cell.index, cell.bookCode, cell.code);
+    edits.write(cell.index, cell.bookCode, cell.code);
     if (!isUnderWay(cell)) showSettled(cell);
   });
 }
@@ -243,7 +243,7 @@ function reset(cell) {
   cell.editor = null;
   cell.code = cell.codeOfOutput = cell.bookCode;
   cell.listing.querySelector("pre").innerHTML = cell.bookListing;
-  window.liveEdits.write(cell.index, cell.bookCode, cell.code);
+  edits.write(cell.index, cell.bookCode, cell.code);
   showOutput(cell, "built");
   say(cell, "");
   if (!isUnderWay(cell)) settle(cell, "built", cell.builtWords);
@@ -260,7 +260,7 @@ function editAtClick(cell, event) {
 // ---------------------------------------------------------------------------------- the buttons
 
 for (const cell of cells) {
-  window.liveCell.showKeptEdit(cell);
+  liveCell.showKeptEdit(cell);
   cell.run.addEventListener("click", () => press(cell));
   cell.edit.addEventListener("click", () => edit(cell));
   cell.reset.addEventListener("click", () => reset(cell));
@@ -276,4 +276,3 @@ kernel.serve({
   run: () => running?.area.future,
 });
 
-})();
