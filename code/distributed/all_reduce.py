@@ -71,11 +71,7 @@ def meet(
     with as_tensor(x) as tensor:
         check_op(op, COMBINE, tensor)
         group.announce(call, tensor)
-    result = x if out is None else out
-    if async_op:
-        return group.in_background(result, work)
-    work(group)
-    return result
+    return group.in_order(x if out is None else out, work, async_op)
 
 
 def central(group: Group, x: torch.Tensor, combine: Combine) -> None:

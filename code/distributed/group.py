@@ -6,7 +6,7 @@ call: they add, average, cut up and copy arrays across all of them, and here the
 
 import contextlib
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from typing import Any
 
 import torch
@@ -60,8 +60,9 @@ class Group(Transport):
         super().__init__(device, backend)
         self.board = board
         self.local_size = local_size or self.size
-        self._background: ThreadPoolExecutor | None = None
+        self._background: futures.ThreadPoolExecutor | None = None
         self._aside: Group | None = None
+        self._last: futures.Future[Any] | None = None  # the youngest work in the background
 
     keeps = False  # whether what `empty` makes is dear to make: keep it, and use it again
 
@@ -136,11 +137,25 @@ class Group(Transport):
     def in_background(self, x: Any, work: Callable[["Group"], Any]) -> Handle:
         """Do `work(group)` on x beside what this rank goes on to do, one work after the other."""
         if self._background is None or self._aside is None:
-            self._background = ThreadPoolExecutor(1, "collectives")
+            self._background = futures.ThreadPoolExecutor(1, "collectives")
             self._aside = Group(self.device, None, self.local_size, self.backend)
             self._aside.tag = 1
         self._aside.trace = self.trace
-        return Handle(x, self._background.submit(work, self._aside).result, lambda: None)
+        self._last = self._background.submit(work, self._aside)
+        return Handle(x, self._last.result, lambda: None)
+
+    def in_order(self, x: Any, work: Callable[["Group"], Any], async_op: bool) -> Any:
+        """Do `work(group)` on x after all that was begun before: now, or in the background.
+
+        Returns x, or with `async_op` a Handle. What was begun before may work in the same memory,
+        so this waits for it even if it was asynchronous. Its error is for its own handle to raise.
+        """
+        if async_op:
+            return self.in_background(x, work)
+        if self._last:
+            futures.wait([self._last])
+        work(self)
+        return x
 
     def announce(self, call: str, x: torch.Tensor) -> None:
         """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from distributed.all_reduce import COMBINE, cut_up, others
-from distributed.group import Group, Handle, check_op
+from distributed.group import Group, check_op
 from distributed.script import run_script
 from distributed.transport import as_tensor
 from distributed.world import launch
@@ -99,7 +99,6 @@ class SharedGroup(Group):
         # Two, used in turns: a rank can fill one while others still read the other.
         self.scratch = [Shared(group, scratch), Shared(group, scratch)]
         self.resident: list[Shared] = []
-        self.last: Handle | None = None
 
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """x[n] in shared memory. Every rank must call it, with the same n and dtype."""
@@ -227,11 +226,7 @@ class SharedGroup(Group):
         with as_tensor(x) as tensor:
             check_op(op, COMBINE, tensor)
             self.announce(call, tensor)
-        if not async_op and (self.last is None or self.last.done):
-            traced(self)
-            return result
-        self.last = self.in_background(result, traced)
-        return self.last if async_op else self.last.wait()
+        return self.in_order(result, traced, async_op)
 
 
 def main(ranks: int = 4, n: int = 1_000_000) -> None:

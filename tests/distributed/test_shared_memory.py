@@ -137,6 +137,19 @@ def test_over_hosts_the_sum_is_the_same_and_the_bytes_are_the_formulas(pools, ra
         assert (trace.sent / 4, trace.messages) == (2 * sent.numbers, 2 * sent.messages)
 
 
+def test_over_hosts_a_collective_waits_for_those_that_were_begun_before_it(pools):
+    def begin_one_and_make_another(group):
+        hierarchy = HierarchicalGroup(group, 2)
+        first, second = torch.ones(300_000), torch.full((300_000,), 2.0)
+        for _ in range(3):
+            handle = hierarchy.all_reduce(first, "avg", async_op=True)
+            hierarchy.all_reduce(second, "avg")  # works in the same memory
+            handle.wait()
+        return first.unique().tolist(), second.unique().tolist()
+
+    assert pools[4](begin_one_and_make_another) == [([1.0], [2.0])] * 4
+
+
 def test_wrong_arguments_are_named(pools):
     def wrong(group):
         said = []
