@@ -5,6 +5,9 @@
 Each algorithm is written on messages between two ranks. What a rank sends is known exactly, and its
 formula stands beside it: numbers (not bytes) and messages, for x[n] on `rank` of N `ranks`. Two of
 the six have modules of their own, `halving_doubling` and `double_tree`.
+
+What is sent has x's dtype, so sums are made in it, and rounded to it: a number goes through as many
+roundings as each algorithm says. k of them are off by k/2 units in the last place of Σ|x| at most.
 """
 
 from collections.abc import Callable
@@ -14,7 +17,7 @@ from typing import Any
 import torch
 
 from distributed.double_tree import double_tree, double_tree_sent
-from distributed.group import Group, check_op
+from distributed.group import Group, check_op, divide, divisors
 from distributed.halving_doubling import halving_doubling, halving_doubling_sent
 from distributed.parts import (
     COMBINE,
@@ -41,8 +44,9 @@ def all_reduce(
 ) -> Any:
     """x[...]{partial over ranks} → x[...], in place. Returns x, or with `async_op` a Handle.
 
-    `op` is a key of COMBINE, `algorithm` one of ALGORITHMS or a function like those. Raises
-    ValueError for any other, and for an op that x's dtype has not got, before anything is sent.
+    `op` is a key of COMBINE, `algorithm` one of ALGORITHMS or a function like those. Sums are made
+    in x's dtype; the mean of float16 is divided as `group.divisors` says. Raises ValueError for
+    any other op or algorithm, and for an op that x's dtype has not got, before anything is sent.
     """
     if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm={algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
@@ -51,9 +55,10 @@ def all_reduce(
     def work(group: Group) -> None:
         with as_tensor(x) as tensor:
             flat = tensor.view(-1)
+            before, after = divisors(op, group.size, flat.dtype)
+            divide(flat, before)
             reduce(group, flat, COMBINE[op])
-            if op == "avg":
-                flat /= group.size
+            divide(flat, after)
 
     return meet(group, f"all_reduce {op} by {reduce.__name__}", x, op, work, async_op)
 
@@ -78,7 +83,7 @@ def central(group: Group, x: torch.Tensor, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: rank 0 gets all arrays, and sends the result back.
 
     2(N − 1) steps, for rank 0 has one link. It receives and sends (N − 1)n numbers, the others n.
-    So does a parameter server (Dean et al. 2012).
+    So does a parameter server (Dean et al. 2012). N − 1 roundings.
     """
     if group.rank == 0:
         incoming = torch.empty_like(x)
@@ -100,7 +105,7 @@ def naive(group: Group, x: torch.Tensor, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: everyone sends to everyone, and combines in rank order.
 
     N − 1 steps: in step k to rank r + k, from rank r − k (Thakur et al. 2005, §4: pairwise
-    exchange). Each rank sends (N − 1)n numbers and holds N arrays.
+    exchange). Each rank sends (N − 1)n numbers and holds N arrays. N − 1 roundings.
     """
     arrays = {group.rank: x.clone()}
     for step in range(1, group.size):
@@ -120,7 +125,7 @@ def tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: up a binomial tree to rank 0, and down the same tree.
 
     2⌈log₂ N⌉ steps. A rank sends n numbers to its parent and n to each child (Thakur et al. 2005,
-    §4).
+    §4). ⌈log₂ N⌉ roundings.
     """
     tree_reduce(group, x, combine)
     tree_broadcast(group, x)
@@ -173,7 +178,7 @@ def ring(group: Group, x: torch.Tensor, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: reduce-scatter around a ring, then all-gather around it.
 
     2(N − 1) steps. Each rank sends 2n(N − 1)/N numbers, which no algorithm can go below (Patarasuk
-    and Yuan 2009, §3).
+    and Yuan 2009, §3). N − 1 roundings.
     """
     parts = cut_up(x, group.size)
     ring_reduce_scatter(group, parts, combine)

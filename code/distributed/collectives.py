@@ -10,6 +10,7 @@
 
 All are written on messages. With the all-reduce of the chapter before, these are the collectives
 that data parallelism is made of. `SENT` says what each rank sends: n is the larger of x and out.
+Sums are made in x's dtype, and each is rounded to it.
 """
 
 from collections.abc import Callable

@@ -21,7 +21,8 @@ def double_tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: each half up its tree, piece by piece, and down again.
 
     About 2 log₂ N steps. A rank sends at most 2n numbers: in each tree n/2 to the rank above and to
-    each one below (Sanders, Speck and Träff 2009).
+    each one below (Sanders, Speck and Träff 2009). 2⌈log₂ N⌉ roundings to x's dtype, for two come
+    from below at each step.
     """
     halves = [half.split(PIECE) for half in cut_up(x, 2)]
     trees = [links(group.rank, group.size, tree) for tree in (0, 1)]

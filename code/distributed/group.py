@@ -7,7 +7,7 @@ call: they add, average, cut up and copy arrays across all of them, and here the
 import contextlib
 from collections.abc import Callable, Collection
 from concurrent import futures
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -73,27 +73,34 @@ class Group(Transport):
     def all_reduce(self, x: Array, op: str = "sum", async_op: bool = False) -> Any:
         """x[...]{partial over ranks} → x[...], equal on every rank.
 
-        `op` is one of REDUCTIONS. Raises ValueError for another one, and for "avg" of integers,
-        which would have to round.
+        `op` is one of REDUCTIONS. The backend adds in x's dtype, and rounds each of the N − 1 sums
+        to it; the mean of float16 is divided as `divisors` says. Raises ValueError for another op,
+        and for "avg" of integers, which would have to round.
         """
 
         def start(tensor: torch.Tensor) -> Any:
             check_op(op, REDUCTIONS, tensor)
+            divide(tensor, divisors(op, self.size, tensor.dtype).before)
             return dist.all_reduce(tensor, REDUCTIONS[op], self.backend, async_op=True)
 
-        return self._collective(f"all_reduce {op}", x, start, async_op, average=op == "avg")
+        return self._collective(f"all_reduce {op}", x, start, async_op, op)
 
     def reduce_scatter(
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
     ) -> Any:
-        """x[N·s]{partial over ranks} → out[s]: rank r gets the r-th of N equal parts."""
+        """x[N·s]{partial over ranks} → out[s]: rank r gets the r-th of N equal parts.
+
+        x is spent: what is left in it means nothing, in any kind of group. `out` may be this rank's
+        part of x. Sums are made as in `all_reduce`.
+        """
 
         def start(tensor: torch.Tensor) -> Any:
             check_op(op, REDUCTIONS, tensor)
             self.check_parts(x, out)
+            divide(tensor, divisors(op, self.size, tensor.dtype).before)
             return _reduce_scatter(out, tensor, REDUCTIONS[op], group=self.backend, async_op=True)
 
-        return self._collective(f"reduce_scatter {op}", x, start, async_op, op == "avg", out)
+        return self._collective(f"reduce_scatter {op}", x, start, async_op, op, out)
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
         """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
@@ -168,14 +175,14 @@ class Group(Transport):
         x: Any,
         start: Callable[[torch.Tensor], Any],
         async_op: bool = False,
-        average: bool = False,
+        op: str = "sum",
         result: Any = None,
     ) -> Any:
         finish = contextlib.ExitStack()
         tensor = finish.enter_context(as_tensor(x))
         result = x if result is None else result
-        if average:
-            finish.callback(lambda: (tensor if result is x else result).div_(self.size))
+        after = divisors(op, self.size, tensor.dtype).after
+        finish.callback(divide, tensor if result is x else result, after)
         self.announce(call, tensor)
         trace = self.trace
         span = trace.begin(call, "communication") if trace else None
@@ -204,6 +211,36 @@ def _name_in_torch(new: str, old: str) -> Callable[..., Any]:
 
 _reduce_scatter = _name_in_torch("reduce_scatter_single", "reduce_scatter_tensor")
 _all_gather = _name_in_torch("all_gather_single", "all_gather_into_tensor")
+
+
+class Divisors(NamedTuple):
+    """What to divide by before and after a sum, so that it is a mean."""
+
+    before: float
+    after: float
+
+
+def divisors(op: str, ranks: int, dtype: torch.dtype) -> Divisors:
+    """How "avg" of so many numbers is made of their sum; any other op divides by nothing.
+
+    float16 ends at 65,504, so the sum can overflow where the mean does not; and it begins at 6e-8,
+    so to divide first would lose small gradients. Therefore half of the factor goes before the sum
+    and half after it, as in PyTorch's FSDP: first a power of two, at least √N and less than 2√N.
+    Means of up to 65,504/√N do not overflow, and numbers above 1.2e-7·√N are not lost. All other
+    dtypes, also bfloat16, have float32's range or more, and are divided once, after the sum.
+    """
+    if op != "avg":
+        return Divisors(1, 1)
+    if dtype != torch.float16:
+        return Divisors(1, ranks)
+    before = 1 << (((ranks - 1).bit_length() + 1) // 2)
+    return Divisors(before, ranks / before)
+
+
+def divide(x: torch.Tensor, by: float) -> None:
+    """x[...] / by, in place; integers only by 1, which leaves them alone."""
+    if by != 1:
+        x /= by
 
 
 def check_op(op: str, known: Collection[str], x: torch.Tensor) -> None:

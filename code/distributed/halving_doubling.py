@@ -19,6 +19,7 @@ def halving_doubling(group: Group, x: torch.Tensor, combine: Combine) -> None:
 
     2 log₂ N steps; a power of two sends 2n(N − 1)/N numbers. Of other N, some ranks hand their
     array to a neighbour first, stand aside, and get the result last: two steps and up to n more.
+    ⌈log₂ N⌉ roundings to x's dtype.
     """
     aside = group.size - power_of_two(group.size)
     has_neighbour = group.rank < 2 * aside

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from distributed.all_reduce import COMBINE, Sent, meet, ring, ring_sent
-from distributed.group import Group
+from distributed.group import Group, divide, divisors
 from distributed.script import run_script
 from distributed.shared_memory import SharedGroup
 from distributed.trace import Trace
@@ -41,7 +41,9 @@ class HierarchicalGroup(Group):
 
         Reduce-scatter inside, all-reduce between, all-gather inside (Cho et al. 2019). Between
         hosts each rank sends 2(n/L)(H − 1)/H of n numbers in 2(H − 1) steps, for H hosts of L
-        ranks. Raises ValueError for an op that x's dtype has not got.
+        ranks. Inside a host 16 bits are added in float32 and rounded once, between hosts each of
+        the H − 1 sums is rounded to x's dtype. Raises ValueError for an op that x's dtype has not
+        got.
         """
 
         def work(_: Group) -> None:
@@ -51,13 +53,14 @@ class HierarchicalGroup(Group):
                 part = -(-tensor.numel() // self.inside.size)
                 whole = self._room_inside(part * self.inside.size, tensor.dtype)
                 mine = whole[part * self.inside.rank :][:part]
+                before, after = divisors(op, self.size, tensor.dtype)
                 whole[: tensor.numel()].copy_(tensor.view(-1))
+                divide(whole[: tensor.numel()], before)
                 self.inside.reduce_scatter(whole, mine, within)
                 ring(self.between, mine, COMBINE[op])
                 self.inside.all_gather(mine, whole)
                 tensor.view(-1).copy_(whole[: tensor.numel()])
-                if op == "avg":
-                    tensor /= self.size
+                divide(tensor, after)
 
         return meet(self, f"all_reduce {op} by hosts", x, op, work, async_op)
 

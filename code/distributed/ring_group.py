@@ -20,7 +20,7 @@ from distributed.all_reduce import (
     tree_broadcast,
 )
 from distributed.collectives import all_gather_sent, reduce_scatter_sent
-from distributed.group import Group
+from distributed.group import Group, divide, divisors
 from distributed.script import run_script
 from distributed.trace import Trace
 from distributed.transport import as_tensor
@@ -35,21 +35,25 @@ class RingGroup(Group):
         self.trace = group.trace
 
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
-        """x[...]{partial over ranks} → x[...]; each rank sends 2n(N − 1)/N."""
+        """x[...]{partial over ranks} → x[...]; each rank sends 2n(N − 1)/N. Sums as by `ring`."""
         return all_reduce(self, x, op, "ring", async_op)
 
     def reduce_scatter(
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
     ) -> Any:
-        """x[N·s]{partial over ranks} → out[s]; each rank sends (N − 1)s. x is spent."""
+        """x[N·s]{partial over ranks} → out[s]; each rank sends (N − 1)s. x is spent.
+
+        Sums are made in x's dtype, and each of the N − 1 is rounded to it.
+        """
         self.check_parts(x, out)
 
         def work(group: Group) -> None:
+            before, after = divisors(op, group.size, x.dtype)
+            divide(x, before)
             parts = cut_up(x.view(-1), group.size)
             ring_reduce_scatter(group, parts, COMBINE[op])
             out.view(-1).copy_(parts[group.rank])
-            if op == "avg":
-                out.div_(group.size)
+            divide(out, after)
 
         return meet(self, f"reduce_scatter {op}", x, op, work, async_op, out)
 

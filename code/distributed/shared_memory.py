@@ -106,7 +106,10 @@ class SharedGroup(Group):
         return self.resident[-1].mine[: n * dtype.itemsize].view(dtype)
 
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
-        """x[...]{partial over ranks} → x[...]: each rank adds up one part, and all copy it."""
+        """x[...]{partial over ranks} → x[...]: each rank adds up one part, and all copy it.
+
+        Numbers of 16 bits are added in float32 and rounded once, all others in their own dtype.
+        """
 
         def work(flat: torch.Tensor) -> None:
             for here, of_ranks in self.at_hand(flat.view(1, -1)):
@@ -126,7 +129,10 @@ class SharedGroup(Group):
     def reduce_scatter(
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
     ) -> Any:
-        """x[N·s]{partial over ranks} → out[s]: rank r adds up the r-th of N equal parts."""
+        """x[N·s]{partial over ranks} → out[s]: rank r adds up the r-th of N equal parts.
+
+        x is spent, as in every group. Numbers of 16 bits are added in float32 and rounded once.
+        """
         self.check_parts(x, out)
 
         def work(flat: torch.Tensor) -> None:
@@ -188,23 +194,30 @@ class SharedGroup(Group):
         return -1
 
     def add_up(self, sources: list[torch.Tensor], op: str, to: list[torch.Tensor]) -> None:
-        """All ranks' sources[N][n] → to[0][n], and copied to the others; block by block."""
+        """All ranks' sources[N][n] → to[0][n], and copied to the others; block by block.
+
+        Each block is added up in the dtype of `wide`. Then even a mean of float16 cannot overflow.
+        """
         combine, total = COMBINE[op], to[0]
+        narrow = total.dtype in (torch.float16, torch.bfloat16)
+        wide = torch.empty(self.block, dtype=torch.float32) if narrow else None
         first, *rest = sources[self.rank :] + sources[: self.rank]  # ours can be where it adds up
         for start in range(0, len(total), self.block):
             here = slice(start, start + self.block)
-            sum_here = total[here]
+            sum_here = total[here] if wide is None else wide[: len(total) - start]
             if rest:
-                combine(first[here], rest[0][here], out=sum_here)
-            elif first.data_ptr() != total.data_ptr():
+                combine(first[here].to(sum_here.dtype), rest[0][here], out=sum_here)
+            elif first.data_ptr() != sum_here.data_ptr():
                 sum_here.copy_(first[here])
             for source in rest[1:]:
                 combine(sum_here, source[here], out=sum_here)
             if op == "avg":
                 sum_here /= self.size
+            if wide is not None:
+                total[here].copy_(sum_here)
             for target in to[1:]:
                 if target.data_ptr() != total.data_ptr():
-                    target[here].copy_(sum_here)
+                    target[here].copy_(total[here])
 
     def _in_order(
         self,

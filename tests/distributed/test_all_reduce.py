@@ -82,6 +82,34 @@ def test_bf16_and_arrays_with_gaps(pools, algorithm):
         assert (whole[:, 1::2] == rank + 1).all()
 
 
+ROUNDINGS = {  # a number goes through at most so many, on N ranks
+    "central": lambda n: n - 1,
+    "naive": lambda n: n - 1,
+    "tree": lambda n: (n - 1).bit_length(),
+    "ring": lambda n: n - 1,
+    "halving_doubling": lambda n: (n - 1).bit_length(),
+    "double_tree": lambda n: 2 * (n - 1).bit_length(),
+}
+
+
+@pytest.mark.parametrize("ranks", [5, 8])
+def test_sums_are_made_in_the_dtype_of_the_array(pools, ranks):
+    """k roundings, each of at most half a unit in the last place of what was added so far."""
+    arrays = torch.randn(ranks, 1000, dtype=torch.float64)
+    dtypes = [torch.float16, torch.bfloat16, torch.float32]
+
+    def every_way(group, arrays):
+        for dtype in dtypes:
+            for name in ALGORITHMS:
+                yield dtype, name, all_reduce(group, arrays[group.rank].to(dtype), "sum", name)
+
+    for dtype, name, found in pools[ranks](lambda *given: [*every_way(*given)], arrays)[0]:
+        given = arrays.to(dtype).double()
+        k_half_units = ROUNDINGS[name](ranks) * torch.finfo(dtype).eps / 2
+        bound = k_half_units / (1 - k_half_units) * given.abs().sum(0)
+        assert ((found.double() - given.sum(0)).abs() <= bound).all(), (dtype, name)
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("ranks", [9, 13, 16])
 def test_up_to_sixteen_ranks(pools, algorithm, ranks):

@@ -6,6 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from distributed.all_reduce import all_reduce
+from distributed.group import divisors
+from distributed.hierarchical import HierarchicalGroup
+from distributed.ring_group import RingGroup
+from distributed.shared_memory import SharedGroup
 from distributed.world import RankError, launch
 
 REDUCE = {
@@ -41,6 +46,54 @@ def test_all_reduce_is_the_reduction_over_all_ranks(pools, ranks, shape, op, lib
     expected = REDUCE[op](arrays)
     for result in results:
         np.testing.assert_allclose(result, expected, rtol=1e-6)
+
+
+def means_of_float16(group, value):
+    """The mean over ranks of `value`, by every kind of group: all-reduced, and reduce-scattered."""
+    x = torch.full((2 * group.size,), value, dtype=torch.float16)
+    found = []
+    for kind in (group, RingGroup(group), SharedGroup(group), HierarchicalGroup(group, 2)):
+        found += kind.all_reduce(x.clone(), "avg").tolist()
+        found += kind.reduce_scatter(x.clone(), x.new_empty(2), "avg").tolist()
+    found += all_reduce(group, x.clone(), "avg", "tree").tolist()
+    return {*found}
+
+
+@pytest.mark.parametrize(("ranks", "large", "small"), [(2, 65_504, 2**-23), (4, 32_752, 2**-23)])
+def test_a_mean_of_float16_neither_overflows_nor_loses_what_is_small(pools, ranks, large, small):
+    """A sum first and a division after would be inf; a division first and a sum after, 0."""
+    assert pools[ranks](means_of_float16, float(large)) == [{large}] * ranks
+    assert pools[ranks](means_of_float16, float(small)) == [{small}] * ranks
+
+
+@pytest.mark.parametrize("ranks", range(1, 70))
+def test_half_of_the_factor_of_a_mean_goes_before_the_sum_where_the_range_is_short(ranks):
+    before, after = divisors("avg", ranks, torch.float16)
+    assert before * after == pytest.approx(ranks)
+    assert ranks**0.5 <= before < 2 * ranks**0.5
+    for dtype in (torch.bfloat16, torch.float32, torch.float64):
+        assert divisors("avg", ranks, dtype) == (1, ranks)
+        assert divisors("sum", ranks, dtype) == (1, 1)
+
+
+def test_the_backend_adds_in_the_dtype_of_the_array(pools):
+    arrays = torch.randn(4, 1000, dtype=torch.float64)
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        given = arrays.to(dtype)
+        (found, *_) = pools[4](lambda group, x: group.all_reduce(x[group.rank].clone()), given)
+        bound = 3.01 * torch.finfo(dtype).eps / 2 * given.double().abs().sum(0)
+        assert ((found.double() - given.double().sum(0)).abs() <= bound).all(), dtype
+
+
+@pytest.mark.parametrize("kind", [lambda group: group, RingGroup, SharedGroup])
+def test_a_part_of_x_can_be_reduced_and_scattered_where_it_stands(pools, kind):
+    def in_place(group, kind):
+        x = torch.arange(6.0) + group.rank
+        part = x.view(group.size, -1)[group.rank]
+        kind(group).reduce_scatter(x, part, "avg")
+        return part.tolist()
+
+    assert pools[3](in_place, kind) == [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])

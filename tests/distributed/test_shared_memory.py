@@ -84,6 +84,21 @@ def test_parts_and_broadcasts_from_any_place(pools, ranks):
             np.testing.assert_array_equal(last, arrays[-1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_numbers_of_16_bits_are_added_in_float32_and_rounded_once(pools, dtype):
+    def add_up(group, given, resident):
+        shared = SharedGroup(group)
+        x = given[group.rank].clone()
+        return shared.all_reduce(shared.empty(len(x), x.dtype).copy_(x) if resident else x).clone()
+
+    given = torch.randn(4, 70_000, dtype=torch.float64).to(dtype)
+    for resident in (False, True):
+        for found in pools[4](add_up, given, resident):
+            exact, total = given.double().sum(0), given.double().abs().sum(0)
+            bound = torch.finfo(dtype).eps / 2 * exact.abs() + 2.0**-22 * total
+            assert ((found.double() - exact).abs() <= bound).all()
+
+
 def test_a_tensor_that_is_shared_on_some_ranks_only_is_copied(pools):
     def mixed(group):
         shared = SharedGroup(group)
