@@ -21,9 +21,18 @@ class Server:
     log: IO[str]
 
     @property
-    def url(self) -> str:
+    def origin(self) -> str:
         parts = urlsplit(self.open_url)
         return f"{parts.scheme}://{parts.netloc}"
+
+    @property
+    def prefix(self) -> str:
+        """What all paths of the book begin with, without the last slash."""
+        return urlsplit(self.open_url).path.rstrip("/")
+
+    @property
+    def url(self) -> str:
+        return self.origin + self.prefix
 
     @property
     def port(self) -> int:

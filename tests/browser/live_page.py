@@ -155,7 +155,8 @@ class LivePage:
             """async ([method, path]) => {
                  const xsrf = document.cookie.match(/_xsrf=([^;]*)/)?.[1] ?? "";
                  const headers = { "X-XSRFToken": xsrf };
-                 const answer = await fetch(`/api/${path}`, { method, headers });
+                 const root = new URL(document.documentElement.dataset.content_root, location);
+                 const answer = await fetch(new URL(`api/${path}`, root), { method, headers });
                  return answer.status === 204 ? null : answer.json();
                }""",
             [method, path],

@@ -7,6 +7,7 @@ must succeed: else it would prove nothing.
 
 import threading
 from collections.abc import Callable, Iterator
+from http.cookies import SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,12 +15,18 @@ import pytest
 from live_page import LivePage
 from playwright.sync_api import Page
 from serving import Server
+from visitor import Browser, Kernel
 
 BASE = 0
 
 
 class Hostile(BaseHTTPRequestHandler):
+    """The server of another user of this machine, who keeps what browsers send."""
+
+    received: list[str]  # Cookie headers
+
     def do_GET(self) -> None:
+        self.received.append(self.headers.get("Cookie", ""))
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.end_headers()
@@ -31,6 +38,7 @@ class Hostile(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hostile_url() -> Iterator[str]:
+    Hostile.received = []
     with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{other.server_port}/"
@@ -56,6 +64,30 @@ def kernel_of(reader: LivePage) -> str:
     sessions = reader.ask_server("GET", "sessions")
     assert isinstance(sessions, list)
     return sessions[-1]["kernel"]["id"]
+
+
+def what_runs(server: Server, cookies: dict[str, str]) -> str:
+    """What somebody's code prints who has these cookies, and needs no browser to send them."""
+    thief = Browser(server, cookies)
+    status, _ = thief.api("GET", "/api/kernels")
+    if status != 200:
+        return f"refused: {status}"
+    kernel = Kernel(thief)
+    printed = kernel.run("print(6 * 7)")
+    kernel.socket.close()
+    return printed
+
+
+def test_what_it_receives_from_a_browser_runs_no_code(
+    reader: LivePage, hostile: Page, hostile_url: str, server: Server
+) -> None:
+    for path in ("book/", "cells.html", "api/kernels", "login"):  # where cookies may belong to
+        hostile.goto(f"{hostile_url}{path}")
+    kept = {cookie["name"]: cookie["value"] for cookie in reader.page.context.cookies()}
+    assert what_runs(server, kept) == "42"
+    received = [SimpleCookie(header) for header in Hostile.received]
+    sent = {name: cookie.value for cookies in received for name, cookie in cookies.items()}
+    assert what_runs(server, sent) == "refused: 403"
 
 
 READ = """async (url) => {

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import re
 import shutil
 import signal
@@ -17,6 +18,9 @@ import pytest
 import websocket
 from serving import Server, running_server
 from visitor import Browser, Kernel, Reply, gone, logged_in, open_channels, refused, soon
+
+from playground.server import address
+from playground.server.address import NotSecret, kept_secret
 
 PAGE = "<!doctype html><html data-content_root='../'><title>Data parallelism</title>SECRET PAGE"
 EVIL = {"Origin": "http://evil.example"}
@@ -77,7 +81,7 @@ def test_a_reader_gets_the_pages_of_the_book(reader: Browser) -> None:
     assert reader.get("/book/")[2] == "SECRET BOOK"
     assert reader.get("/book/first_steps/data_parallelism.html?x=1")[2] == PAGE
     status, headers, _ = reader.get("/book")
-    assert (status, headers["Location"]) == (301, "/book/")
+    assert (status, headers["Location"]) == (301, f"{reader.server.prefix}/book/")
 
 
 @pytest.mark.parametrize(
@@ -179,7 +183,8 @@ def test_nothing_outside_the_book_is_served(reader: Browser, path: str) -> None:
     with closing(connection):
         host = path.split("/")[2] if path.startswith("http:") else "127.0.0.1"
         headers = {"Cookie": reader.cookie_header, "Host": f"{host}:{reader.server.port}"}
-        connection.request("GET", path, headers=headers)
+        target = path if path.startswith("http:") else reader.server.prefix + path
+        connection.request("GET", target, headers=headers)
         reply = connection.getresponse()
         body = reply.read().decode(errors="replace")
     assert reply.status in (400, 403, 404)
@@ -213,7 +218,7 @@ def test_a_stranger_sees_nothing_of_the_book(stranger: Browser, path: str) -> No
     for method in ("GET", "HEAD"):
         status, headers, body = stranger.ask(method, path)
         assert status == 302
-        assert headers["Location"].startswith("/login?next=")
+        assert headers["Location"].startswith(f"{stranger.server.prefix}/login?next=")
         assert "secret" not in body.lower()
 
 
@@ -244,11 +249,12 @@ def test_a_stranger_reads_and_starts_nothing(stranger: Browser, method: str, pat
 def test_the_token_becomes_a_cookie_and_leaves_the_address(server: Server) -> None:
     browser = Browser(server)
     status, headers, body = browser.get(f"/book/index.html?a=1&token={server.token}&b=")
-    assert (status, headers["Location"]) == (302, "/book/index.html?a=1&b=")
+    assert (status, headers["Location"]) == (302, f"{server.prefix}/book/index.html?a=1&b=")
     assert server.token not in body + str(headers)
     cookie = headers["Set-Cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=Lax" in cookie
+    assert f"Path={server.prefix}/" in cookie
     assert browser.get("/book/index.html")[2] == "SECRET BOOK"
     # the clean address is one of this server, however the path was written
     for path in ("//evil.example/", "/%2fevil.example/", "/%5cevil.example", "/\\evil.example"):
@@ -269,7 +275,8 @@ def test_the_login_page_takes_the_token_and_only_with_its_own_form(server: Serve
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
         with closing(connection):
             headers = form | extra | {"Cookie": browser.cookie_header}
-            connection.request("POST", f"/login?next={target}", f"password={token}", headers)
+            path = f"{server.prefix}/login?next={target}"
+            connection.request("POST", path, f"password={token}", headers)
             reply = connection.getresponse()
             return reply.status, dict(reply.headers), reply.read().decode()
 
@@ -278,9 +285,10 @@ def test_the_login_page_takes_the_token_and_only_with_its_own_form(server: Serve
     status, _, page = log_in("wrong", xsrf, "/")
     assert status == 401
     assert "Invalid credentials" in page
-    assert log_in(server.token, xsrf, "http://evil.example/")[1]["Location"] == "/"
-    status, headers, _ = log_in(server.token, xsrf, "/book/")
-    assert (status, headers["Location"]) == (302, "/book/")
+    for elsewhere in ("http://evil.example/", "//evil.example/", "/book/"):
+        assert log_in(server.token, xsrf, elsewhere)[1]["Location"] == f"{server.prefix}/"
+    status, headers, _ = log_in(server.token, xsrf, f"{server.prefix}/book/")
+    assert (status, headers["Location"]) == (302, f"{server.prefix}/book/")
 
 
 def test_no_page_and_no_log_line_holds_the_token(reader: Browser, server: Server) -> None:
@@ -288,8 +296,98 @@ def test_no_page_and_no_log_line_holds_the_token(reader: Browser, server: Server
         _, headers, body = reader.get(path)
         assert server.token not in body + str(headers)
     reader.get(f"/nothing?token={server.token}")
-    assert "404 GET /nothing" in server.stderr
+    assert f"404 GET {server.prefix}/nothing" in server.stderr
     assert server.token not in server.stderr
+
+
+def outside(
+    server: Server, path: str, method: str = "GET", headers: dict[str, str] | None = None
+) -> Reply:
+    """The answer to a request for a path that is not the book's."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    with closing(connection):
+        connection.request(method, path, headers=headers or {})
+        reply = connection.getresponse()
+        return reply.status, dict(reply.headers), reply.read().decode()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/", "/index.html", "/book/", "/login", "/api", "/api/kernels", "/api/status", "/b-"),
+        *("/?token=wrong", "/?ticket=", "/?ticket=wrong", "//", "/../", "/static/favicon.ico"),
+    ],
+)
+def test_nothing_outside_says_where_the_book_is(server: Server, path: str) -> None:
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+        for headers in ({}, EVIL, {"Host": "evil.example"}):
+            status, said, body = outside(server, path, method, headers)
+            assert status in (403, 404, 405)
+            assert "Set-Cookie" not in said
+            assert server.prefix not in str(said) + body
+            assert said["Cross-Origin-Resource-Policy"] == "same-origin"
+
+
+def test_the_cookies_of_the_book_are_for_its_path_alone(server: Server) -> None:
+    browser = Browser(server)
+    for path in (f"/?token={server.token}", "/", "/login", "/nothing"):
+        _, headers, _ = browser.get(path)
+        for cookie in headers.get("Set-Cookie", "").split(", _xsrf"):
+            assert not cookie or f"Path={server.prefix}/" in cookie
+    assert len(server.prefix) > 30
+    assert len(browser.cookies) == 2
+
+
+def test_the_address_stays_the_same_for_bookmarks(html: Path, server: Server) -> None:
+    with running_server(html) as later:
+        assert later.prefix == server.prefix
+        assert later.token != server.token
+
+
+def test_an_address_that_others_may_know_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    html, kept = tmp_path / "html", tmp_path / "address"
+    html.mkdir()
+    html.joinpath("index.html").touch()
+    secret = kept_secret(kept)
+    assert kept.stat().st_mode & 0o777 == 0o600
+    assert kept_secret(kept) == secret
+    start = ("--html", str(html), "--port", "0")
+    for mode in (0o640, 0o604, 0o620, 0o602):
+        kept.chmod(mode)
+        status, said = refused(capsys, *start)
+        assert status == 1
+        assert said.startswith(f"other users can read or change {kept}: remove it")
+    kept.write_text("short")
+    kept.chmod(0o600)
+    assert refused(capsys, *start) == (1, f"{kept} is not what the server wrote: remove it\n")
+    kept.rename(tmp_path / "other")
+    kept.symlink_to(tmp_path / "other")
+    status, said = refused(capsys, *start)
+    assert status == 1
+    assert said.endswith("remove it\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_an_address_that_another_user_made_is_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "address"
+    kept_secret(kept)
+    os.chown(kept, 65534, -1)
+    with pytest.raises(NotSecret, match="other users can read or change"):
+        kept_secret(kept)
+
+
+def test_an_address_that_cannot_be_kept_is_new_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "nowhere/address"
+    assert kept_secret(missing) != kept_secret(missing)
+    monkeypatch.setattr(address, "is_private", lambda opened: False)  # modes mean nothing here
+    kept = tmp_path / "address"
+    assert kept_secret(kept) != kept_secret(kept)
+    assert not kept.exists()
+    assert capsys.readouterr().err.count("The address of the book is new: ") == 4
 
 
 def test_a_page_of_another_origin_reads_nothing(reader: Browser, server: Server) -> None:
@@ -551,6 +649,14 @@ def test_a_bad_port_is_said_in_one_line(
     assert said == (2, f"port {port!r} is not a number from 0 to 65535\n")
 
 
+@pytest.mark.parametrize("prefix", ["", "books", "/a//b", "/a b", "/a?b", "https://x/"])
+def test_a_prefix_that_is_no_path_is_refused_in_one_line(
+    html: Path, prefix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "--html", str(html), f"--prefix={prefix}")
+    assert said == (2, f"--prefix {prefix!r}: give a path such as /books/\n")
+
+
 def test_a_server_without_kernels_is_refused_in_one_line(
     html: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -574,20 +680,24 @@ def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path
     with running_server(html, options=(), env=env) as server:
         assert server.token != "guessed"
         assert soon(seen.exists)
-        address = seen.read_text().strip()
-        assert address.startswith(f"{server.url}/?ticket=")
-        assert server.token not in address
-        ticket = address.removeprefix(server.url)
+        opened = seen.read_text().strip()
+        assert opened.startswith(f"{server.origin}/?ticket=")
+        assert server.token not in opened
+        assert server.prefix not in opened  # all users of the machine can read it
+        ticket = opened.removeprefix(server.origin)
         browser = Browser(server)
+        status, headers, _ = outside(server, ticket)
+        assert (status, headers["Location"]) == (302, f"{server.prefix}{ticket}")
         status, headers, _ = browser.get(ticket, EVIL)
-        assert (status, headers["Location"]) == (302, "/")
+        assert (status, headers["Location"]) == (302, f"{server.prefix}/")
         assert "Access-Control-Allow-Origin" not in headers
         assert browser.get("/")[2] == "SECRET ROOT"
         _, specs = browser.api("GET", "/api/kernelspecs")
         assert specs["kernelspecs"]["python3"]["spec"]["argv"][0] == sys.executable
         late = Browser(server).get(ticket)
         assert late[0] == 302
-        assert late[1]["Location"].startswith("/login")
+        assert late[1]["Location"].startswith(f"{server.prefix}/login")
+        assert outside(server, ticket)[0] == 404
         server.process.terminate()
         assert server.process.wait(timeout=20) == 0
         assert server.process.stdout is not None

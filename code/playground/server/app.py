@@ -10,6 +10,7 @@ import errno
 import hmac
 import math
 import os
+import re
 import secrets
 import signal
 import socket
@@ -30,9 +31,10 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from traitlets.config import Config
 
+from playground.server.address import NotSecret, base_path, kept_secret
 from playground.server.kernels import BookChannels, BookSessions, FewKernels, OwnKernel
 from playground.server.limits import GB, MB, Limits, memory_of_machine
-from playground.server.pages import HEADERS, PAGES, BookPages
+from playground.server.pages import HEADERS, PAGES, BookPages, Outside
 
 HOST = "127.0.0.1"
 
@@ -50,10 +52,11 @@ class BookLogin(PasswordIdentityProvider):
         that carries one, and lets the page that sent it read the answer."""
         return False
 
+    def is_valid(self, ticket: str) -> bool:
+        return bool(self.ticket) and hmac.compare_digest(ticket.encode(), self.ticket.encode())
+
     async def get_user_token(self, handler: Any) -> User | None:
-        if self.ticket and hmac.compare_digest(
-            handler.get_argument("ticket", "").encode(), self.ticket.encode()
-        ):
+        if self.is_valid(handler.get_argument("ticket", "")):
             self.ticket = ""
             return self.generate_anonymous_user(handler)
         return await super().get_user_token(handler)
@@ -76,10 +79,12 @@ class BookServer(ServerApp):
     def init_webapp(self) -> None:
         super().init_webapp()
         # Ahead of all of Jupyter's routes but these two: its public files, metrics and so on go.
-        pages = (r"(?!/api(?:/|$)|/login$)/?(.*)", BookPages)
+        base = re.escape(self.base_url)
+        pages = (rf"{base}(?!api(?:/|$)|login$)(.*)", BookPages)
         files = {"path": str(self.html), "default_filename": "index.html"}
-        sessions = (r"/api/sessions", BookSessions)
-        self.web_app.add_handlers(".*$", [sessions, (*pages, files)])
+        sessions = (rf"{base}api/sessions", BookSessions)
+        outside = (rf"(?!{base}).*", Outside)
+        self.web_app.add_handlers(".*$", [sessions, (*pages, files), outside])
 
     def init_httpserver(self) -> None:
         # The sockets are bound already: no second look for a port, no other port.
@@ -112,11 +117,12 @@ class BookServer(ServerApp):
 
     def announce(self) -> None:
         """Say where the book is; later output, of kernels too, goes to stderr."""
-        print(f"Open http://{HOST}:{self.port}/?token={self.identity_provider.token}", flush=True)
+        root, token = f"http://{HOST}:{self.port}", self.identity_provider.token
+        print(f"Open {root}{self.base_url}?token={token}", flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         if self.open_browser:
             ticket = self.identity_provider.ticket = secrets.token_hex(24)
-            url = f"http://{HOST}:{self.port}/?ticket={ticket}"
+            url = f"{root}/?ticket={ticket}"  # without the path, which others must not see
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
 
@@ -127,11 +133,13 @@ def make_server(
     kernels: int,
     limits: Limits,
     home: Path,
+    base: str,
     idle: tuple[float, float] = (20.0, 240.0),
 ) -> BookServer:
     """Every setting is here: nothing comes from the user's configuration.
 
-    `idle` is in minutes: until a kernel ends that no page uses, and one whose page is open.
+    `base` is the path that all of it stands below. `idle` is in minutes: until a kernel ends that
+    no page uses, and one whose page is open.
     Jupyter's defaults that we rely on: no origin but our own, and no culling of a kernel whose
     cell runs.
     """
@@ -158,6 +166,7 @@ def make_server(
         config=config,
         log_level="WARN",
         ip=HOST,
+        base_url=base,  # cookies belong to this path, and go to no other
         port=sockets[0].getsockname()[1],
         open_browser=browser,
         allow_remote_access=False,  # keeps the check of the Host header, against DNS rebinding
@@ -199,6 +208,8 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.server", description=__doc__)
     parser.add_argument("--html", type=Path, default=Path("_build/html"), help="the built book")
     parser.add_argument("--port", default="8123", help="0 takes any free port")
+    below = "path below which a proxy shows this server"
+    parser.add_argument("--prefix", default="/", help=below)
     parser.add_argument("--kernels", type=int, default=8, help="how many may run at a time")
     limit = parser.add_argument_group("limits", "what ends a kernel, or stops a run").add_argument
     usual = Limits(memory=0.75 * memory_of_machine())
@@ -217,6 +228,8 @@ def main(argv: list[str] | None = None) -> None:
 
     if not (args.port.isdecimal() and len(args.port) < 6 and int(args.port) < 65536):
         parser.exit(2, f"port {args.port!r} is not a number from 0 to 65535\n")
+    if not re.fullmatch(r"/([\w.~%-]+/)*[\w.~%-]*", args.prefix, re.ASCII):
+        parser.exit(2, f"--prefix {args.prefix!r}: give a path such as /books/\n")
     if args.kernels < 1:
         parser.exit(2, f"--kernels {args.kernels}: a live cell needs 1 kernel or more\n")
     if args.kernel_memory is None:
@@ -232,6 +245,10 @@ def main(argv: list[str] | None = None) -> None:
     if not (html / "index.html").is_file():
         parser.exit(1, f"no built book at {args.html}: run make book\n")
     try:
+        base = base_path(args.prefix, kept_secret(html.parent / "address"))
+    except NotSecret as error:
+        parser.exit(1, f"{error}\n")
+    try:
         sockets = bind_sockets(int(args.port), HOST)
     except OSError as error:
         why = "taken" if error.errno == errno.EADDRINUSE else f"refused ({error.strerror})"
@@ -239,7 +256,9 @@ def main(argv: list[str] | None = None) -> None:
 
     on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
-        server = make_server(html, sockets, args.browser, args.kernels, limits, Path(home), idle)
+        server = make_server(
+            html, sockets, args.browser, args.kernels, limits, Path(home), base, idle
+        )
         server.web_app.settings["spare"] = args.spare
         server.start()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
+from jupyter_server.auth.decorator import allow_unauthenticated
 from jupyter_server.base.handlers import JupyterHandler
 from tornado import web
 
@@ -20,12 +21,18 @@ PAGES = {
 <body style="font: 1.1em/1.5 system-ui; max-width: 34em; margin: 4em auto; padding: 0 1em">
 <h1>Open the book</h1><p>The cells of this book run on this computer, so the server asks who you
 are. Open the address that it printed when it started, or paste the token from it here.</p>
-<form method="post" action="/login?next={{ next }}">{{ xsrf_form_html() | safe }}
+<form method="post" action="login?next={{ next }}">{{ xsrf_form_html() | safe }}
 <label>Token <input type="password" name="password" autofocus></label> <button>Open</button></form>
 <p role="alert">{{ message.error if message }}</p></body></html>""",
     "error.html": """<!doctype html><html lang="en"><title>{{ status_code }}</title>
-<h1>{{ status_code }} {{ status_message }}</h1><p><a href="/">To the book</a></p></html>""",
+<h1>{{ status_code }} {{ status_message }}</h1>
+<p><a href="{{ base_url }}">To the book</a></p></html>""",
 }
+
+OUTSIDE = """<!doctype html><html lang="en"><title>Not the book</title>
+<body style="font: 1.1em/1.5 system-ui; max-width: 34em; margin: 4em auto; padding: 0 1em">
+<h1>The book is not here</h1><p>It stands at the address that its server printed when it started: a
+long one, because other users of this computer must not be able to guess it.</p></html>"""
 
 # Which of what a page asks for the browser may load and run: all from this server, none of it from
 # elsewhere. Scripts are files of the book or stand in the page as it was built, which the hash of
@@ -80,6 +87,27 @@ def has_cells(page: Path, changed_at: int) -> bool:
     return page.suffix == ".html" and b" data-live" in page.read_bytes()
 
 
+class Outside(web.RequestHandler):
+    """All that is not below the path of the book. It says nothing of where that is.
+
+    Jupyter's own answer would: an error page of it sets a cookie that names the path.
+    """
+
+    def set_default_headers(self) -> None:
+        for name, value in HEADERS.items():
+            self.set_header(name, value)
+
+    @allow_unauthenticated
+    def get(self) -> None:
+        ticket = self.get_query_argument("ticket", "")
+        if self.request.path == "/" and self.settings["identity_provider"].is_valid(ticket):
+            return self.redirect(f"{self.settings['base_url']}?ticket={ticket}")
+        self.set_status(404)
+        self.finish(OUTSIDE)
+
+    head = get
+
+
 class BookPages(JupyterHandler, web.StaticFileHandler):
     """The files of the built book, for a reader who is logged in."""
 
@@ -104,7 +132,7 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
             # The cookie is set by now: keep the secret out of history, bookmarks and copied links.
             query = parse_qsl(self.request.query, keep_blank_values=True)
             rest = urlencode([(key, v) for key, v in query if key not in ("token", "ticket")])
-            return self.redirect("/" + quote(path) + ("?" + rest if rest else ""))
+            return self.redirect(self.base_url + quote(path) + ("?" + rest if rest else ""))
         _ = self.xsrf_token  # asking sets the cookie that the page's POSTs must send back
         await super().get(path, include_body)
         if self.settings["spare"] and self.is_opened_by_reader() and has_cells(*self.file()):

@@ -23,12 +23,13 @@ Reply = tuple[int, dict[str, str], str]
 class Browser:
     """What of a browser matters here: it keeps cookies, and a page can send the XSRF token back.
 
-    Paths go out exactly as given; `http.client` does not tidy them.
+    Paths are those below the book's own address, and go out exactly as given; `http.client` does
+    not tidy them.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, cookies: dict[str, str] | None = None) -> None:
         self.server = server
-        self.cookies: dict[str, str] = {}
+        self.cookies = dict(cookies or {})
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
@@ -37,7 +38,7 @@ class Browser:
         data = None if body is None else json.dumps(body)
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE)
         with closing(connection):
-            connection.request(method, path, data, sent)
+            connection.request(method, self.server.prefix + path, data, sent)
             reply = connection.getresponse()
             for cookie in reply.headers.get_all("Set-Cookie") or []:
                 name, value = cookie.split(";")[0].split("=", 1)
@@ -49,7 +50,7 @@ class Browser:
 
     def api(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """A request of the page's own script."""
-        headers = {"X-XSRFToken": self.cookies["_xsrf"], "Origin": self.server.url}
+        headers = {"X-XSRFToken": self.cookies.get("_xsrf", ""), "Origin": self.server.origin}
         status, _, text = self.ask(method, path, body, headers)
         return status, json.loads(text) if text else None
 
@@ -79,7 +80,7 @@ class Kernel:
         self.socket = self.connect()
 
     def connect(self) -> websocket.WebSocket:
-        return open_channels(self.browser, self.id, {"Origin": self.browser.server.url})
+        return open_channels(self.browser, self.id, {"Origin": self.browser.server.origin})
 
     def send(self, code: str) -> str:
         name = uuid.uuid4().hex
@@ -125,8 +126,9 @@ class Kernel:
 
 
 def open_channels(browser: Browser, kernel: str, headers: dict[str, str]) -> websocket.WebSocket:
+    url = f"{browser.server.url}/api/kernels/{kernel}/channels".replace("http:", "ws:")
     return websocket.create_connection(
-        f"ws://127.0.0.1:{browser.server.port}/api/kernels/{kernel}/channels?session_id={uuid.uuid4()}",
+        f"{url}?session_id={uuid.uuid4()}",
         header=[f"{name}: {value}" for name, value in headers.items()],
         cookie=browser.cookie_header,
         suppress_origin=True,
