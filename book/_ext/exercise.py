@@ -129,10 +129,6 @@ PROGRESS = """\
 <div class="exercise-progress" data-exercises="{names}" hidden>
   <label>Exercises: <meter min="0" max="{count}" value="0"></meter></label>
   <span class="exercise-count" role="status"></span>
-  <button type="button" class="exercise-export">Save as a file</button>
-  <button type="button" class="exercise-import">Load a file</button>
-  <input type="file" accept=".json,application/json" aria-label="A file of solved exercises" hidden>
-  <button type="button" class="exercise-erase">Erase</button>
 </div>
 """
 

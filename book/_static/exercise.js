@@ -37,27 +37,6 @@ function showProgress() {
   box.querySelector(".exercise-count").textContent = `${done.length} of ${all.length} solved`;
 }
 
-function exportProgress() {
-  const file = new Blob([JSON.stringify(solved(), null, 1)], { type: "application/json" });
-  const link = Object.assign(document.createElement("a"),
-    { href: URL.createObjectURL(file), download: "solved-exercises.json" });
-  link.click();
-  URL.revokeObjectURL(link.href);
-}
-
-// What a file adds to what is known here: exercises of this book, with a date.
-async function importProgress(input) {
-  const [file] = input.files;
-  input.value = ""; // the same file may be chosen again
-  const read = JSON.parse(await file.text().catch(() => "") || "null");
-  const all = box.dataset.exercises.split(" ");
-  const found = Object.entries(read ?? {})
-    .filter(([name, when]) => all.includes(name) && /^\d{4}(-\d\d){0,2}$/.test(when));
-  if (!found.length) throw new Error("no exercises in it");
-  keep({ ...Object.fromEntries(found), ...solved() });
-  showProgress();
-}
-
 // A browser that cannot open folds by style opens them for as long as it prints.
 let opened = [];
 window.addEventListener("beforeprint", () => {
@@ -72,17 +51,6 @@ if (box) {
   window.addEventListener("storage", () => showProgress()); // solved in another tab
   showProgress();
   box.hidden = false;
-  box.querySelector(".exercise-export").onclick = exportProgress;
-  const input = box.querySelector("input");
-  box.querySelector(".exercise-import").onclick = () => input.click();
-  input.onchange = () => importProgress(input).catch(() => {
-    box.querySelector(".exercise-count").textContent = "This file has no solved exercises.";
-  });
-  box.querySelector(".exercise-erase").onclick = () => {
-    if (!confirm("Forget which exercises were solved in this browser?")) return;
-    keep({});
-    showProgress();
-  };
 }
 noteVerdicts();
 new MutationObserver(noteVerdicts).observe(document.querySelector("main") ?? document.body,

@@ -14,7 +14,7 @@ PAGE = f"""<!doctype html><title>{{0}} — Book</title><link rel="stylesheet" hr
 <article class="bd-article"><h1>{{0}}</h1><p>On paper. <a href="#idea">The idea</a>
 <a href="{{1}}.html">other</a> <a href="genindex.html">index</a> <a href="https://arxiv.org">far</a>
 <div class="live-bar"><button>Run</button></div>
-<div class="exercise-progress"><button>Save as a file</button></div>
+<div class="exercise-progress"><label>Exercises: <meter></meter></label></div>
 <details class="hide"><summary>Show code</summary><pre>folded away</pre></details>
 <div class="cell_input" style="overflow: auto"><div class="highlight-x" style="break-inside: avoid">
 <div class="highlight"><pre>{LISTING}</pre></div></div></div>
@@ -73,7 +73,7 @@ def test_a_long_listing_begins_where_it_stands_and_what_is_pressed_is_left_out(b
     text = "".join(sheet.extract_text() for sheet in book.pages)
     assert text.count("line 150 of") == 2
     assert text.count("folded away") == 2, "folds are open"
-    for pressed in ("Run", "Save as a file", "Show code", "Take this page along"):
+    for pressed in ("Run", "Exercises:", "Show code", "Take this page along"):
         assert pressed not in text
 
 
