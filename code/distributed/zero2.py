@@ -58,13 +58,24 @@ class Zero2(Zero1):
         self.came = True
         if not self.sync:
             return
-        if not self.in_backward:
-            self.in_backward = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
+        self._begin()
         self.waiting[self.unit_of[parameter]].discard(parameter)
         # In the same order on every rank, whatever order gradients come in.
-        while self.left < len(self.trained) and not self.waiting[self.trained[self.left]]:
-            self._send_off(self.trained[self.left])
+        while self.left < len(self.trained):
+            i = self.trained[self.left]
+            if self.waiting[i] or not self._may_leave(i):
+                break
+            self._send_off(i)
+
+    def _begin(self) -> None:
+        """The backward pass is here: be called at its end."""
+        if not self.in_backward:
+            self.in_backward = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+
+    def _may_leave(self, i: int) -> bool:
+        """Whether it is a unit's turn: here always, for nothing is sent but gradients, in order."""
+        return True
 
     @torch.no_grad()
     def _send_off(self, i: int) -> None:
@@ -101,8 +112,12 @@ class Zero2(Zero1):
         if self.group.keeps:
             self.spare.append(room)
 
+    def _end(self) -> None:
+        """Called by autograd at the end of the backward pass."""
+        self._finish()
+
     def _finish(self) -> None:
-        """Called by autograd at the end of the backward pass; a missing gradient is zero."""
+        """Send what is left, wait for all that was sent; a missing gradient is zero."""
         while self.left < len(self.trained):
             self._send_off(self.trained[self.left])
         while self.under_way:

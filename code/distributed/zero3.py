@@ -5,6 +5,9 @@
 
 What is gathered stands in a *room*. Blocks take turns in two rooms: while one block computes, the
 parameters of the next come in (Rajbhandari et al. 2020, §5.3; Zhao et al. 2023, §3).
+
+All ranks must gather and reduce in one order. It is that of the blocks, and not that of a rank's
+own graph: a rank that leaves a block out takes part in its collectives all the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,11 +38,13 @@ class Block:
     """A module whose parameters come and go together: one unit for each dtype, and frozen or not.
 
     `index` counts blocks in the order of the forward pass; the root, with all that is in no other
-    block, is -1.
+    block, is -1. `learns` is whether the backward pass gets here: something is trained in this
+    block, in one before it, or in the root.
     """
 
     def __init__(self, index: int, module: nn.Module, units: list[int], room: Room):
         self.index, self.module, self.units, self.room = index, module, units, room
+        self.learns = True
 
 
 class Zero3(Zero2):
@@ -53,6 +58,14 @@ class Zero3(Zero2):
     `initialise(module)`, for each module that has parameters.
 
     Outside of their block's turn parameters hold no numbers, only NaN: use `full_parameters()`.
+
+    A rank can leave out blocks, or parameters of a block, that others use: it gathers and reduces
+    with them, and its missing gradients are zeros. What all ranks must do alike: call a block twice
+    in a pass, call blocks in another order than that of `blocks`, checkpoint several blocks as one,
+    or one with `use_reentrant=True` and without prefetch. Evaluate within `torch.no_grad()`, or the
+    next backward pass goes back through that forward pass, too.
+
+    Raises RuntimeError in a backward pass where a gradient comes after its block's turn.
     """
 
     ROOMS = 1  # for gradients: a block's have landed when the next block has computed
@@ -80,6 +93,8 @@ class Zero3(Zero2):
         self.unmade = set(real.values())
         super().__init__(module, optimizer_class, group, param_groups=param_groups, **settings)
         self._furnish()
+        self.expected = len(self.blocks)  # the block that comes next in a forward pass
+        self.recording = False  # whether a backward pass can follow the forward pass
         for block in [self.root, *self.blocks]:
             block.module.register_forward_pre_hook(lambda *_, b=block: self._before_forward(b))
             block.module.register_forward_hook(lambda m, x, y, b=block: self._after_forward(b, y))
@@ -102,6 +117,10 @@ class Zero3(Zero2):
             self.blocks.insert(0, block)
             units += made
         self.root = self.blocks.pop(0)
+        learns = any(units[i].trainable for i in self.root.units)
+        for block in self.blocks:
+            learns = learns or any(units[i].trainable for i in block.units)
+            block.learns = learns
         self.block_of = {i: b for b in [self.root, *self.blocks] for i in b.units}
         return units
 
@@ -166,48 +185,143 @@ class Zero3(Zero2):
             for parameter in self.units[i].parameters:
                 hide(parameter)
 
-    def _call_ahead(self, index: int) -> None:
-        """Start to gather the block that will be next, if its room is free."""
-        if self.prefetch and 0 <= index < len(self.blocks):
-            guest = self.blocks[index].room.holder
-            busy = guest and self.in_backward and any(self.waiting.get(i) for i in guest.units)
-            if not busy:
-                self._call(self.blocks[index])
+    def _call_ahead(self, block: Block) -> None:
+        """Start to gather the block that will be next."""
+        if self.prefetch:
+            self._call(block)
 
-    @torch.no_grad()
+    def _get_ready(self) -> None:
+        super()._get_ready()
+        self.calls: list[Block] = []  # of the forward passes, in order: the same on every rank
+        self.following: list[Block] | None = None  # the calls that the backward pass goes back
+        self.place = 0  # in these: the backward pass is at this one, and past all behind it
+        self.first: dict[Block, int] = {}  # where each block is called first, so comes back last
+
     def _before_forward(self, block: Block) -> None:
+        again = self.in_backward and torch._C._current_graph_task_id() != -1
+        grad_mode = torch.is_grad_enabled()
+        with torch.no_grad():
+            if not again:  # else it is a checkpoint, within the backward pass
+                self._take_turn(block, grad_mode)
+            self._bring(block)
+
+    def _take_turn(self, block: Block, grad_mode: bool) -> None:
+        """The forward pass comes to a block: before it, to those that this rank leaves out."""
+        if block is self.root:
+            self.expected, self.recording = 0, grad_mode
+        else:
+            self.recording |= grad_mode  # where a block is called by itself
+            self._leave_out_until(block.index)
+            self.expected = max(self.expected, block.index + 1)
+        self._visit(block)
+
+    def _leave_out_until(self, index: int) -> None:
+        """Other ranks may compute what this one leaves out: gather it with them."""
+        for block in self.blocks[self.expected : index]:
+            self._visit(block)
+
+    def _visit(self, block: Block) -> None:
         self._call(block)
-        again = torch._C._current_graph_task_id() != -1  # a checkpoint, within the backward pass
-        if not again:
-            self._call_ahead(block.index + 1)
-        self._bring(block)
+        if block.index + 1 < len(self.blocks):
+            self._call_ahead(self.blocks[block.index + 1])
+        if self.recording and block is not self.root:
+            self.calls.append(block)
 
     def _after_forward(self, block: Block, output: Any) -> None:
+        if self.following is not None and torch._C._current_graph_task_id() != -1:
+            calls, place = self.following, self._place_again(block)
+        else:
+            if block is self.root:
+                with torch.no_grad():
+                    self._leave_out_until(len(self.blocks))
+                self.expected = len(self.blocks)
+            calls = self.calls
+            place = len(calls) if block is self.root else len(calls) - 1
         for tensor in tree_leaves(output):
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                tensor.register_hook(lambda _: self._before_backward(block))
+                tensor.register_hook(lambda _: self._before_backward(block, calls, place))
         if block is not self.root:
             self._hide(block)
 
+    def _place_again(self, block: Block) -> int:
+        """The place of a block that a checkpoint computes again."""
+        assert self.following is not None
+        places = [i for i, one in enumerate(self.following[: self.place + 1]) if one is block]
+        return places[-1] if places else len(self.following)
+
     @torch.no_grad()
-    def _before_backward(self, block: Block) -> None:
+    def _before_backward(self, block: Block, calls: list[Block], place: int) -> None:
+        """Called by autograd when the gradient of a block's output is there."""
+        if self.following is None:
+            self._follow(calls)
+        self._begin()
+        if calls is self.following:
+            if place > self.place:
+                return  # another output of it was earlier, and its turn is over
+            self._go_back_to(place)
         self._bring(block)
-        if block is self.root:
-            self._call_ahead(len(self.blocks) - 1)
-        else:
-            self._call_ahead(block.index - 1)
+
+    def _begin(self) -> None:
+        if self.following is None:
+            self._follow(self.calls)
+        super()._begin()
+
+    def _follow(self, calls: list[Block]) -> None:
+        """Go back these calls from their end, in step with the other ranks."""
+        self.following, self.place = calls, len(calls)
+        self.first = {block: place for place, block in reversed([*enumerate(calls)])}
+        if calls and calls[-1].learns:
+            self._call_ahead(calls[-1])
+
+    def _go_back_to(self, place: int) -> None:
+        """Gather and reduce what lies between, whatever this rank's graph has of it."""
+        assert self.following is not None
+        while self.place > place:
+            self._reduce_what_is_over()
+            self.place -= 1
+            block = self.following[self.place]
+            if block.learns:
+                self._call(block)
+            ahead = self.following[self.place - 1] if self.place else block
+            if ahead.learns and ahead.room is not block.room:
+                self._call_ahead(ahead)
+
+    def _reduce_what_is_over(self) -> None:
+        """The gradients of the block that is left now; those that are missing are zeros."""
+        if self.sync:
+            for i in self.trained[self.left :]:
+                if not self._may_leave(i):
+                    break
+                self._send_off(i)
+
+    def _may_leave(self, i: int) -> bool:
+        """Whether the backward pass is at a unit's block, or past it, for the last time."""
+        block = self.block_of[i]
+        return self.place == 0 if block is self.root else self.first.get(block, -1) >= self.place
 
     def _came(self, parameter: nn.Parameter) -> None:
-        block = self.block_of[self.unit_of[parameter]]
-        if block.room.holder is not block:
+        i = self.unit_of[parameter]
+        over = self.sync and self.trained.index(i) < self.left
+        if over or self.block_of[i].room.holder is not self.block_of[i]:
             raise RuntimeError(
                 f"{self.names[parameter]} got a gradient after its block had to leave: blocks must "
-                "follow each other; give reshard_after_forward=False"
+                "follow each other, in the order of blocks=; or give reshard_after_forward=False"
             )
         super()._came(parameter)
 
+    def _end(self) -> None:
+        self._go_back_to(0)
+        if self.sync:
+            super()._end()
+        else:
+            self._get_ready()
+            self._hide_all()
+
     def _finish(self) -> None:
         super()._finish()
+        self._hide_all()
+
+    def _hide_all(self) -> None:
         for block in [self.root, *self.blocks]:
             self._hide(block)
 

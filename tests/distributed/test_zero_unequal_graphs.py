@@ -1,0 +1,246 @@
+"""ZeRO where each rank's own graph is another: the missing gradients are zeros, and nobody waits.
+
+Ranks talk through gloo, without a board that would notice different collectives: one out of order
+hangs, or mixes up numbers.
+"""
+
+import random
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from distributed.group import Group
+from distributed.ring_group import RingGroup
+from distributed.trace import Trace
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
+
+STAGES = {
+    "zero1": Zero1,
+    "zero2": partial(Zero2, bucket_bytes=100),
+    "zero3": Zero3,
+    "zero3, no prefetch": partial(Zero3, prefetch=False),
+    "zero3, kept after forward": partial(Zero3, reshard_after_forward=False),
+}
+BLOCKS, RANKS = 5, 3
+
+
+class Part(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.extra = nn.Parameter(torch.rand(4))
+
+    def forward(self, x, extra):
+        x = x + self.linear(x).tanh()
+        return x * self.extra if extra else x
+
+
+class Chain(nn.Module):
+    """Blocks between two layers of the root. `without` says what one forward pass leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+        self.blocks = nn.ModuleList(Part() for _ in range(BLOCKS))
+        self.again = None  # or how a checkpoint computes a block again: reentrant or not
+
+    def forward(self, x, without):
+        x = self.first(x)
+        for i, block in enumerate(self.blocks):
+            if f"block {i}" in without:
+                continue
+            extra = f"extra {i}" not in without
+            if self.again is None:
+                x = block(x, extra)
+            else:
+                x = checkpoint(block, x, extra, use_reentrant=self.again)
+            if f"behind {i}" in without:
+                x = x.detach()
+        return x if "last" in without else self.last(x)
+
+
+def inputs(rank, step):
+    return torch.randn(
+        6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(9 * step + rank)
+    )
+
+
+def alone(plans, passes=1):
+    """The mean of all ranks' gradients, where a missing one is zero, on one device."""
+    model = Chain().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    for step, plan in enumerate(plans):
+        for rank, without in enumerate(plan):
+            for _ in range(passes):
+                (model(inputs(rank, step), without).square().sum() / len(plan)).backward()
+        for parameter in model.parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def together(group, stage, plans, again=None, quiet=False, ring=False):
+    plain = Group(group.device, None, group.local_size, group.backend)
+    group = RingGroup(plain) if ring else plain
+    model = Chain().double()
+    model.again = again
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.05, momentum=0.9)
+    for step, plan in enumerate(plans):
+        x, without = inputs(group.rank, step), plan[group.rank]
+        if quiet:  # a first pass that sends no gradient
+            with zero.no_sync():
+                model(x, without).square().sum().backward()
+        model(x, without).square().sum().backward()
+        zero.step()
+    return {name: value.clone() for name, value in zero.full_parameters()}
+
+
+def assert_equal(results, expected):
+    for found in results:
+        assert found.keys() == expected.keys()
+        for name, value in found.items():
+            torch.testing.assert_close(value, expected[name], rtol=1e-10, atol=1e-10, msg=name)
+
+
+def each_rank_in_turn(*without):
+    """Three steps: in each of them another rank leaves something out."""
+    return [[without if rank == step else () for rank in range(RANKS)] for step in range(RANKS)]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "without",
+    [
+        ["extra 2"],
+        ["extra 0"],
+        ["extra 4", "extra 3"],
+        ["block 2"],
+        ["block 0"],
+        ["block 4"],
+        ["block 1", "block 2", "block 3"],
+        ["behind 2"],
+        ["behind 4"],
+        ["last"],
+        ["block 3", "behind 1", "extra 4"],
+    ],
+    ids=" ".join,
+)
+def test_what_one_rank_leaves_out_counts_as_zero(pools, stage, without):
+    plans = each_rank_in_turn(*without)
+    assert_equal(pools[RANKS](together, stage, plans), alone(plans))
+
+
+def random_plans(seed):
+    numbers = random.Random(seed)
+    things = [f"{kind} {i}" for kind in ("block", "extra", "behind") for i in range(BLOCKS)]
+    return [
+        [tuple(numbers.sample([*things, "last"], numbers.randint(0, 5))) for _ in range(RANKS)]
+        for _ in range(3)
+    ]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_rank_leaves_out_something_else(pools, stage, seed):
+    plans = [
+        [() if {"last", "behind 4"} <= set(without) else without for without in plan]
+        for plan in random_plans(seed)
+    ]
+    assert_equal(pools[RANKS](together, stage, plans), alone(plans))
+
+
+@pytest.mark.parametrize(
+    ("stage", "reentrant"),
+    [("zero2", False), ("zero3", False), ("zero3, no prefetch", False), ("zero3", True)],
+)
+def test_with_blocks_that_are_computed_again(pools, stage, reentrant):
+    plans = each_rank_in_turn("extra 1", "block 3")
+    assert_equal(pools[RANKS](together, stage, plans, reentrant), alone(plans))
+
+
+@pytest.mark.parametrize("stage", ["zero2", "zero3", "zero3, no prefetch"])
+def test_with_gradients_that_add_up_in_no_sync(pools, stage):
+    plans = each_rank_in_turn("extra 2", "block 3", "behind 0")
+    assert_equal(pools[RANKS](together, stage, plans, None, True), alone(plans, passes=2))
+
+
+def test_around_a_ring(pools):
+    plans = each_rank_in_turn("extra 2", "block 3")
+    results = pools[RANKS](together, "zero3", plans, None, False, True)
+    assert_equal(results, alone(plans))
+
+
+def two_passes(group, backward_of_each):
+    plain = Group(group.device, None, group.local_size, group.backend)
+    model = Chain().double()
+    zero = Zero3(model, torch.optim.SGD, plain, lr=0.05)
+    without = [("extra 4", "block 2"), ("behind 1",)] if group.rank == 1 else [(), ()]
+    losses = [model(inputs(group.rank, i), without[i]).square().sum() for i in range(2)]
+    for loss in losses if backward_of_each else [sum(losses)]:
+        loss.backward()
+    zero.step()
+    return {name: value.clone() for name, value in zero.full_parameters()}
+
+
+@pytest.mark.parametrize("backward_of_each", [False, True])
+def test_two_forward_passes_before_a_backward_pass(pools, backward_of_each):
+    model = Chain().double()
+    for rank in range(RANKS):
+        without = [("extra 4", "block 2"), ("behind 1",)] if rank == 1 else [(), ()]
+        for i in range(2):
+            (model(inputs(rank, i), without[i]).square().sum() / RANKS).backward()
+    expected = {name: p.detach() - 0.05 * p.grad for name, p in model.named_parameters()}
+    assert_equal(pools[RANKS](two_passes, backward_of_each), expected)
+
+
+class Backwards(Chain):
+    """The blocks, from the last to the first."""
+
+    def forward(self, x, without):
+        x = self.first(x)
+        for block in reversed(self.blocks):
+            x = block(x, True)
+        return self.last(x)
+
+
+def in_another_order(group, given):
+    model = Backwards().double()
+    blocks = [*reversed(model.blocks)] if given else None
+    zero = Zero3(model, torch.optim.SGD, group, blocks=blocks, lr=0.05)
+    model(inputs(group.rank, 0), ()).square().sum().backward()
+    zero.step()
+    return {name: value.clone() for name, value in zero.full_parameters()}
+
+
+def test_blocks_in_another_order_are_learned_from_the_forward_pass(pools):
+    model = Backwards().double()
+    for rank in range(RANKS):
+        (model(inputs(rank, 0), ()).square().sum() / RANKS).backward()
+    expected = {name: p.detach() - 0.05 * p.grad for name, p in model.named_parameters()}
+    for given in (True, False):
+        assert_equal(pools[RANKS](in_another_order, given), expected)
+
+
+def sent_when_frozen(group):
+    ring, model = RingGroup(group), Chain().double()
+    for part in [model.first, model.last, *model.blocks[:4]]:
+        part.requires_grad_(False)
+    zero = Zero3(model, torch.optim.SGD, ring, lr=0.05)
+    loss = model(inputs(0, 0), ()).square().sum()
+    ring.trace = trace = Trace(group.rank)
+    loss.backward()
+    (trained,) = zero.trained
+    return trace.sent, zero.units[trained].share * 8
+
+
+def test_frozen_blocks_before_all_that_is_trained_are_not_gathered_again(pools):
+    for sent, share in pools[2](sent_when_frozen):
+        assert sent == share, "the gradient of the last block, and nothing else"
