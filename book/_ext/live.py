@@ -62,14 +62,12 @@ Reset<span class="live-unseen"> cell {number}</span></button>
 book's code" hidden>Changes<span class="live-unseen"> in cell {number}</span></button>
   <a class="live-link" href="#cell-{number}" title="The address of this cell, to copy">#<span \
 class="live-unseen"> link to cell {number}</span></a>
-  <span class="live-state" title="{title}">{state}</span>
+  <span class="live-state" title="This output came with the book">built</span>
   <p class="live-message" role="alert" hidden></p>
   <pre class="live-diff" tabindex="0" role="group" aria-label="Changes in cell \
 {number}" hidden></pre>
 </div>
 """
-BUILT = {"state": "built", "title": "This output was made when the book was built"}
-LATER = {"state": "not run yet", "title": "Its output is being computed; Run does not wait for it"}
 EMPTY_OUTPUT = '<div class="cell_output docutils container live-empty"></div>\n'
 
 
@@ -101,8 +99,6 @@ def cells_to_make_live(doctree: nodes.document) -> Iterator[nodes.container]:
 def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     if app.builder.format != "html":
         return
-    waits = f"{docname}.md" in app.config.nb_execution_excludepatterns  # see later.py
-    words = LATER if waits else BUILT
     for number, cell in enumerate(cells_to_make_live(doctree), start=1):
         live = LiveCell("", *cell.children, classes=cell["classes"], number=number)
         live["ids"] = [f"cell-{number}", *cell["ids"]]
@@ -118,7 +114,7 @@ def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         ):
             above = above.parent
         verb = "Check" if "tag_exercise" in cell["classes"] else "Run"
-        bar = nodes.raw("", BAR.format(number=number, verb=verb, **words), format="html")
+        bar = nodes.raw("", BAR.format(number=number, verb=verb), format="html")
         above.parent.insert(above.parent.index(above) + 1, bar)
         if output is None:
             live.append(nodes.raw("", EMPTY_OUTPUT, format="html"))

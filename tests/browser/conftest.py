@@ -45,9 +45,10 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "book" / "references.bib", folder / "book")
     for name in ("node_modules", "exercises"):
         (folder / name).symlink_to(ROOT / name)
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", folder]
-    build = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert build.returncode == 0, build.stdout + build.stderr
+    for module in (["playground.build.execute", "--root", "."], ["playground.build"]):
+        command = [sys.executable, "-m", *module]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
     return folder / "_build" / "html"
 
 

@@ -109,5 +109,5 @@ def test_of_a_long_log_two_lines_are_said() -> None:
     assert complaints(log) == [
         "book/a.md:3: WARNING: title too short",
         "book/b.md:3: WARNING: title too short",
-        "… and 2 more: _build/book.log",
+        "… and 2 more: see _build",
     ]

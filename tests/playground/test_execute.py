@@ -1,15 +1,15 @@
-"""Pages are executed side by side before the build, which then finds their outputs."""
+"""Pages are executed side by side before the build, which shows what came of it."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from jupyter_cache import get_cache
 from visitor import gone, soon
+
+from playground.build import outputs
 
 PAGE = """---
 kernelspec: {name: python3, display_name: Python 3}
@@ -36,6 +36,7 @@ print()"""
 
 
 LOG = "_build/execute.log"
+PAGES = ("measures", "says")
 
 
 def write_pages(book: Path, pages: dict[str, str]) -> None:
@@ -59,49 +60,50 @@ def book(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def text_of(file: Path) -> str:
+    """What the last cell of a page printed."""
+    return "".join(outputs.load(file)["cells"][-1]["outputs"][0]["text"])
+
+
 def executed(book: Path) -> dict[str, str]:
-    """What the cache has: page → what its cell printed."""
-    cache = get_cache(book / "_build/.jupyter_cache")
-    bundles = {Path(r.uri).stem: cache.get_cache_bundle(r.pk) for r in cache.list_cache_records()}
-    return {name: bundle.nb.cells[-1].outputs[0].text for name, bundle in bundles.items()}
+    """What a build would show: page → what its cell printed."""
+    names = [page.stem for page in book.glob("*.md")]
+    files = {name: outputs.fresh(book, name) for name in names}
+    return {name: text_of(file) for name, file in files.items() if file}
 
 
-def command(book: Path, workers: int = 2) -> list[str]:
+def command(book: Path, *options: str) -> list[str]:
     module = [sys.executable, "-m", "playground.build.execute"]
-    return [*module, "--root", str(book), "--workers", str(workers)]
+    return [*module, "--root", str(book), "--workers", "2", *options]
 
 
-def run(book: Path, workers: int = 2) -> str:
-    done = subprocess.run(command(book, workers), capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
+def run(book: Path, *options: str, fails: bool = False) -> str:
+    done = subprocess.run(
+        command(book, *options), capture_output=True, text=True, check=False, timeout=300
+    )
+    assert bool(done.returncode) == fails, done.stderr
+    return done.stdout + done.stderr
 
 
-def test_pages_run_at_the_same_time_and_one_that_fails_is_left_to_the_build(book: Path) -> None:
-    said = run(book)
+def test_pages_run_at_the_same_time_and_one_that_fails_is_named(book: Path) -> None:
+    said = run(book, fails=True)
     assert executed(book) == {"one": "we met\n", "two": "we met\n"}, (book / LOG).read_text()
-    assert "3/3" in said
-    assert "wrong failed" in said
+    assert "ERROR: wrong.md: ZeroDivisionError: division by zero" in said
     (book / "wrong.md").write_text(PAGE % "print(1)")
-    assert "1/1" in run(book), "only what is new"
+    assert "To be executed: wrong\n" in run(book), "only what is stale"
     assert executed(book) == {"one": "we met\n", "two": "we met\n", "wrong": "1\n"}
     assert run(book) == ""
 
 
-def test_a_page_that_cannot_even_start_is_left_to_the_build_too(book: Path) -> None:
+def test_a_page_that_cannot_even_start_is_named_too(book: Path) -> None:
     (book / "wrong.md").write_text(PAGE.replace("name: python3", "name: nowhere") % "print(1)")
-    assert "wrong failed" in run(book)
+    assert "No such kernel named nowhere" in run(book, fails=True)
     assert executed(book) == {"one": "we met\n", "two": "we met\n"}, (book / LOG).read_text()
-    assert "No such kernel named nowhere" in (book / LOG).read_text()
 
 
-def test_many_pages_that_end_at_once_are_all_kept(book: Path) -> None:
-    """When each worker kept its own page, one removed now and then what another had just added."""
-    names, end = [f"page_{i}" for i in range(6)], time.time() + 12
-    wait = f"import time\nwhile time.time() < {end}: time.sleep(0.001)\nprint('%s')"
-    write_pages(book, {name: PAGE % wait % name for name in names})
-    run(book, workers=6)
-    assert executed(book) == {name: f"{name}\n" for name in names}, (book / LOG).read_text()
+def test_a_cell_that_is_there_to_fail_and_does_not_is_an_error(book: Path) -> None:
+    write_pages(book, {"one": PAGE % ":tags: [raises-exception]\nprint(1)"})
+    assert "code cell 1 is there to fail, and did not" in run(book, fails=True)
 
 
 def test_a_line_that_a_kernel_sends_in_pieces_is_kept_whole(book: Path) -> None:
@@ -121,3 +123,76 @@ def test_who_stops_it_stops_the_pages_too(book: Path, stop: signal.Signals) -> N
     os.killpg(running.pid, stop)
     assert running.wait(60) == 1
     assert soon(lambda: all(gone(int(pid.read_text())) for pid in pids))
+
+
+# --- what is recorded ---
+
+MEASURES = "import time\nprint('it took', time.time_ns(), 'of them')"
+SAYS = "print('two and two is', 4, 'in 0.3 ms')"
+
+
+@pytest.fixture
+def recorded(book: Path) -> Path:
+    write_pages(book, {"measures": PAGE % MEASURES, "says": PAGE % SAYS})
+    for _ in range(2):  # the second time it is known what varies
+        run(book, "--record", "--pages", "all")
+    return book
+
+
+def test_recording_again_changes_nothing_of_a_page_that_does_not_measure(recorded: Path) -> None:
+    files = {name: outputs.recorded(recorded, name) for name in PAGES}
+    before = {name: file.read_text() for name, file in files.items()}
+    run(recorded, "--record", "--pages", "all")
+    assert files["says"].read_text() == before["says"]
+    assert files["measures"].read_text() != before["measures"]
+    assert outputs.load(files["measures"])["cells"][0]["varies"]
+    assert run(recorded, "--record") == "", "nothing is stale"
+    assert not outputs.computed(recorded, "says").exists()
+
+
+def test_a_check_runs_all_and_names_what_says_something_else(recorded: Path) -> None:
+    assert "2 pages and 0 more modules ran; 0 cells say" in run(
+        recorded, "--check", "--pages", "all"
+    )
+    file = outputs.recorded(recorded, "says")
+    file.write_text(file.read_text().replace("0.3 ms", "0.4 ms"))
+    run(recorded, "--check", "--pages", "all")
+    file.write_text(file.read_text().replace("is 4", "is 5"))
+    said = run(recorded, "--check", "--pages", "all", fails=True)
+    assert "says.md, code cell 1: recorded was\ntwo and two is 5 in 0.4 ms" in said
+    assert "and now it says\ntwo and two is 4 in 0.3 ms" in said
+
+
+def test_a_stale_page_is_executed_for_the_build_and_its_record_waits(recorded: Path) -> None:
+    (recorded / "says.md").write_text(PAGE % "print(5)")
+    assert outputs.stale(recorded, [*PAGES]) == ["says"]
+    run(recorded)
+    assert executed(recorded)["says"] == "5\n"
+    assert "4" in text_of(outputs.recorded(recorded, "says"))
+    assert "Stale, so not compared: says" in run(recorded, "--check", "--pages", "all")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("loss 0.1234567 after 3 steps", "loss 0.1234568 after 3 steps", True),
+        ("loss 0.1234 after 3 steps", "loss 0.1334 after 3 steps", False),
+        ("loss 0.1 after 3 steps", "loss 0.1 after 4 steps", False),
+        ("an error of 3e-08", "an error of 7e-09", True),
+        ("in 3 ms at 2.1 GB/s", "in 14 ms at 0.9 GB/s", True),
+        ("3 messages", "4 messages", False),
+        ("1,000 bytes", "1,001 bytes", False),
+        ("the ring wins", "the tree wins", False),
+    ],
+)
+def test_words_and_numbers_agree_but_for_rounding_times_and_speeds(one, other, same):
+    a, b = ([{"output_type": "stream", "name": "stdout", "text": [t]}] for t in (one, other))
+    assert outputs.agree(a, b) is same
+
+
+def test_what_is_of_this_process_and_this_machine_alone_is_not_kept() -> None:
+    text = f"<f at 0x7f12345678> in {outputs.ROOT}/code/a.py, /tmp/ipykernel_12/345.py"
+    stream = {"output_type": "stream", "name": "stdout", "text": text}
+    assert outputs.whole(outputs.kept(stream)) == stream | {
+        "text": "<f at 0x…> in code/a.py, /tmp/cell.py"
+    }

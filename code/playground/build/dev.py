@@ -28,32 +28,19 @@ OWN = ("_static/reload.js", "_static/builds.txt")  # the script, how many builds
 
 RELOAD = """\
 const shown = "BUILDS";
-const keep = "KEEP";
+const running = "RUNNING";
 const address = new URL("builds.txt", import.meta.url);
 const place = `scroll ${location.pathname}`;
 
 async function look() {
   const answer = await fetch(address, { cache: "no-store" }).catch(() => undefined);
-  const [now, ...said] = (answer?.ok ? await answer.text() : shown).split(" ");
-  const busy = document.querySelector(keep);
-  if (said.length) tell(said.join(" "));
-  if (now !== shown && !busy) {
+  const now = answer?.ok ? await answer.text() : shown;
+  if (now !== shown && !document.querySelector(running)) {
     sessionStorage.setItem(place, scrollY);
     location.reload();
   } else {
     setTimeout(look, 500);
   }
-}
-
-function tell(words) {
-  let line = document.querySelector(".book-news");
-  if (!line) {
-    line = document.createElement("p");
-    line.className = "book-news";
-    line.setAttribute("role", "status");
-    document.querySelector("article")?.prepend(line);
-  }
-  if (line.textContent !== words) line.textContent = words;
 }
 
 async function scrollBack() {
@@ -98,24 +85,12 @@ def complaints(log: str) -> list[str]:
     plain = re.sub(r"\x1b\[[\d;]*m", "", log).replace(f"{ROOT}/", "")
     found = re.findall(r"^.*(?:WARNING|ERROR|CRITICAL|Error): (?!\[?IPKernelApp).*$", plain, re.M)
     found = [line.strip() for line in dict.fromkeys(found)]
-    more = [f"… and {len(found) - 2} more: _build/book.log"] if len(found) > 2 else []
+    more = [f"… and {len(found) - 2} more: see _build"] if len(found) > 2 else []
     return [*found[:2], *more]
 
 
-def tell(shown: Path, builds: int, words: str = "") -> None:
-    """Say to open pages how many builds were shown, and what else they have to say."""
-    part = shown / f"{OWN[1]}.part"
-    part.write_text(f"{builds} {words}".strip())
-    part.replace(shown / OWN[1])
-
-
-def show(
-    html: Path, shown: Path, builds: int, words: str = "", keep: str = RUNNING, last: bool = False
-) -> list[str]:
-    """Make `shown` a copy of the built pages that knows when to reload; which files changed.
-
-    A page in which `keep`, a selector, finds something is not reloaded. None is after the `last`.
-    """
+def show(html: Path, shown: Path, builds: int) -> list[str]:
+    """Make `shown` a copy of the built pages that knows when to reload; which files changed."""
     written = []
     for path in html.rglob("*"):
         name = path.relative_to(html)
@@ -127,7 +102,7 @@ def show(
             continue
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}")
-        if path.suffix == ".html" and not last:
+        if path.suffix == ".html":
             script = SCRIPT.format(up="../" * (len(name.parts) - 1))
             text = path.read_text(encoding="utf-8").replace("</body>", script)
             part.write_text(text, encoding="utf-8")
@@ -141,8 +116,11 @@ def show(
         if path.is_file() and not (html / name).exists() and name.as_posix() not in OWN:
             path.unlink()
     (shown / "_static").mkdir(parents=True, exist_ok=True)
-    (shown / OWN[0]).write_text(RELOAD.replace("BUILDS", str(builds)).replace("KEEP", keep))
-    tell(shown, builds, words)
+    script = RELOAD.replace("BUILDS", str(builds)).replace("RUNNING", RUNNING)
+    (shown / OWN[0]).write_text(script)
+    part = shown / f"{OWN[1]}.part"
+    part.write_text(str(builds))
+    part.replace(shown / OWN[1])
     return written
 
 
@@ -168,6 +146,8 @@ def make_book(names: Iterable[str]) -> str:
                           text=True, check=False)  # fmt: skip
     if done.returncode == 0:
         return ""
+    if wrong := complaints(done.stderr):  # of pages that could not be executed
+        return "\n".join(wrong)
     log = ROOT / "_build/book.log"
     lines = complaints(log.read_text(errors="replace")) if log.exists() else []
     return "\n".join(lines or done.stderr.strip().splitlines()[-2:]) or "make failed"

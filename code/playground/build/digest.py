@@ -1,22 +1,28 @@
-"""Forget the outputs of pages whose code has changed, before a build.
+"""What the outputs of a page depend on: its cells, the code that they use, and the packages.
 
-A page shows what its cells computed with this project's modules. It is stale when one of those
-changed: one that its cells name, or one that such a module imports, and so on. What a page itself
-says is Jupyter Book's own business: it executes a page anew when its cells have changed.
+A page shows what its cells computed with this project's modules: those that they name, those that
+these import, and so on. Its digest changes when one of them does, or a version of a package that
+they import; and not with its prose, its styles or anything else. Python's version is not in it:
+the tests hold that pages say the same on each.
 """
 
 import ast
 import hashlib
-import json
 import re
+from functools import lru_cache
 from pathlib import Path
 
 PACKAGES = ("distributed", "playground", "bench")
 ROOT = Path(__file__).parents[3]
 CELL = re.compile(r"^```\{code-cell\}.*?^```", re.M | re.S)
+OPTIONS = re.compile(r"(?<=\n)(?:---\n[\s\S]*?\n---\n|(?::(?!load:).*\n)+)")
 MODULE = re.compile(r"\b(?:distributed|playground|bench)(?:\.\w+)+")
 FROM = re.compile(r"^\s*from ((?:distributed|playground|bench)[\w.]*) import (.+)$", re.M)
 LOADED = re.compile(r"(?:code|exercises|engines)/[\w/]+\.\w+")
+LOAD = re.compile(r"^:load: *(\S+)$", re.M)
+IMPORT = re.compile(r"^\s*(?:from|import) (\w+)", re.M)
+PIN = re.compile(r"^([\w-]+)==(\S+)", re.M)
+NAMES = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python"}  # import → package
 
 
 def path_of(name: str) -> Path | None:
@@ -34,8 +40,8 @@ def path_of(name: str) -> Path | None:
     return file if file.exists() else None
 
 
-def imports_of(path: Path) -> set[Path]:
-    """The files of this project that a module imports, wherever in it."""
+@lru_cache(maxsize=1000)
+def _imports_of(path: Path, changed_at: int) -> frozenset[Path]:
     found: set[Path | None] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -45,16 +51,27 @@ def imports_of(path: Path) -> set[Path]:
         else:
             continue
         found |= {path_of(name) for name in names if name.split(".")[0] in PACKAGES}
-    return {one for one in found if one}
+    return frozenset(one for one in found if one)
+
+
+def imports_of(path: Path) -> frozenset[Path]:
+    """The files of this project that a module imports, wherever in it."""
+    return _imports_of(path, path.stat().st_mtime_ns)
+
+
+def cells_of(page: Path) -> str:
+    """The code of the cells of a page, without what says how they look."""
+    return "\n".join(OPTIONS.sub("", cell) for cell in CELL.findall(page.read_text("utf-8")))
 
 
 def used_by(page: Path) -> set[Path]:
     """All files of this project that decide what the cells of a page show."""
-    cells = "\n".join(CELL.findall(page.read_text()))
+    cells = cells_of(page)
     names = set(MODULE.findall(cells))
     for module, imported in FROM.findall(cells):
         names |= {f"{module}.{name.split(' as ')[0].strip()}" for name in imported.split(",")}
     loaded = {ROOT / name for name in LOADED.findall(cells)}
+    loaded |= {(page.parent / name).resolve() for name in LOAD.findall(cells)}
     checks = {file.parent / "check.py" for file in loaded}
     found = {path_of(name) for name in names} | loaded | checks
     waiting = [path for path in found if path and path.exists()]
@@ -68,38 +85,20 @@ def used_by(page: Path) -> set[Path]:
     return used | {file for file in recorded if re.search(rf'"{file.stem}["./]', cells)}
 
 
+def packages_used(texts: list[str]) -> dict[str, str]:
+    """The packages that these texts import, with the versions that `requirements.txt` asks for."""
+    pins = dict(PIN.findall((ROOT / "requirements.txt").read_text()))
+    imported = {name for text in texts for name in IMPORT.findall(text)}
+    names = {NAMES.get(name, name) for name in imported}
+    return {name: pins[name] for name in sorted(names & pins.keys())}
+
+
 def digest(page: Path) -> str:
-    """Says whether a page is as it was: of the packages, and of all files that it uses."""
-    whole = hashlib.sha256()
-    for path in [ROOT / "requirements.txt", *sorted(used_by(page))]:
-        whole.update(f"{path.relative_to(ROOT)}\0".encode() + path.read_bytes())
+    """Says whether the outputs of a page are as they would be now."""
+    cells = cells_of(page)
+    files = {path: path.read_bytes() for path in sorted(used_by(page))}
+    sources = [data.decode() for path, data in files.items() if path.suffix == ".py"]
+    whole = hashlib.sha256(f"{cells}\0{packages_used([cells, *sources])}".encode())
+    for path, data in files.items():
+        whole.update(f"{path.name}\0".encode() + data)
     return whole.hexdigest()
-
-
-def forget(pages: list[Path], build: Path) -> None:
-    """Remove what the build keeps of these pages, so that it executes them anew."""
-    from jupyter_cache import get_cache
-
-    cache = get_cache(build / ".jupyter_cache")
-    stale = {str(page) for page in pages}
-    for record in cache.list_cache_records():
-        if record.uri in stale:
-            cache.remove_cache(record.pk)
-    for page in pages:
-        name = page.relative_to(ROOT).with_suffix(".doctree")
-        (build / ".doctrees" / name).unlink(missing_ok=True)
-
-
-def main(build: Path = ROOT / "_build") -> None:
-    kept = build / ".digests.json"
-    before = json.loads(kept.read_text()) if kept.exists() else {}
-    now = {str(page.relative_to(ROOT)): digest(page) for page in sorted(ROOT.glob("book/**/*.md"))}
-    stale = [name for name, found in now.items() if before.get(name) != found]
-    forget([ROOT / name for name in stale], build)
-    kept.write_text(json.dumps(now, indent=1))
-    if before and stale:
-        print(f"to be executed anew: {', '.join(Path(name).stem for name in stale)}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,40 +1,60 @@
-"""Execute the pages that have no outputs yet, several at a time.
+"""Execute pages, several at a time: `make book` does it for stale ones, `make outputs` records.
 
-The build would execute them one after another. What is executed here is found by it in its cache,
-where it is kept under the code of the cells. A page that fails is left to the build, which says
-where it failed. Half as many pages run at a time as there are cores: most start several ranks, and
-what they measure should not be how they wait for each other.
+    python -m playground.build.execute                        stale pages, for this build alone
+    python -m playground.build.execute --record               and into book/outputs
+    python -m playground.build.execute --record --pages all   all of them anew
+    python -m playground.build.execute --check --pages all    do they still say what is recorded?
+
+Half as many pages run at a time as there are cores: most start several ranks, and what they
+measure should not be how they wait for each other.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
+import re
 import signal
+import subprocess
 import sys
-import traceback
-from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import active_children, get_context
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 from tqdm import tqdm
 
+from playground.build.digest import ROOT, cells_of, digest
+from playground.build.outputs import (
+    Record,
+    agree,
+    computed,
+    differences,
+    digest_in,
+    fresh,
+    has_cells,
+    kept,
+    load,
+    merged,
+    recorded,
+    said,
+    save,
+    stale,
+)
 from playground.build.toc import pages_in_order
 
-if TYPE_CHECKING:  # two seconds of imports, which a build without new pages does not need
-    from jupyter_cache.base import CacheBundleIn, JupyterCacheAbstract
+if TYPE_CHECKING:  # a second of imports, which a build without stale pages does not need
     from nbformat import NotebookNode
 
-ROOT = Path(__file__).parents[3]
+LOG = "_build/execute.log"
+WARM = ["--IPKernelApp.exec_lines=__import__('playground.server.warm')"]
+ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 
-def may_be_new(root: Path, name: str) -> bool:
-    """Will the build read this page? It costs nothing to know, and most builds are of one page."""
-    page, read = root / f"{name}.md", root / f"_build/.doctrees/{name}.doctree"
-    return not read.exists() or read.stat().st_mtime < page.stat().st_mtime
+class PageError(Exception):
+    """A page cannot be executed; the message says which cell of it, and why."""
 
 
 def read(root: Path, name: str) -> NotebookNode:
@@ -45,92 +65,192 @@ def read(root: Path, name: str) -> NotebookNode:
     return read_myst_markdown_notebook(path.read_text(encoding="utf-8"), path=path)
 
 
-def cache_of(root: Path) -> JupyterCacheAbstract:
-    """Where the build looks for outputs."""
-    from jupyter_cache import get_cache
+async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
+    """Run the cells of a page in a kernel of its own. Raises PageError."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellControlSignal, CellExecutionError
 
-    return get_cache(root / "_build/.jupyter_cache")
-
-
-def has_outputs(root: Path, name: str) -> bool:
-    """Does the cache have the outputs of a page, or has it no cells?"""
-    notebook = read(root, name)
-    if not any(cell.cell_type == "code" for cell in notebook.cells):
-        return True
-    try:
-        return bool(cache_of(root).match_cache_notebook(notebook))
-    except KeyError:
-        return False
-
-
-def without_outputs(root: Path, pages: Iterable[str]) -> list[str]:
-    """Those of these pages that the build would have to execute."""
-    return [name for name in pages if may_be_new(root, name) and not has_outputs(root, name)]
-
-
-def execute(root: Path, name: str) -> CacheBundleIn | None:
-    """Run a page, in a worker. Returns it with its outputs, or None: the log says what is wrong."""
-    from jupyter_cache.base import CacheBundleIn
-    from jupyter_cache.executors.utils import single_nb_execution
-
-    notebook, path = read(root, name), root / f"{name}.md"
+    page = root / f"{name}.md"
     settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["execute"]
+    notebook, before = read(root, name), digest(page)
+    # The language stands in the head of a page; a kernel that finds pytest's mark is a test's.
+    environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    client = NotebookClient(
+        notebook,
+        timeout=settings["timeout"],
+        coalesce_streams=True,  # a kernel sends lines in pieces, wherever its timer looks
+        extra_arguments=WARM if "distributed" in cells_of(page) else [],
+        resources={"metadata": {"path": str(page.parent)}},
+    )
     try:
-        result = single_nb_execution(
-            notebook,
-            cwd=str(path.parent),
-            allow_errors=settings["allow_errors"],
-            timeout=settings["timeout"],
-            coalesce_streams=True,  # as _ext/streams.py has it for the build
-            extra_arguments=["--IPKernelApp.exec_lines=__import__('playground.server.warm')"],
-        )
-    except Exception:  # a kernel that does not start, say
-        traceback.print_exc()
-        return None
-    if result.err:
-        print(result.exc_string, flush=True)
-        return None
-    return CacheBundleIn(notebook, str(path), data={"execution_seconds": result.time})
+        await client.async_execute(env=environ)
+    except CellExecutionError as error:
+        raise PageError(ANSI.sub("", str(error))) from None
+    except (CellControlSignal, Exception) as error:  # no kernel, or it died, or took too long
+        raise PageError(f"{type(error).__name__}: {error}") from error
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for number, cell in enumerate(cells, start=1):
+        meant = "raises-exception" in cell.metadata.get("tags", [])
+        failed = [o for o in cell.outputs if o.output_type == "error"]
+        if meant and not failed:
+            raise PageError(f"code cell {number} is there to fail, and did not")
+    record = [{"outputs": [kept(o) for o in cell.outputs], "varies": False} for cell in cells]
+    return {"digest": before, "stamp": stamp, "cells": record}
 
 
-def begin_worker(root: Path) -> None:
-    """What kernels say is not for the terminal. Ctrl-C works in them, as on a page."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    log = os.open(root / "_build/execute.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+def stamp() -> dict[str, str]:
+    """Where, with what and when outputs are made."""
+    from playground.environment import environment
+
+    env = environment()
+    machine = env["gpu"] or f"{env['cores']} cores of {env['cpu']}"
+    return {"machine": machine, **{k: env[k] for k in ("python", "torch", "date", "commit")}}
 
 
-def end_workers(*_: Any) -> None:
-    """At once: they would catch a milder signal. A kernel ends when its worker is gone."""
-    for worker in active_children():
-        worker.kill()
-    sys.exit(1)
+async def run_all(root: Path, names: list[str], workers: int, done: Any) -> list[str]:
+    """Execute these pages; `done(name, record)` gets what came of each. Returns what went wrong."""
+    wrong: list[str] = []
+    here, turn = stamp(), asyncio.Semaphore(workers)
+    progress = tqdm(desc="Executing pages", total=len(names), unit="page")
+
+    async def run(name: str) -> None:
+        async with turn:
+            try:
+                done(name, await execute(root, name, here))
+                progress.set_postfix_str(name)
+            except PageError as error:
+                *text, last = str(error).strip().splitlines()
+                wrong.append(f"ERROR: {name}.md: {last}")
+                with (root / LOG).open("a", encoding="utf-8") as log:
+                    print(f"--- {name}", *text, last, sep="\n", file=log)
+            progress.update()
+
+    await asyncio.gather(*map(run, names))
+    progress.close()
+    return wrong
+
+
+# --- the three things that are done with what came of a page ---
+
+
+def keep_for_build(root: Path, name: str, record: Record) -> None:
+    save(computed(root, name), record)
+
+
+def keep_for_all(root: Path, name: str, record: Record) -> None:
+    """Record it. If it was recorded before, what differs from run to run is known from then on."""
+    path = recorded(root, name)
+    if digest_in(path) == record["digest"]:
+        old = load(path)
+        record = merged(old, record)
+        if all(a == b for a, b in zip(old["cells"], record["cells"], strict=True)):
+            return
+    elif path.exists():
+        for a, b in zip(load(path)["cells"], record["cells"], strict=False):
+            b["varies"] = a["varies"] and not agree(a["outputs"], b["outputs"])
+    save(path, record)
+    computed(root, name).unlink(missing_ok=True)
+
+
+def compare(root: Path, name: str, record: Record) -> list[str]:
+    """What a page says now and does not say in its recorded outputs; of a stale page, nothing."""
+    path = recorded(root, name)
+    if digest_in(path) != record["digest"]:
+        return []
+    old = load(path)
+    return [
+        f"{name}.md, code cell {number + 1}: recorded was\n{_of(old, number)}\nand now it says\n"
+        f"{_of(record, number)}"
+        for number in differences(old, record)
+    ]
+
+
+def _of(record: Record, number: int) -> str:
+    return said(record["cells"][number]["outputs"]) if number < len(record["cells"]) else ""
+
+
+def scripts_on_no_page(root: Path, names: list[str]) -> list[Path]:
+    """The modules that show themselves, and that no page runs whole."""
+    cells = "\n".join(cells_of(root / f"{name}.md") for name in names)
+    modules = sorted((root / "code/distributed").rglob("*.py"))
+    shows = [path for path in modules if 'if __name__ == "__main__"' in path.read_text()]
+    return [path for path in shows if not re.search(rf"^:load: .*/{path.name}$", cells, re.M)]
+
+
+def run_script(path: Path) -> list[str]:
+    """Run a module by itself, in an empty folder; what went wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(path)]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    return [f"ERROR: {path.name}: {done.stderr.strip()}"] if done.returncode else []
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.build.execute", description=__doc__)
     parser.add_argument("--root", type=Path, default=ROOT, help="the folder with _toc.yml")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--pages", default="stale", help="stale, all, or names with commas")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--record", action="store_true", help="keep the outputs in book/outputs")
+    what.add_argument("--check", action="store_true", help="compare with what is recorded")
     options = parser.parse_args()
     root = options.root.resolve()
-    pages = [name for name in pages_in_order(root) if may_be_new(root, name)]
-    if len(pages) < 2:
-        return  # the build can do that
-    new = without_outputs(root, pages)
-    if not new:
-        return
+    pages = pages_in_order(root)
+    live = [name for name in pages if has_cells(root / f"{name}.md")]
+    if options.pages == "stale":
+        names = not_recorded(root, live) if options.record or options.check else stale(root, pages)
+    elif options.pages == "all":
+        names = live
+    else:
+        names = options.pages.split(",")
+        if unknown := [name for name in names if name not in live]:
+            parser.exit(2, f"--pages {unknown[0]}: no page of _toc.yml with cells has this name\n")
     for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, end_workers)
-    workers = min(options.workers, len(new))
-    with ProcessPoolExecutor(workers, get_context("spawn"), begin_worker, (root,)) as pool:
-        runs = {pool.submit(execute, root, name): name for name in new}
-        progress = tqdm(as_completed(runs), "Executing pages", len(new), unit="page")
-        for run in progress:
-            name, page = runs[run], run.result()
-            if page:  # kept by this process alone: of two, one may remove what the other adds
-                cache_of(root).cache_notebook_bundle(page, check_validity=False, overwrite=True)
-            progress.set_postfix_str(name if page else f"{name} failed")
+        signal.signal(stop, lambda *_: os._exit(1))  # a kernel ends when its parent is gone
+    if not names:
+        return
+    (root / "_build").mkdir(exist_ok=True)
+    (root / LOG).unlink(missing_ok=True)
+    different: list[str] = []
+
+    def done(name: str, record: Record) -> None:
+        if options.check:
+            different.extend(compare(root, name, record))
+        elif options.record:
+            keep_for_all(root, name, record)
+        else:
+            keep_for_build(root, name, record)
+
+    if not options.check:
+        print(f"To be executed: {', '.join(Path(name).name for name in names)}", flush=True)
+    with ThreadPoolExecutor(1) as aside:  # in this thread nbclient would take the signals
+        wrong = aside.submit(asyncio.run, run_all(root, names, options.workers, done)).result()
+    if options.check and options.pages == "all":
+        scripts = scripts_on_no_page(root, live)
+        for path in tqdm(scripts, "Running modules"):
+            wrong += run_script(path)
+        summary(root, names, scripts, different)
+    if different or wrong:
+        print(*different, *wrong, sep="\n", file=sys.stderr)
+        sys.exit(f"(details: {LOG})" if wrong else 1)
+
+
+def not_recorded(root: Path, names: list[str]) -> list[str]:
+    """Pages whose recorded outputs are of other code than they have now."""
+    return [name for name in names if fresh(root, name) != recorded(root, name)]
+
+
+def summary(root: Path, names: list[str], scripts: list[Path], different: list[str]) -> None:
+    old = not_recorded(root, names)
+    varying = sum(
+        cell["varies"] for n in names if n not in old for cell in load(recorded(root, n))["cells"]
+    )
+    print(
+        f"{len(names)} pages and {len(scripts)} more modules ran; {len(different)} cells say "
+        f"something else than recorded ({varying} cells measure, and are compared by their form)"
+    )
+    if old:
+        print(f"Stale, so not compared: {', '.join(old)}: record them with `make outputs`")
 
 
 if __name__ == "__main__":

@@ -85,6 +85,7 @@ def use_style() -> None:
             "font.size": 10,
             "legend.frameon": False,
             "svg.fonttype": "none",
+            "svg.hashsalt": "book",  # names within a drawing are the same in every run
         }
     )
 

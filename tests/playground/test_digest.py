@@ -1,13 +1,10 @@
-"""Which pages are executed anew when a module changes: those that use it, and no others."""
+"""Which pages are executed anew after a change: those that use what changed, and no others."""
 
 from pathlib import Path
 
-import nbformat
 import pytest
-from jupyter_cache import get_cache
 
-from playground.build import digest as stale
-from playground.build.digest import ROOT, digest, forget, used_by
+from playground.build.digest import ROOT, cells_of, digest, used_by
 
 PAGES = {str(page.relative_to(ROOT / "book")): page for page in ROOT.glob("book/**/*.md")}
 
@@ -48,7 +45,7 @@ def test_a_page_uses_what_its_cells_name_and_what_that_imports(module, these, no
 
 def test_no_page_with_cells_that_import_is_thought_to_use_nothing():
     for name, path in PAGES.items():
-        cells = "\n".join(stale.CELL.findall(path.read_text()))
+        cells = cells_of(path)
         if "distributed" in cells or "playground" in cells:
             assert used_by(path), name
 
@@ -65,19 +62,43 @@ def test_a_changed_module_changes_the_digests_of_its_pages_alone(monkeypatch):
     assert different == pages_that_use("code/distributed/zero3.py")
 
 
-def test_only_stale_pages_are_forgotten(tmp_path, monkeypatch):
-    monkeypatch.setattr(stale, "ROOT", tmp_path)
-    cache = get_cache(tmp_path / "_build/.jupyter_cache")
-    pages = [tmp_path / f"book/{name}.md" for name in ("stale", "kept")]
-    for i, page in enumerate(pages):
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(f"print({i})")])
-        file = tmp_path / f"{i}.ipynb"
-        nbformat.write(notebook, file)
-        cache.cache_notebook_file(file, uri=str(page), check_validity=False)
-        doctree = tmp_path / f"_build/.doctrees/book/{page.stem}.doctree"
-        doctree.parent.mkdir(parents=True, exist_ok=True)
-        doctree.touch()
-    forget([pages[0]], tmp_path / "_build")
-    assert [record.uri for record in cache.list_cache_records()] == [str(pages[1])]
-    left = [path.stem for path in (tmp_path / "_build/.doctrees/book").iterdir()]
-    assert left == ["kept"]
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    return tmp_path / "page.md"
+
+
+def write(page: Path, code: str = "import numpy\nprint(1)", words: str = "Words.") -> str:
+    page.write_text(f"# Title\n\n{words}\n\n```{{code-cell}} python\n{code}\n```\n")
+    return digest(page)
+
+
+def test_words_and_looks_are_not_in_the_digest_and_code_is(page: Path) -> None:
+    before = write(page)
+    assert write(page, words="Other words.") == before
+    assert write(page, "---\ntags: [hide-input]\n---\nimport numpy\nprint(1)") == before
+    assert write(page, ":tags: [hide-input]\nimport numpy\nprint(1)") == before
+    assert write(page, "import numpy\nprint(2)") != before
+
+
+def test_a_loaded_file_is_in_the_digest(page: Path) -> None:
+    (page.parent / "mine.py").write_text("print(1)")
+    before = write(page, ":load: mine.py")
+    (page.parent / "mine.py").write_text("print(2)")
+    assert write(page, ":load: mine.py") != before
+
+
+def test_a_new_version_of_a_package_makes_the_pages_stale_that_import_it(page, monkeypatch):
+    """A new `fonttools` must not execute every page again."""
+    of_numpy = write(page)
+    of_nothing = write(page, "print(1)")
+    read = Path.read_text
+
+    def newer(self: Path, *args, **kwargs) -> str:
+        text = read(self, *args, **kwargs)
+        if self.name == "requirements.txt":
+            text = text.replace("numpy==", "numpy==9.").replace("fonttools==", "fonttools==9.")
+        return text
+
+    monkeypatch.setattr(Path, "read_text", newer)
+    assert write(page) != of_numpy
+    assert write(page, "print(1)") == of_nothing

@@ -1,0 +1,98 @@
+"""Pages show the outputs that were recorded for them, or computed before the build.
+
+MyST-NB would execute pages itself, or look into a database. Here it is given the outputs from a
+file of each page (`playground/build/outputs.py` says which), and a page is read again when that
+file is another one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import myst_nb.sphinx_
+from docutils import nodes
+from myst_nb.core.execute import NotebookClientBase
+from nbformat import NotebookNode
+from nbformat.notebooknode import from_dict
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.errors import ExtensionError
+
+from playground.build import outputs
+
+
+class RecordedOutputs(NotebookClientBase):
+    """Gives the cells of a page their outputs."""
+
+    def start_client(self) -> None:
+        cells = [cell for cell in self.notebook.cells if cell.cell_type == "code"]
+        if not cells:
+            return
+        root, name = place_of(self.path)
+        file = outputs.fresh(root, name)
+        if file is None:
+            raise ExtensionError(
+                f"{name}: its outputs are of other code than it has now: build with `make book`, "
+                "which executes such pages first"
+            )
+        for cell, record in zip(cells, outputs.load(file)["cells"], strict=True):
+            cell["outputs"] = [from_dict(outputs.whole(output)) for output in record["outputs"]]
+
+    def nb_source_code_lexer(self) -> str:
+        return "ipython3"
+
+
+def place_of(path: Path | None) -> tuple[Path, str]:
+    """The folder with `_toc.yml`, and the name of a page in it."""
+    assert path is not None, "a page is a file"
+    root = next(folder for folder in path.parents if (folder / "_toc.yml").exists())
+    return root, path.relative_to(root).with_suffix("").as_posix()
+
+
+def create_client(
+    notebook: NotebookNode, source: str, nb_config: Any, logger: Any, read_fmt: dict | None = None
+) -> NotebookClientBase:
+    return RecordedOutputs(notebook, Path(source), nb_config, logger)
+
+
+def shown(root: Path, name: str) -> str:
+    """Says whether a page that was read before has the outputs that it would have now."""
+    file = outputs.fresh(root, name)
+    return f"{file} {file.stat().st_mtime_ns}" if file else ""
+
+
+def read_again(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    before = getattr(env, "shown_outputs", {})
+    now = {name: shown(Path(app.srcdir), name) for name in env.found_docs}
+    env.shown_outputs = now  # type: ignore[attr-defined]
+    return [name for name in now if name in before and before[name] != now[name]]
+
+
+def say_when(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """One line under the title: when and on what the outputs were made."""
+    file = outputs.fresh(Path(app.srcdir), docname)
+    title = next(iter(doctree.findall(nodes.title)), None)
+    if file is None or title is None:
+        return
+    stamp = outputs.load(file)["stamp"]
+    line = (
+        f"Outputs of {stamp['date']}: {stamp['machine']}, torch {stamp['torch']}. Run makes yours."
+    )
+    below = title.parent.index(title) + 1
+    following = title.parent[below] if below < len(title.parent) else None
+    if isinstance(following, nodes.container) and "opening" in following["classes"]:
+        following += nodes.inline("", f" · {line}", classes=["recorded"])
+    else:
+        title.parent.insert(
+            below, nodes.container("", nodes.inline("", line), classes=["opening", "recorded"])
+        )
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    myst_nb.sphinx_.create_client = create_client
+    app.connect("env-get-outdated", read_again)
+    app.connect("doctree-resolved", say_when, priority=600)  # below the line of `opening`
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

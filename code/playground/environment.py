@@ -1,0 +1,35 @@
+"""The stamp of everything that is measured or recorded: where, with what and when."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).parents[2]
+
+
+def environment() -> dict[str, Any]:
+    """The stamp of a measurement: where, with what and when it was made."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.strip()
+    return {
+        "cpu": cpu_name(),
+        "cores": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "commit": commit,
+    }
+
+
+def cpu_name() -> str:
+    """What the processor calls itself, where it can be known."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((x.split(": ")[1] for x in lines if x.startswith("model name")), platform.machine())
