@@ -8,6 +8,7 @@ a bucket are there, its all-reduce starts, and the rest of the backward pass hid
 """
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -33,6 +34,9 @@ class DistributedDataParallel(nn.Module):
     without it, RuntimeError names it at the end of backward. With `static_graph`, the first pass
     learns which gradients come, and how often; later passes must be the same. Raises ValueError
     where the ranks' modules differ, before anything is written, and if there is nothing to train.
+
+    A backward pass that raises has to raise on every rank. What it computed is dropped, and the
+    next pass starts without gradients: begin the step anew.
     """
 
     def __init__(
@@ -62,6 +66,9 @@ class DistributedDataParallel(nn.Module):
         self.rebuilt = self.find_unused_parameters  # order of arrival can change then: keep ours
         self.times = dict.fromkeys(self.names, float("inf") if static_graph else 1)  # in a pass
         self.used_by_any: list[nn.Parameter] = []  # found where this rank may not use all
+        # Autograd holds the callback as long as the backward pass runs, and lets go of it when the
+        # pass ends or raises. None between passes; a dead reference once a pass has failed.
+        self.end: weakref.ref[Any] | None = None
         broadcast_module(module, group)
         self._make_buckets(list(reversed(self.names)))  # about the order in which gradients come
         for parameter in self.names:
@@ -69,6 +76,7 @@ class DistributedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; buffers, such as running statistics, come from rank 0."""
+        self._drop_failed_pass()
         if self.sync and self.training:
             self._share_buffers()
         output = self.module(*args, **kwargs)
@@ -79,6 +87,7 @@ class DistributedDataParallel(nn.Module):
 
     def take_part(self) -> None:
         """What a rank without data does while others run forward and backward: give zeros."""
+        self._drop_failed_pass()
         self._share_buffers()
         for bucket in self.buckets:
             bucket.flat.zero_()
@@ -130,21 +139,42 @@ class DistributedDataParallel(nn.Module):
     def _get_ready(self) -> None:
         for bucket in self.buckets:
             bucket.waiting = set(bucket.parameters)
-        self.begun = False
+        self.end = None
         self.came: dict[nn.Parameter, int] = {}  # how often each has come, the last at the end
         self.started: list[Any] = []  # handles of the buckets that have left, in order
 
     def _begin(self, _gradient: Any = None) -> None:
         """Called by autograd when the backward pass reaches an output of the module."""
+        self._drop_failed_pass()
         # A reentrant checkpoint is a pass within the pass, with an end of its own: begin outside.
-        if self.sync and not self.begun:
-            self.begun = True
+        if self.sync and self.end is None:
+            end = self._end
+            self.end = weakref.ref(end)
             for parameter in (p for p, times in self.times.items() if times == 0):
                 self.bucket_of[parameter].do_without(parameter)
-            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            torch.autograd.Variable._execution_engine.queue_callback(end)
+
+    def _failed(self) -> bool:
+        return self.end is not None and self.end() is None
+
+    def _drop_failed_pass(self) -> None:
+        """Where the last backward pass raised: wait for what it started, and forget the rest."""
+        if not self._failed():
+            return
+        if self.started:  # ranks may have failed at different places: all of them send all buckets
+            for bucket in self.buckets:
+                bucket.waiting.clear()
+            self._start_what_is_full()
+        for handle in self.started:
+            handle.wait()
+        for parameter in self.names:
+            parameter.grad = None
+        self._get_ready()
 
     def _came(self, parameter: nn.Parameter) -> None:
         """Called by autograd when a gradient is complete."""
+        if self._failed():  # and neither forward nor _begin was called since
+            raise RuntimeError("the last backward pass raised: call the wrapper, not its module")
         bucket = self.bucket_of[parameter]
         bucket.take(parameter)
         if not self.sync:
@@ -170,9 +200,9 @@ class DistributedDataParallel(nn.Module):
 
     def _end(self) -> None:
         """Called by autograd at the end of the backward pass."""
-        self.begun = False
         if self.came or self.find_unused_parameters:  # else it was for other gradients
             self._finish()
+        self.end = None
 
     def _finish(self) -> None:
         """No more gradients come: send what is left, and wait for what has been started."""
@@ -183,7 +213,6 @@ class DistributedDataParallel(nn.Module):
         finding = self.find_unused_parameters or self.learning
         if missing and not finding:
             names = ", ".join(sorted(self.names[p] for p in missing))
-            self._get_ready()
             raise RuntimeError(
                 f"no gradient came for {names}: leave them out of the module, or give "
                 "find_unused_parameters=True without static_graph"

@@ -266,6 +266,140 @@ def test_an_unused_parameter_is_named(kind, says):
         launch(unused, kind, ranks=2, device="cpu", timeout=30)
 
 
+class Fails(torch.autograd.Function):
+    """x → x, whose backward pass raises once `fuse` holds something."""
+
+    @staticmethod
+    def forward(ctx, x, fuse):
+        ctx.fuse = fuse
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        if ctx.fuse:
+            ctx.fuse.clear()
+            raise ZeroDivisionError
+        return grad, None
+
+
+class Breakable(nn.Module):
+    """The network above, in whose backward pass something can fail behind layer `at`."""
+
+    def __init__(self, at):
+        super().__init__()
+        self.inner, self.at, self.fuse, self.cut = network(), at, [], False
+
+    def forward(self, x):
+        for number, layer in enumerate(self.inner):
+            x = layer(x)
+            if number == self.at:
+                x = x.detach() if self.cut else Fails.apply(x, self.fuse)
+        return x
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 25_000_000])
+@pytest.mark.parametrize("fails_at", [(4, 4), (2, 2), (0, 2)])
+def test_a_pass_that_failed_leaves_nothing_behind(pools, fails_at, bucket_bytes):
+    """Wherever it failed: before any bucket left, after some, or after more on one rank."""
+
+    def fail_and_go_on(group, fails_at, bucket_bytes):
+        module = Breakable(fails_at[group.rank])
+        model = wrap("ours", module, group, bucket_bytes=bucket_bytes)
+        x, labels = share(group, 12)
+        for step in range(3):
+            if step < 2:  # in the first pass, and once buckets have been filled anew
+                module.fuse.append("burn")
+                with pytest.raises(ZeroDivisionError):
+                    loss_of(model, 100 * x, labels).backward()
+            model.zero_grad()
+            loss_of(model, x, labels).backward()
+        return [p.grad for p in model.parameters()]
+
+    for grads in pools[2](fail_and_go_on, fails_at, bucket_bytes):
+        assert_all_close(grads, gradients_alone(12))
+
+
+def test_a_pass_that_failed_may_be_run_again_or_followed_by_no_sync(pools):
+    def fail_and_go_on(group, how):
+        module = Breakable(0)
+        model = wrap("ours", module, group, bucket_bytes=1)
+        x, labels = share(group, 12)
+        module.fuse.append("burn")
+        loss = loss_of(model, x, labels)
+        with pytest.raises(ZeroDivisionError):
+            loss.backward(retain_graph=True)
+        model.zero_grad()
+        if how == "run again":
+            loss.backward()
+            return [p.grad for p in model.parameters()]
+        with model.no_sync():
+            loss.backward()
+        loss_of(model, x, labels).backward()
+        return [p.grad / 2 for p in model.parameters()]
+
+    for how in ("run again", "no_sync"):
+        for grads in pools[2](fail_and_go_on, how):
+            assert_all_close(grads, gradients_alone(12))
+
+
+def test_after_a_pass_that_failed_the_module_is_not_run_without_its_wrapper(pools):
+    """Its gradients would be added to what the failed pass left in the buckets."""
+
+    def fail_and_go_on(group):
+        module = Breakable(0)
+        model = wrap("ours", module, group)
+        x, labels = share(group, 12)
+        module.fuse.append("burn")
+        with pytest.raises(ZeroDivisionError):
+            loss_of(model, x, labels).backward()
+        with pytest.raises(RuntimeError, match="call the wrapper, not its module"):
+            loss_of(module, x, labels).backward()
+        model.zero_grad()
+        loss_of(model, x, labels).backward()
+        return [p.grad for p in model.parameters()]
+
+    for grads in pools[2](fail_and_go_on):
+        assert_all_close(grads, gradients_alone(12))
+
+
+@pytest.mark.parametrize("how", [ZeroDivisionError, RuntimeError])
+def test_every_reduction_that_a_failed_pass_started_is_waited_for(pools, how):
+    """One that is still under way could write into a gradient of the next pass."""
+
+    def fail_and_go_on(group, how):
+        module = Breakable(0)
+        model = wrap("ours", module, group, bucket_bytes=1)
+        under_way = []
+
+        class Late:
+            """Reduces when it is waited for."""
+
+            def __init__(self, flat):
+                self.flat = flat
+                under_way.append(self)
+
+            def wait(self):
+                group.all_reduce(self.flat, "avg")
+                under_way.remove(self)
+
+        model.register_comm_hook(lambda _, bucket: Late(bucket.flat))
+        x, labels = share(group, 12)
+        module.cut = how is RuntimeError  # no gradient comes for the first layer
+        module.fuse.append("burn")
+        with pytest.raises(how):
+            loss_of(model, x, labels).backward()
+        module.cut = False
+        module.fuse.clear()
+        started = len(under_way)
+        model.zero_grad(set_to_none=False)  # in the very memory that is still being reduced
+        loss_of(model, x, labels).backward()
+        return started, len(under_way), [p.grad for p in model.parameters()]
+
+    for started, left, grads in pools[2](fail_and_go_on, how):
+        assert started > 0 == left
+        assert_all_close(grads, gradients_alone(12))
+
+
 DIFFERS = r"tensor 0 is weight float32\[3, 3\] on rank 1, weight"
 
 
