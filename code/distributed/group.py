@@ -7,6 +7,7 @@ call: they add, average, cut up and copy arrays across all of them, and here the
 import contextlib
 from collections.abc import Callable, Collection
 from concurrent import futures
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -126,16 +127,23 @@ class Group(Transport):
         self._collective("barrier", nothing, lambda _: dist.barrier(self.backend, async_op=True))
 
     def split(self, colour: int) -> "Group":
-        """The ranks that gave the same colour, as a group of their own; every rank must call it."""
-        colours = torch.zeros(self.size, dtype=torch.int64, device=self.device)
-        colours[self.rank] = colour
-        self.all_reduce(colours)
-        everyone = dist.get_process_group_ranks(self.backend or dist.group.WORLD)
-        for each in sorted(set(colours.tolist())):  # every rank makes all groups, in one order
-            members = [everyone[i] for i, one in enumerate(colours.tolist()) if one == each]
-            made = dist.new_group(members)
-            if each == colour:
-                ours, backend = members, made
+        """The ranks that gave the same colour, as a group of their own; every rank must call it.
+
+        Groups that have no rank in common can be split at the same time. A part waits as long in
+        its collectives as this group does.
+        """
+        whole = self.backend or dist.group.WORLD
+        assert whole is not None, "the ranks have met"
+        # Parts need names that no other group has, made meanwhile by whatever other ranks. So each
+        # rank draws a number that is drawn once in the world, and a part takes that of its first.
+        drawn = dist.group.WORLD.get_group_store().add("parts of groups", 1)
+        table = torch.zeros(self.size, 2, dtype=torch.int64, device=self.device)
+        table[self.rank] = torch.tensor([colour, drawn])
+        members = [i for i, (one, _) in enumerate(self.all_reduce(table).tolist()) if one == colour]
+        everyone = dist.get_process_group_ranks(whole)
+        ours = [everyone[i] for i in members]
+        timeout = whole._get_backend(self.device).options._timeout
+        backend = new_group(ours, int(table[members[0], 1]), timeout)
         board = self.board.part(ours, backend) if self.board else None
         part = Group(self.device, board, board.here if board else None, backend)
         part.trace = self.trace
@@ -202,6 +210,20 @@ class Group(Transport):
                 f"x and out: {self.size} parts of {part.dtype} {list(part.shape)} without gaps "
                 f"do not make {whole.dtype} {list(whole.shape)}"
             )
+
+
+def new_group(ranks: list[int], number: int, timeout: timedelta) -> dist.ProcessGroup:
+    """`ranks` as a process group, called by these alone; `number` is in no other group's name.
+
+    PyTorch names a group by how many its own process has made: two groups without a common rank
+    then have one name, and meet in one place of the store. There is no other way to say the name.
+    """
+    names = dist.distributed_c10d._world
+    made, names.group_count = names.group_count, 1_000_000 + number  # above what PyTorch counts
+    try:
+        return dist.new_group(ranks, timeout)
+    finally:
+        names.group_count = made
 
 
 def _name_in_torch(new: str, old: str) -> Callable[..., Any]:

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed.all_reduce import all_reduce
 from distributed.group import divisors
 from distributed.hierarchical import HierarchicalGroup
+from distributed.rank import NEVER
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
 from distributed.world import RankError, launch
@@ -262,6 +264,29 @@ def test_split_makes_groups_of_those_with_one_colour(pools):
         (3, 2, 0, 2, 3), (3, 2, 1, 0, 5), (3, 2, 2, 1, 7),
         (3, 2, 0, 5, 3), (3, 2, 1, 3, 5), (3, 2, 2, 4, 7),
     ]  # fmt: skip
+
+
+def test_groups_without_a_common_rank_can_be_split_at_the_same_time(pools):
+    def halves_of_halves(group):
+        half = group.split(group.rank // 2)
+        whole = half.split(0)
+        alone = half.split(half.rank) if group.rank < 2 else half  # they need not do the same
+        pair = group.split(group.rank % 2)
+        parts = half, whole, alone, pair
+        return [part.all_reduce(torch.tensor(1 << group.rank)).item() for part in parts]
+
+    assert pools[4](halves_of_halves) == [
+        [0b0011, 0b0011, 0b0001, 0b0101], [0b0011, 0b0011, 0b0010, 0b1010],
+        [0b1100, 0b1100, 0b1100, 0b0101], [0b1100, 0b1100, 0b1100, 0b1010],
+    ]  # fmt: skip
+
+
+def test_a_part_waits_as_long_as_the_group_that_it_is_of(pools):
+    def patience(group):
+        parts = group.split(0).backend, dist.group.WORLD
+        return {part._get_backend(group.device).options._timeout for part in parts}
+
+    assert pools[2](patience) == [{NEVER}] * 2
 
 
 def test_work_in_the_background_does_not_meet_messages_in_the_foreground(pools):
