@@ -142,7 +142,7 @@ class Group(Transport):
         members = [i for i, (one, _) in enumerate(self.all_reduce(table).tolist()) if one == colour]
         everyone = dist.get_process_group_ranks(whole)
         ours = [everyone[i] for i in members]
-        timeout = whole._get_backend(self.device).options._timeout
+        timeout = timeout_of(self.backend, self.device)
         backend = new_group(ours, int(table[members[0], 1]), timeout)
         board = self.board.part(ours, backend) if self.board else None
         part = Group(self.device, board, board.here if board else None, backend)
@@ -210,6 +210,13 @@ class Group(Transport):
                 f"x and out: {self.size} parts of {part.dtype} {list(part.shape)} without gaps "
                 f"do not make {whole.dtype} {list(whole.shape)}"
             )
+
+
+def timeout_of(backend: dist.ProcessGroup | None, device: torch.device) -> timedelta:
+    """How long a process group's collectives wait (None: the group of all ranks)."""
+    group = backend or dist.group.WORLD
+    assert group is not None, "the ranks have met"
+    return group._get_backend(device).options._timeout
 
 
 def new_group(ranks: list[int], number: int, timeout: timedelta) -> dist.ProcessGroup:

@@ -30,6 +30,8 @@ from distributed.report import describe
 
 # The caller keeps the time: this only has to be longer than any call.
 NEVER = timedelta(days=365)
+# What lives on the CPU is reduced as well: arrays of NumPy, counts, losses. NCCL could not.
+WITH_NCCL = "cpu:gloo,cuda:nccl"
 LARGEST_RESULT = 1 << 30  # bytes; the caller holds all ranks' results at once
 
 
@@ -47,7 +49,7 @@ class Place:
     @property
     def device(self) -> torch.device:
         """A GPU of its own under NCCL, one shared with others, or the CPU."""
-        if self.backend == "nccl" or self.shares_gpu:
+        if self.backend == WITH_NCCL or self.shares_gpu:
             return torch.device("cuda", self.rank % torch.cuda.device_count())
         return torch.device("cpu")
 
@@ -56,13 +58,18 @@ class Place:
         """Where the rank writes, on SIGUSR1, the line on which it stands."""
         return self.folder / f"stack-{self.rank}"
 
+    @property
+    def reply_file(self) -> Path:
+        """Where the rank puts what a call returned or raised."""
+        return self.folder / f"reply-{self.rank}"
+
 
 def choose_backend(ranks: int, device: str) -> tuple[str, bool, str]:
     """The backend, whether ranks share a GPU, and the words that say so.
 
     Never silently another one than was asked for. Raises ValueError for what cannot be.
     """
-    if not isinstance(ranks, int) or ranks < 1:
+    if type(ranks) is not int or ranks < 1:
         raise ValueError(f"ranks={ranks!r}: a world has 1 rank or more")
     if device not in ("auto", "cpu", "cuda"):
         raise ValueError(f"device={device!r}: choose 'auto', 'cpu' or 'cuda'")
@@ -71,7 +78,7 @@ def choose_backend(ranks: int, device: str) -> tuple[str, bool, str]:
         raise ValueError("device='cuda': this machine has no CUDA GPU; choose 'auto' or 'cpu'")
     gpus_here = f"{gpus} GPU{'s' * (gpus > 1)}"
     if gpus >= ranks:
-        return "nccl", False, "nccl · a GPU each"
+        return WITH_NCCL, False, "nccl · a GPU each"
     if device == "cuda":
         return "gloo", True, f"gloo · sharing {gpus_here}"
     return "gloo", False, "gloo · CPU" + f" ({gpus_here} for {ranks} ranks)" * (gpus > 0)
@@ -114,13 +121,15 @@ def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict
         while (call := calls.recv()) is not None:
             try:
                 group = group or join(place)
-                fn, args = cloudpickle.loads(Path(call).read_bytes())
+                fn, args = cloudpickle.loads(call.read_bytes())
                 reply = pack_result(fn(group, *args))
             except BaseException as error:
                 reply = cloudpickle.dumps(("error", describe(error)))
             sys.stdout.flush()
             sys.stderr.flush()
-            calls.send_bytes(reply)
+            # By a file: whoever reads it never waits for a rank that stopped in the middle of it.
+            place.reply_file.write_bytes(reply)
+            calls.send(place.reply_file)
         # The process group ends with the process: taking it apart takes longer than a launch.
 
 

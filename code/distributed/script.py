@@ -59,28 +59,47 @@ def under_torchrun() -> bool:
 
 
 def run_as_torchrun_rank(
-    fn: Callable[..., Any], args: tuple[Any, ...], device: str, timeout: float | None = None
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    device: str,
+    threads: int | None = None,
+    timeout: float | None = None,
 ) -> list[Any]:
-    """Call `fn(group, *args)` as the rank that the environment says; every rank's result."""
+    """Call `fn(group, *args)` as the rank that the environment says; every rank's result.
+
+    The first call makes the world, all use it, and each has the timeout that it was given (None:
+    PyTorch's). Raises ValueError for a device whose back end the world has not got, where another
+    than `launch` has made it.
+    """
     import torch  # here, because models of cost are scripts that need no torch
     import torch.distributed as dist
+    from torch.distributed.constants import default_pg_timeout
 
     from distributed.board import Board
-    from distributed.group import Group
-    from distributed.rank import Place, choose_backend
+    from distributed.group import Group, timeout_of
+    from distributed.rank import WITH_NCCL, Place, choose_backend
     from distributed.report import RankError, describe
 
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     on_this_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     backend, shares_gpu, how = choose_backend(on_this_host, device)
+    if threads is not None:
+        torch.set_num_threads(threads)
     here = Place(int(os.environ.get("LOCAL_RANK", rank)), size, backend, shares_gpu, 1, Path())
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)
+    longest = default_pg_timeout if timeout is None else timedelta(seconds=timeout)
     if not dist.is_initialized():
-        longest = None if timeout is None else timedelta(seconds=timeout)
-        dist.init_process_group(backend, timeout=longest)
+        widest, *_ = choose_backend(on_this_host, "auto")  # a later call may ask for the GPUs
+        dist.init_process_group(widest, timeout=longest)
         atexit.register(dist.destroy_process_group)
-    group = Group(here.device, Board.of_hosts(here.rank, on_this_host), on_this_host)
+    needed, there = "nccl" if backend == WITH_NCCL else "gloo", dist.get_backend_config()
+    if needed not in there:
+        raise ValueError(f"device={device!r} needs {needed}, and this world was made with {there}")
+    same = timeout_of(None, here.device) == longest
+    of_all = None if same else dist.new_group(timeout=longest)
+    board = Board.of_hosts(here.rank, on_this_host)
+    group = Group(here.device, board, on_this_host, of_all)
     print(f"{size} ranks · {how} · torchrun", flush=True)
     with contextlib.redirect_stdout(_Labelled(f"[rank {rank}] ")):
         try:
@@ -88,7 +107,9 @@ def run_as_torchrun_rank(
         except Exception as error:  # what `launch` raises without torchrun, too
             raise RankError(rank, f"raised {describe(error)['what']}") from error
     results: list[Any] = [None] * size
-    dist.all_gather_object(results, result)
+    dist.all_gather_object(results, result, of_all)
+    if of_all:
+        dist.destroy_process_group(of_all)
     return results
 
 

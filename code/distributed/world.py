@@ -6,6 +6,7 @@ its call.
 """
 
 import contextlib
+import functools
 import inspect
 import itertools
 import os
@@ -27,7 +28,7 @@ import torch.distributed as dist
 from distributed.board import Board
 from distributed.fork_server import fork_server
 from distributed.group import Group
-from distributed.rank import Place, choose_backend, main_hidden, start_rank
+from distributed.rank import NEVER, Place, choose_backend, main_hidden, start_rank
 from distributed.report import (
     Output,
     RankError,
@@ -38,6 +39,7 @@ from distributed.report import (
 )
 from distributed.script import run_as_torchrun_rank, run_script, under_torchrun
 
+A_WHILE = 3600.0  # s; the system's own waiting cannot be told to last a year
 STARTING = threading.Lock()  # two launches at once take turns at the few lines that start ranks
 
 
@@ -46,28 +48,29 @@ def launch(
     *args: Any,
     ranks: int = 4,
     device: str = "auto",
-    threads: int = 1,
+    threads: int | None = None,
     timeout: float | None = 60.0,
 ) -> list[Any]:
     """Call `fn(group, *args)` in each of `ranks` processes; return the results in rank order.
 
-    `device` is "auto", "cpu" or "cuda"; `threads` is how many compute threads each rank has;
-    `timeout` is in seconds. Under torchrun this process is a rank already: `fn` runs here, in the
-    world that is there, and no collective waits longer than `timeout`. Raises ValueError or
-    TypeError before any process starts when an argument
-    is wrong, RankError when a rank raises or dies, and RanksHang (a TimeoutError), with the line on
-    which each rank stands, when they do not finish.
+    `device` is "auto", "cpu" or "cuda"; `threads` is how many compute threads each rank has (1, if
+    not given); `timeout` is in seconds. Under torchrun this process is a rank already: `fn` runs
+    here, in the world that is there, with torchrun's threads if none are given, and no collective
+    waits longer than `timeout`. Raises ValueError or TypeError before any process starts when an
+    argument is wrong, RankError when a rank raises or dies, and RanksHang (a TimeoutError), with
+    the line on which each rank stands, when they do not finish.
     """
     check_timeout(timeout)
+    check_threads(threads)
     if under_torchrun():
-        return run_as_torchrun_rank(fn, args, device, timeout)
+        return run_as_torchrun_rank(fn, args, device, threads, timeout)
     call = pack_call(fn, args)
     with world(ranks, device, threads) as run:
         return run.packed(call, timeout)
 
 
 @contextlib.contextmanager
-def world(ranks: int = 4, device: str = "auto", threads: int = 1) -> Iterator["World"]:
+def world(ranks: int = 4, device: str = "auto", threads: int | None = None) -> Iterator["World"]:
     """Keep ranks warm for many calls: `with world(4) as run: run(fn, 1); run(fn, 2)`."""
     run = World(ranks, device, threads)
     try:
@@ -80,10 +83,9 @@ def world(ranks: int = 4, device: str = "auto", threads: int = 1) -> Iterator["W
 class World:
     """The caller's side of a set of ranks: hands out calls, shows output, collects results."""
 
-    def __init__(self, ranks: int, device: str, threads: int):
+    def __init__(self, ranks: int, device: str, threads: int | None = None):
         backend, shares_gpu, how = choose_backend(ranks, device)
-        if threads < 1:
-            raise ValueError(f"threads={threads!r}: a rank computes with 1 thread or more")
+        check_threads(threads)
         if dist.is_initialized():
             raise RuntimeError("this is a rank, and a rank cannot launch ranks of its own")
         print(f"{ranks} rank{'s' * (ranks > 1)} · {how}", flush=True)
@@ -93,13 +95,13 @@ class World:
         self.processes: list[Any] = []
         self.pipes: list[Connection] = []
         self.outputs: list[Output] = []
-        Board.create(self.folder / "board", ranks)
         screen = Screen()
-        context = fork_server()
         try:
+            context = fork_server()
+            Board.create(self.folder / "board", ranks)
             with STARTING, main_hidden():
                 for rank in range(ranks):
-                    place = Place(rank, ranks, backend, shares_gpu, threads, self.folder)
+                    place = Place(rank, ranks, backend, shares_gpu, threads or 1, self.folder)
                     process, pipe, printed = start_rank(context, place)
                     self.processes.append(process)
                     self.pipes.append(pipe)
@@ -123,7 +125,7 @@ class World:
             file.write_bytes(call)
             for pipe in self.pipes:
                 with contextlib.suppress(BrokenPipeError):  # it is dead; _collect says how
-                    pipe.send(str(file))
+                    pipe.send(file)
             results = self._collect(timeout)
             for output in self.outputs:
                 output.end_call()
@@ -144,21 +146,31 @@ class World:
             if left is not None and left <= 0:
                 stacks = where_ranks_stand(self._stacks(), results)
                 raise RanksHang(f"{self.size} ranks, not done after {timeout:g} s:\n{stacks}")
-            ready = wait([*pipes, *prints, *lives], left)
+            ready = wait([*pipes, *prints, *lives], left and min(left, A_WHILE))
             for source in ready:
                 if source in prints:
                     prints[source].show()
             for source in ready:
                 if source in pipes:
                     with contextlib.suppress(EOFError, ConnectionError):  # it died: see below
-                        kind, value = pickle.loads(source.recv_bytes())
-                        if kind == "error":
-                            self._raise_first_cause(pipes[source], value)
-                        results[pipes[source]] = value
+                        self._take(pipes[source], source.recv(), results)
             for source in ready:
                 if source in lives:
                     self._raise_first_cause(lives[source], None)
         return [results[rank] for rank in range(self.size)]
+
+    def _take(self, rank: int, file: Path, results: dict[int, Any]) -> None:
+        """Read the reply of a rank; RankError if it is an error, or if it cannot be read here."""
+        reply = file.read_bytes()
+        file.unlink()
+        try:
+            kind, value = pickle.loads(reply)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            raise RankError(rank, f"returned what cannot be read here: {what}") from error
+        if kind == "error":
+            self._raise_first_cause(rank, value)
+        results[rank] = value
 
     def _raise_first_cause(self, rank: int, error: Any) -> None:
         """Raise the error of `rank`, unless a rank died: then its peers' errors are echoes."""
@@ -211,8 +223,17 @@ class World:
 
 def check_timeout(timeout: float | None) -> None:
     """Raise ValueError for a time that nobody can keep."""
-    if timeout is not None and timeout <= 0:
-        raise ValueError(f"timeout={timeout!r}: give more than 0 seconds, or None to wait")
+    if timeout is not None and not 0 < timeout <= NEVER.total_seconds():
+        longest = f"{NEVER.days} days"
+        raise ValueError(
+            f"timeout={timeout!r}: give more than 0 seconds, at most {longest}, or None to wait"
+        )
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise ValueError for a number of threads that no rank can have."""
+    if threads is not None and (type(threads) is not int or threads < 1):
+        raise ValueError(f"threads={threads!r}: a rank computes with 1 thread or more")
 
 
 def pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
@@ -220,13 +241,20 @@ def pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     try:
         inspect.signature(fn).bind("group", *args)
     except TypeError as error:
-        raise TypeError(f"{fn.__name__} is called as fn(group, *args): {error}") from None
+        raise TypeError(f"{name_of(fn)} is called as fn(group, *args): {error}") from None
     for name, value in [("fn", fn), *((f"argument {i}", arg) for i, arg in enumerate(args))]:
         try:
             cloudpickle.dumps(value)
         except Exception as error:
             raise TypeError(f"{name} cannot be sent to the ranks: {error}") from None
     return cloudpickle.dumps((fn, args))
+
+
+def name_of(fn: Callable[..., Any]) -> str:
+    """The name of a function, of the one in a `functools.partial`, or of an object's class."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return getattr(fn, "__name__", type(fn).__name__)
 
 
 def main(ranks: int = 4) -> None:

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributed.all_reduce import all_reduce
-from distributed.group import divisors
+from distributed.group import divisors, timeout_of
 from distributed.hierarchical import HierarchicalGroup
 from distributed.rank import NEVER
 from distributed.ring_group import RingGroup
@@ -283,8 +282,7 @@ def test_groups_without_a_common_rank_can_be_split_at_the_same_time(pools):
 
 def test_a_part_waits_as_long_as_the_group_that_it_is_of(pools):
     def patience(group):
-        parts = group.split(0).backend, dist.group.WORLD
-        return {part._get_backend(group.device).options._timeout for part in parts}
+        return {timeout_of(part, group.device) for part in (group.split(0).backend, None)}
 
     assert pools[2](patience) == [{NEVER}] * 2
 

@@ -1,6 +1,8 @@
 """`launch` and `world`: results, output, failures, and that nothing is left behind."""
 
 import contextlib
+import functools
+import importlib
 import os
 import re
 import signal
@@ -9,13 +11,20 @@ import sys
 import textwrap
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from leftovers import shared_memory
 
-from distributed.world import RankError, launch, world
+from distributed.board import Board
+from distributed.group import timeout_of
+from distributed.rank import Place, choose_backend, join
+from distributed.world import RankError, World, launch, world
 
 
 def process_ids(group):
@@ -195,10 +204,15 @@ def never(group, *args):
         ({"ranks": 0}, "ranks=0: a world has 1 rank or more"),
         ({"ranks": -1}, "ranks=-1: a world has 1 rank or more"),
         ({"ranks": 2.0}, "ranks=2.0"),
+        ({"ranks": True}, "ranks=True: a world has 1 rank or more"),
         ({"device": "tpu"}, "device='tpu': choose 'auto', 'cpu' or 'cuda'"),
         ({"threads": 0}, "threads=0"),
+        ({"threads": 1.5}, "threads=1.5"),
+        ({"threads": True}, "threads=True"),
         ({"timeout": 0}, "timeout=0"),
         ({"timeout": -3}, "timeout=-3"),
+        ({"timeout": float("nan")}, "timeout=nan: give more than 0 seconds"),
+        ({"timeout": float("inf")}, "timeout=inf: give more than 0 seconds, at most 365 days, or"),
     ],
 )
 def test_a_wrong_option_is_named_before_a_rank_starts(options, message, capsys):
@@ -218,6 +232,8 @@ def test_asking_for_a_gpu_that_is_not_there_is_refused():
     [
         (lambda: None, (), r"is called as fn\(group, \*args\)"),
         (lambda group, x: None, (), "missing a required argument: 'x'"),
+        (functools.partial(lambda group, x: None, x=1), (2, 3), r"<lambda> is called as fn\(group"),
+        (World, (1, 2, 3), r"World is called as fn\(group, \*args\): too many positional"),
         (never, (1, threading.Lock()), "argument 1 cannot be sent to the ranks"),
     ],
 )
@@ -230,6 +246,78 @@ def test_a_call_that_cannot_be_made_is_refused_before_a_rank_starts(fn, args, me
 def test_a_result_that_cannot_be_sent_back_is_named():
     with pytest.raises(RankError, match="the result, of type lock, cannot be sent back"):
         launch(lambda group: threading.Lock(), ranks=2)
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("not a number",)
+
+
+def test_a_result_that_cannot_be_read_names_its_rank():
+    with pytest.raises(
+        RankError, match="rank 1 returned what cannot be read here: ValueError"
+    ):
+        launch(lambda group: Unreadable() if group.rank == 1 else None, ranks=2)
+
+
+def test_a_rank_that_stops_in_the_middle_of_its_reply_does_not_stop_the_caller():
+    def reply_half(group):
+        def half(write):
+            def stop(self, data):
+                if len(data) > 100_000:
+                    write(self, data[:50_000])
+                    os.kill(os.getpid(), signal.SIGSTOP)
+                return write(self, data)
+
+            return stop
+
+        # By a pipe or by a file, however it is sent.
+        Connection._send, Path.write_bytes = half(Connection._send), half(Path.write_bytes)
+        return bytes(200_000)
+
+    with pytest.raises(TimeoutError, match="not done after 3 s"):
+        launch(reply_half, ranks=1, device="cpu", timeout=3)
+
+
+def test_a_timeout_may_be_long():
+    assert launch(lambda group: group.rank, ranks=1, timeout=86_400 * 365) == [0]
+
+
+def test_under_torchrun_each_launch_has_the_timeout_and_the_threads_that_it_is_given(pools):
+    def launch_twice(group):
+        """As if torchrun had started this rank, and another engine had made its world."""
+        place = {"RANK": group.rank, "LOCAL_RANK": group.rank, "WORLD_SIZE": 2, "MASTER_ADDR": ""}
+
+        def look(group):
+            waits = timeout_of(group.backend, group.device).total_seconds()
+            return waits, torch.get_num_threads(), group.all_reduce(torch.ones(1)).item()
+
+        with mock.patch.dict(os.environ, {name: str(value) for name, value in place.items()}):
+            found = launch(look, timeout=7, threads=3), launch(look, timeout=8)
+            torch.set_num_threads(1)
+            try:
+                launch(look, threads=0)
+            except ValueError as error:
+                return *found, str(error).split(":")[0]
+
+    expected = [(7.0, 3, 2.0)] * 2, [(8.0, 3, 2.0)] * 2, "threads=0"
+    assert pools[2](launch_twice) == [expected] * 2
+
+
+def test_where_nccl_joins_the_gpus_arrays_on_the_cpu_are_reduced_by_gloo(tmp_path):
+    def join_by_a_fake_nccl(group, folder):
+        importlib.import_module("torch.testing._internal.distributed.fake_pg")
+        dist.destroy_process_group()
+        init = dist.init_process_group
+        torch.cuda.device_count, Place.device = lambda: 2, torch.device("cpu")
+        dist.init_process_group = lambda name, **given: init(name.replace("nccl", "fake"), **given)
+        backend, shares, how = choose_backend(2, "auto")
+        joined = join(Place(group.rank, 2, backend, shares, 1, folder))
+        return how, joined.all_reduce(np.ones(1)).item()
+
+    Board.create(tmp_path / "board", 2)
+    found = launch(join_by_a_fake_nccl, tmp_path, ranks=2, device="cpu")
+    assert found == [("nccl · a GPU each", 2.0)] * 2
 
 
 def test_a_rank_cannot_launch_ranks():
