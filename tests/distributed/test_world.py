@@ -254,9 +254,7 @@ class Unreadable:
 
 
 def test_a_result_that_cannot_be_read_names_its_rank():
-    with pytest.raises(
-        RankError, match="rank 1 returned what cannot be read here: ValueError"
-    ):
+    with pytest.raises(RankError, match="rank 1 returned what cannot be read here: ValueError"):
         launch(lambda group: Unreadable() if group.rank == 1 else None, ranks=2)
 
 
