@@ -132,15 +132,15 @@ class Group(Transport):
         Groups that have no rank in common can be split at the same time. A part waits as long in
         its collectives as this group does.
         """
-        whole = self.backend or dist.group.WORLD
-        assert whole is not None, "the ranks have met"
+        world = dist.group.WORLD
+        assert world is not None, "the ranks have met"
         # Parts need names that no other group has, made meanwhile by whatever other ranks. So each
         # rank draws a number that is drawn once in the world, and a part takes that of its first.
-        drawn = dist.group.WORLD.get_group_store().add("parts of groups", 1)
+        drawn = world.get_group_store().add("parts of groups", 1)
         table = torch.zeros(self.size, 2, dtype=torch.int64, device=self.device)
         table[self.rank] = torch.tensor([colour, drawn])
         members = [i for i, (one, _) in enumerate(self.all_reduce(table).tolist()) if one == colour]
-        everyone = dist.get_process_group_ranks(whole)
+        everyone = dist.get_process_group_ranks(self.backend or world)
         ours = [everyone[i] for i in members]
         timeout = timeout_of(self.backend, self.device)
         backend = new_group(ours, int(table[members[0], 1]), timeout)
