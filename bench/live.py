@@ -39,7 +39,8 @@ launch(average_gradients, ranks=4)
 """
 # What a reader wrote on an earlier visit stands in the cell: no editor is loaded for it.
 WRITE = """async code => {
-  const { write } = await import("/_static/live-edits.js");
+  const root = new URL(document.documentElement.dataset.content_root, location);
+  const { write } = await import(new URL("_static/live-edits.js", root));
   write(0, document.querySelector("div.cell[data-live] pre").innerText, code);
 }"""
 PRESS = """() => new Promise((resolve) => {

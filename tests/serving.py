@@ -16,9 +16,15 @@ from urllib.parse import parse_qs, urlsplit
 class Server:
     """The server as a reader meets it; its first line has been read, so it answers."""
 
-    open_url: str  # with the token
+    printed_url: str  # with the token, and with a host name that a browser knows, if not Python
     process: subprocess.Popen[str]
     log: IO[str]
+
+    @property
+    def open_url(self) -> str:
+        """The printed address, by the number of this machine."""
+        parts = urlsplit(self.printed_url)
+        return parts._replace(netloc=f"127.0.0.1:{parts.port}").geturl()
 
     @property
     def origin(self) -> str:
@@ -55,14 +61,16 @@ def running_server(
     html: Path,
     options: Sequence[str] = ("--no-browser", "--kernels", "99"),  # pages of earlier tests linger
     env: Mapping[str, str] | None = None,
+    port: int = 0,
 ) -> Iterator[Server]:
-    """Serve `html` on a free port; at the end the server is stopped, by force if it must be.
+    """Serve `html`, by default on a free port; the server is stopped at the end, by force if need be.
 
     `env` is added to the environment.
     """
     # ipykernel looks for pytest's mark and then no longer shows what child processes print
     inherited = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
-    command = [sys.executable, "-m", "playground.server", "--html", str(html), "--port", "0"]
+    command = [sys.executable, "-m", "playground.server", "--html", str(html)]
+    command += ["--port", str(port)]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [*command, *options],
@@ -75,7 +83,7 @@ def running_server(
             assert process.stdout is not None
             line = process.stdout.readline()
             server = Server(line.removeprefix("Open ").strip(), process, log)
-            assert line.startswith("Open http://127.0.0.1:"), f"said {line!r}: {server.stderr}"
+            assert line.startswith("Open http://"), f"said {line!r}: {server.stderr}"
             yield server
         finally:
             process.terminate()

@@ -9,12 +9,14 @@ import threading
 from collections.abc import Callable, Iterator
 from http.cookies import SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from live_page import LivePage
 from playwright.sync_api import Page
-from serving import Server
+from serving import Server, running_server
 from visitor import Browser, Kernel
 
 BASE = 0
@@ -187,6 +189,63 @@ def test_a_window_that_it_opens_is_out_of_its_reach(reader: LivePage, hostile: P
     assert "A page with cells" in opened.value.title()  # the cookies are sent with a link
     hostile.wait_for_function("window.book.closed")  # as it looks from there
     assert opened.value.evaluate("window.opener") is None
+
+
+# --- who served this port before --------------------------------------------------------------
+
+
+class Former(BaseHTTPRequestHandler):
+    """A server that leaves a service worker behind, which answers for it when it is gone."""
+
+    page = b"""<!doctype html><title>former</title>
+<script>navigator.serviceWorker.register("/worker.js", { scope: "/" })</script>"""
+    worker = b"""
+oninstall = () => skipWaiting();
+onactivate = (event) => event.waitUntil(clients.claim());
+onfetch = (event) => event.respondWith(new Response("<title>the former server sees all</title>",
+  { headers: { "Content-Type": "text/html" } }));
+"""
+
+    def do_GET(self) -> None:
+        is_worker = self.path == "/worker.js"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/javascript" if is_worker else "text/html")
+        self.end_headers()
+        self.wfile.write(self.worker if is_worker else self.page)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def squatted(visit: Callable[..., LivePage], server: Server) -> tuple[Page, int]:
+    """A reader who has been to a server that left a worker behind, and the port of that."""
+    page = visit(server, log_in=False).page
+    with ThreadingHTTPServer(("127.0.0.1", 0), Former) as former:
+        threading.Thread(target=former.serve_forever, daemon=True).start()
+        page.goto(f"http://127.0.0.1:{former.server_port}/")
+        page.wait_for_function("navigator.serviceWorker.controller")
+        former.shutdown()
+        return page, former.server_port
+
+
+def test_a_worker_that_another_server_left_on_the_port_sees_nothing_of_the_book(
+    squatted: tuple[Page, int], visit: Callable[..., LivePage], small_book: Path
+) -> None:
+    page, port = squatted
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(urlsplit(request.url).netloc))
+    with running_server(small_book, port=port) as server:
+        page.goto(f"http://127.0.0.1:{port}{server.prefix}/cells.html")
+        assert page.title() == "the former server sees all"  # a secret path alone is not enough
+        asked.clear()
+        page.goto(server.printed_url)
+        page.goto(page.url + "cells.html")
+        assert "A page with cells" in page.title()
+        assert page.evaluate("navigator.serviceWorker.controller") is None
+        assert set(asked) == {urlsplit(server.printed_url).netloc}
+        live = LivePage(page, page.url.removesuffix("/cells.html"))
+        live.run_and_wait(BASE)  # the kernel is reached by this name too
 
 
 # --- what a page of the book may do itself ------------------------------------------------------

@@ -34,7 +34,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(html: Path) -> Iterator[Server]:
-    limits = ("--memory", "3", "--processes", "12", "--cpu", "8", "--text", "0.1")
+    limits = ("--memory", "3", "--processes", "12", "--text", "0.1")
     limits += ("--kernel-memory", "1.2")
     with running_server(html, ("--no-browser", *limits)) as server:
         yield server
@@ -100,15 +100,22 @@ def test_a_cell_that_forks_without_end_is_ended_with_all_its_processes(
     goes_on(reader)
 
 
+HOG = """
+import time
+hog = []
+for _ in range(40):               # 4 GB, if nobody stops it
+    hog.append(b"x" * 100_000_000)
+    time.sleep(0.02)
+"""
+
+
 def test_a_cell_that_fills_the_memory_is_ended(kernel: Kernel, reader: Browser) -> None:
-    code = "import time\nhog = []\nfor _ in range(40):\n"
-    code += "    hog.append(b'x' * 100_000_000); time.sleep(0.02)"  # 4 GB, if nobody stops it
-    said = end_of(kernel, code)
+    said = end_of(kernel, HOG)
     assert "GB of memory, and one kernel may use 1.2 GB" in said
     goes_on(reader)
 
 
-def test_a_cell_that_loops_for_ever_is_ended_and_can_be_interrupted_before(
+def test_a_cell_that_loops_for_ever_leaves_the_others_alone_and_can_be_stopped(
     kernel: Kernel, reader: Browser
 ) -> None:
     name = kernel.send("print('on', flush=True)\nwhile True: pass")
@@ -116,14 +123,7 @@ def test_a_cell_that_loops_for_ever_is_ended_and_can_be_interrupted_before(
     goes_on(reader)
     assert reader.api("POST", f"/api/kernels/{kernel.id}/interrupt")[0] == 204
     assert kernel.wait(name)["status"] == "KeyboardInterrupt"
-    assert "computed for 8 s" in end_of(kernel, "while True: pass")
-
-
-def test_time_counts_for_each_run_alone(kernel: Kernel) -> None:
-    """Two runs of 5 s each do not end a kernel that may compute for 8 s."""
-    code = "import time\nwhile time.process_time() - now < 5: pass"
-    for _ in range(2):
-        kernel.run(f"import time; now = time.process_time()\n{code}")
+    assert kernel.run("print(6 * 7)") == "42"
 
 
 def test_a_cell_that_prints_for_ever_is_stopped_and_its_kernel_goes_on(
@@ -234,7 +234,7 @@ def test_an_idle_kernel_ends_later_if_its_page_is_open(
 
 def test_a_kernel_that_was_ended_comes_back_empty(kernel: Kernel) -> None:
     kernel.run("x = 1")
-    end_of(kernel, "while True: pass")
+    end_of(kernel, HOG)
     kernel.socket.close()
     kernel.socket = kernel.connect()
     assert kernel.run("print('x' in globals())") == "False"
@@ -340,7 +340,7 @@ def test_a_bomb_that_forks_at_full_speed_is_ended_whole(few_processes: Path) -> 
         preexec_fn=lambda: members.write_text(str(os.getpid())),
     )
     watch, ends = Watch(Limits(memory=1e12, processes=50)), dict[int, str]()
-    assert soon(lambda: bool(ends.update(watch.look({process.pid: True})) or ends))
+    assert soon(lambda: bool(ends.update(watch.look([process.pid])) or ends))
     assert "processes, and 50 are allowed" in ends[process.pid]
     watch.end(process.pid)
     process.wait()
@@ -371,10 +371,10 @@ def test_the_greediest_kernel_is_the_one_that_ends(monkeypatch: pytest.MonkeyPat
     watch = Watch(Limits(memory=8e9))
     monkeypatch.setattr(watch.families, "look", lambda kernels: {k: [k] for k in kernels})
     monkeypatch.setattr("playground.server.limits.memory_used", lambda pids, enough: used[pids[0]])
-    ends = watch.look(dict.fromkeys(used, False))
+    ends = watch.look(used)
     assert list(ends) == [2]
     assert "used 5.0 GB of memory, and all kernels together may use 8.0 GB" in ends[2]
-    assert watch.look({1: False, 3: False}) == {}
+    assert watch.look([1, 3]) == {}
 
 
 def test_a_kernel_has_a_limit_of_its_own_and_an_innocent_one_goes_on(
@@ -384,9 +384,7 @@ def test_a_kernel_has_a_limit_of_its_own_and_an_innocent_one_goes_on(
     watch = Watch(Limits(memory=8e9, kernel=4e9))
     monkeypatch.setattr(watch.families, "look", lambda kernels: {k: [k] for k in kernels})
     monkeypatch.setattr("playground.server.limits.memory_used", lambda pids, enough: used[pids[0]])
-    assert watch.look({1: False, 2: False, 3: True}) == {
-        3: "used 6.0 GB of memory, and one kernel may use 4.0 GB"
-    }
+    assert watch.look(used) == {3: "used 6.0 GB of memory, and one kernel may use 4.0 GB"}
 
 
 def test_memory_that_kernels_only_seem_to_use_ends_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +394,7 @@ def test_memory_that_kernels_only_seem_to_use_ends_none(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         "playground.server.limits.memory_used", lambda pids, enough: 5e9 if enough > 5e9 else 2e9
     )
-    assert watch.look({1: False, 2: False}) == {}
+    assert watch.look([1, 2]) == {}
 
 
 @pytest.mark.parametrize(
@@ -433,7 +431,7 @@ def test_a_container_has_free_what_it_may_take_and_has_not_taken(
 
 
 @pytest.mark.parametrize(
-    "option", ["memory", "kernel-memory", "processes", "cpu", "text", "idle", "idle-open"]
+    "option", ["memory", "kernel-memory", "processes", "text", "idle", "idle-open"]
 )
 def test_a_limit_of_nothing_is_refused_in_one_line(
     html: Path, option: str, capsys: pytest.CaptureFixture[str]

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import websocket
@@ -20,7 +21,8 @@ from serving import Server, running_server
 from visitor import Browser, Kernel, Reply, gone, logged_in, open_channels, refused, soon
 
 from playground.server import address
-from playground.server.address import NotSecret, kept_secret
+from playground.server.address import NotSecret, bind, kept_secret
+from playground.server.app import BookLogin
 
 PAGE = "<!doctype html><html data-content_root='../'><title>Data parallelism</title>SECRET PAGE"
 EVIL = {"Origin": "http://evil.example"}
@@ -322,6 +324,7 @@ def test_nothing_outside_says_where_the_book_is(server: Server, path: str) -> No
     for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
         for headers in ({}, EVIL, {"Host": "evil.example"}):
             status, said, body = outside(server, path, method, headers)
+            assert "book-" not in str(said) + body  # its name
             assert status in (403, 404, 405)
             assert "Set-Cookie" not in said
             assert server.prefix not in str(said) + body
@@ -440,6 +443,14 @@ def test_the_channels_refuse_a_stranger(kernel: Kernel, stranger: Browser) -> No
     assert refused.value.status_code == 403
 
 
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
 def test_it_listens_on_this_machine_only(server: Server) -> None:
     listening = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -447,7 +458,8 @@ def test_it_listens_on_this_machine_only(server: Server) -> None:
             local, state = line.split()[1], line.split()[3]
             if state == "0A" and int(local.rpartition(":")[2], 16) == server.port:
                 listening.append(local.rpartition(":")[0])
-    assert listening == ["0100007F"]
+    both = {"0100007F", "00000000000000000000000001000000"}  # 127.0.0.1 and ::1
+    assert set(listening) == (both if has_ipv6() else {"0100007F"})
 
 
 # --- kernels -------------------------------------------------------------------------------------
@@ -634,6 +646,37 @@ def test_a_taken_port_is_said_in_one_line(html: Path, capsys: pytest.CaptureFixt
     assert said == (1, f"port {port} is taken: choose another with make serve PORT=…\n")
 
 
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_a_port_that_another_user_has_by_ipv6_is_taken(
+    html: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A browser that looks for a name below `localhost` would ask there first."""
+    with closing(socket.create_server(("::1", 0), family=socket.AF_INET6)) as taken:
+        port = taken.getsockname()[1]
+        said = refused(capsys, "--html", str(html), "--port", str(port))
+    assert said == (1, f"port {port} is taken: choose another with make serve PORT=…\n")
+
+
+def test_the_usual_port_moves_when_it_is_taken_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    monkeypatch.setattr(address, "USUAL_PORT", port)
+    at_home = bind(None)
+    assert {listening.getsockname()[1] for listening in at_home} == {port}
+    assert capsys.readouterr().err == ""
+    moved = bind(None)
+    assert port not in {listening.getsockname()[1] for listening in moved}
+    assert len({listening.getsockname()[1] for listening in moved}) == 1
+    said = f"Port {port} is in use, so the book takes a free one\n"
+    assert capsys.readouterr().err == said
+    with pytest.raises(OSError, match="in use"):
+        bind(port)
+    for listening in at_home + moved:
+        listening.close()
+
+
 def test_a_missing_book_is_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -649,12 +692,29 @@ def test_a_bad_port_is_said_in_one_line(
     assert said == (2, f"port {port!r} is not a number from 0 to 65535\n")
 
 
-@pytest.mark.parametrize("prefix", ["", "books", "/a//b", "/a b", "/a?b", "https://x/"])
-def test_a_prefix_that_is_no_path_is_refused_in_one_line(
-    html: Path, prefix: str, capsys: pytest.CaptureFixture[str]
+def test_where_names_below_localhost_are_not_known_the_address_has_a_number(html: Path) -> None:
+    with running_server(html, env={"BOOK_HOST": "127.0.0.1"}) as server:
+        assert server.printed_url.startswith(f"http://127.0.0.1:{server.port}{server.prefix}/?")
+
+
+def test_another_machine_as_host_is_refused_in_one_line(
+    html: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused(capsys, "--html", str(html), f"--prefix={prefix}")
-    assert said == (2, f"--prefix {prefix!r}: give a path such as /books/\n")
+    monkeypatch.setenv("BOOK_HOST", "books.example")
+    said = refused(capsys, "--html", str(html), "--port", "0")
+    assert said == (2, "BOOK_HOST=books.example: give 127.0.0.1 or localhost, or none\n")
+
+
+@pytest.mark.parametrize(
+    "proxy",
+    ["", "books", "/a/b", "https://", "ftp://x/", "http://x/a//b", "http://x/a b", "http:x"],
+)
+def test_a_proxy_without_an_address_is_refused_in_one_line(
+    html: Path, proxy: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(capsys, "--html", str(html), f"--proxy={proxy}")
+    how = "give an address such as https://books.example/user/me/"
+    assert said == (2, f"--proxy {proxy!r}: {how}\n")
 
 
 def test_a_server_without_kernels_is_refused_in_one_line(
@@ -662,6 +722,23 @@ def test_a_server_without_kernels_is_refused_in_one_line(
 ) -> None:
     said = refused(capsys, "--html", str(html), "--kernels", "0")
     assert said == (2, "--kernels 0: a live cell needs 1 kernel or more\n")
+
+
+def test_a_ticket_is_spent_once_and_ends_after_a_minute() -> None:
+    now = 0.0
+    login = BookLogin()
+    login.clock = lambda: now
+    first = login.make_ticket()
+    now = 59.9
+    assert not login.spend("")
+    assert not login.spend("wrong")
+    assert login.spend(first)
+    assert not login.spend(first)
+    second = login.make_ticket()
+    now += 60
+    assert not login.spend(second)
+    now -= 0.1
+    assert login.spend(second)
 
 
 def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path: Path) -> None:
@@ -681,13 +758,18 @@ def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path
         assert server.token != "guessed"
         assert soon(seen.exists)
         opened = seen.read_text().strip()
-        assert opened.startswith(f"{server.origin}/?ticket=")
+        # All users of the machine can read it, and have been at all names that were used before.
+        name, printed = urlsplit(opened).hostname, urlsplit(server.printed_url).hostname
+        assert re.fullmatch(r"[0-9a-f]{16}\.localhost", name or "")
+        assert re.fullmatch(r"book-[0-9a-f]{16}\.localhost", printed or "")
+        assert name.partition(".")[0] not in server.printed_url
         assert server.token not in opened
-        assert server.prefix not in opened  # all users of the machine can read it
-        ticket = opened.removeprefix(server.origin)
+        assert server.prefix not in opened
+        ticket = opened[opened.index("/?ticket=") :]
         browser = Browser(server)
         status, headers, _ = outside(server, ticket)
-        assert (status, headers["Location"]) == (302, f"{server.prefix}{ticket}")
+        book = server.printed_url.partition("?")[0]
+        assert (status, headers["Location"]) == (302, book + ticket.removeprefix("/"))
         status, headers, _ = browser.get(ticket, EVIL)
         assert (status, headers["Location"]) == (302, f"{server.prefix}/")
         assert "Access-Control-Allow-Origin" not in headers

@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 import webbrowser
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,15 +29,14 @@ from jinja2 import DictLoader, Environment
 from jupyter_server.auth.identity import PasswordIdentityProvider, User
 from jupyter_server.serverapp import ServerApp
 from tornado.httpserver import HTTPServer
-from tornado.netutil import bind_sockets
 from traitlets.config import Config
 
-from playground.server.address import NotSecret, base_path, kept_secret
+from playground.server.address import HOST, USUAL_PORT, Address, NotSecret, bind, kept_secret
 from playground.server.kernels import BookChannels, BookSessions, FewKernels, OwnKernel
 from playground.server.limits import GB, MB, Limits, memory_of_machine
 from playground.server.pages import HEADERS, PAGES, BookPages, Outside
 
-HOST = "127.0.0.1"
+TICKET_LIFE = 60.0  # s: a browser opens sooner
 
 
 class BookLogin(PasswordIdentityProvider):
@@ -45,19 +45,31 @@ class BookLogin(PasswordIdentityProvider):
     The ticket is for the browser that we open: any user of the machine can read its command line.
     """
 
-    ticket = ""
+    ticket, expires = "", 0.0
+    clock = staticmethod(time.monotonic)
 
     def is_token_authenticated(self, handler: Any) -> bool:
         """A token logs in, no more: else Jupyter drops its checks of Origin and XSRF for a request
         that carries one, and lets the page that sent it read the answer."""
         return False
 
+    def make_ticket(self) -> str:
+        self.ticket, self.expires = secrets.token_hex(24), self.clock() + TICKET_LIFE
+        return self.ticket
+
     def is_valid(self, ticket: str) -> bool:
-        return bool(self.ticket) and hmac.compare_digest(ticket.encode(), self.ticket.encode())
+        is_known = bool(self.ticket) and self.clock() < self.expires
+        return is_known and hmac.compare_digest(ticket.encode(), self.ticket.encode())
+
+    def spend(self, ticket: str) -> bool:
+        """Is this the ticket? It is none any more."""
+        if not self.is_valid(ticket):
+            return False
+        self.ticket = ""
+        return True
 
     async def get_user_token(self, handler: Any) -> User | None:
-        if self.is_valid(handler.get_argument("ticket", "")):
-            self.ticket = ""
+        if self.spend(handler.get_argument("ticket", "")):
             return self.generate_anonymous_user(handler)
         return await super().get_user_token(handler)
 
@@ -70,6 +82,7 @@ class BookServer(ServerApp):
     kernel_manager: FewKernels
     html: Path
     sockets: list[socket.socket]
+    address: Address
 
     def load_config_file(self, *args: Any, **kwargs: Any) -> None:
         """The user's Jupyter configuration is for other servers."""
@@ -83,7 +96,7 @@ class BookServer(ServerApp):
         pages = (rf"{base}(?!api(?:/|$)|login$)(.*)", BookPages)
         files = {"path": str(self.html), "default_filename": "index.html"}
         sessions = (rf"{base}api/sessions", BookSessions)
-        outside = (rf"(?!{base}).*", Outside)
+        outside = (rf"(?!{base}).*", Outside, {"book": self.address.root + self.address.path})
         self.web_app.add_handlers(".*$", [sessions, (*pages, files), outside])
 
     def init_httpserver(self) -> None:
@@ -117,12 +130,16 @@ class BookServer(ServerApp):
 
     def announce(self) -> None:
         """Say where the book is; later output, of kernels too, goes to stderr."""
-        root, token = f"http://{HOST}:{self.port}", self.identity_provider.token
-        print(f"Open {root}{self.base_url}?token={token}", flush=True)
+        root, path = self.address.root, self.address.path
+        print(f"Open {root}{path}?token={self.identity_provider.token}", flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         if self.open_browser:
-            ticket = self.identity_provider.ticket = secrets.token_hex(24)
-            url = f"{root}/?ticket={ticket}"  # without the path, which others must not see
+            # Others see this, so it has neither our name nor our path. Another user's service
+            # worker may be at any name that was used before: this one was not.
+            name = self.address.name
+            if name.endswith(".localhost"):
+                name = f"{secrets.token_hex(8)}.localhost"
+            url = f"http://{name}:{self.port}/?ticket={self.identity_provider.make_ticket()}"
             threading.Thread(target=webbrowser.open, args=[url], daemon=True).start()
 
 
@@ -133,13 +150,13 @@ def make_server(
     kernels: int,
     limits: Limits,
     home: Path,
-    base: str,
+    address: Address,
     idle: tuple[float, float] = (20.0, 240.0),
 ) -> BookServer:
     """Every setting is here: nothing comes from the user's configuration.
 
-    `base` is the path that all of it stands below. `idle` is in minutes: until a kernel ends that
-    no page uses, and one whose page is open.
+    All of it stands below the path of `address`. `idle` is in minutes: until a kernel ends that no
+    page uses, and one whose page is open.
     Jupyter's defaults that we rely on: no origin but our own, and no culling of a kernel whose
     cell runs.
     """
@@ -150,6 +167,7 @@ def make_server(
             "hashed_password": "",
             "allow_password_change": False,
             "cookie_options": {"samesite": "Lax"},
+            "secure_cookie": address.root.startswith("https:"),
         },
         MappingKernelManager={
             "cull_idle_timeout": math.ceil(60 * idle[0]),
@@ -166,7 +184,8 @@ def make_server(
         config=config,
         log_level="WARN",
         ip=HOST,
-        base_url=base,  # cookies belong to this path, and go to no other
+        base_url=address.path,  # cookies belong to this path, and go to no other
+        local_hostnames=["localhost", address.name],
         port=sockets[0].getsockname()[1],
         open_browser=browser,
         allow_remote_access=False,  # keeps the check of the Host header, against DNS rebinding
@@ -188,7 +207,7 @@ def make_server(
             "jinja2_env": Environment(loader=DictLoader(PAGES), autoescape=True),
         },
     )
-    server.html, server.sockets = html, sockets
+    server.html, server.sockets, server.address = html, sockets, address
     server.initialize(argv=[], find_extensions=False)
     server.kernel_manager.limit = kernels
     server.kernel_manager.idle_open = timedelta(minutes=idle[1])
@@ -204,12 +223,17 @@ def on_stop(do: Callable[..., Any]) -> None:
             signal.signal(number, do)
 
 
+def is_port(text: str) -> bool:
+    return text.isdecimal() and len(text) < 6 and int(text) < 65536
+
+
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.server", description=__doc__)
     parser.add_argument("--html", type=Path, default=Path("_build/html"), help="the built book")
-    parser.add_argument("--port", default="8123", help="0 takes any free port")
-    below = "path below which a proxy shows this server"
-    parser.add_argument("--prefix", default="/", help=below)
+    usual_port = f"default: {USUAL_PORT}, or a free one if that is in use, as 0 takes"
+    parser.add_argument("--port", help=usual_port)
+    proxy = "the address at which a proxy shows this server to readers, such as https://host/path/"
+    parser.add_argument("--proxy", metavar="URL", help=proxy)
     parser.add_argument("--kernels", type=int, default=8, help="how many may run at a time")
     limit = parser.add_argument_group("limits", "what ends a kernel, or stops a run").add_argument
     usual = Limits(memory=0.75 * memory_of_machine())
@@ -217,7 +241,6 @@ def main(argv: list[str] | None = None) -> None:
     of_one = "GB, of one kernel with its ranks (default: half of --memory)"
     limit("--kernel-memory", type=float, help=of_one)
     limit("--processes", type=int, default=usual.processes, help="of one kernel, with its ranks")
-    limit("--cpu", type=float, default=usual.cpu, help="seconds of one run, over all processes")
     limit("--text", type=float, default=usual.text / MB, help="MB that one run may print")
     limit("--idle", type=float, default=20.0, help="minutes until a kernel ends without a page")
     limit("--idle-open", type=float, default=240.0, help="minutes until it ends with one")
@@ -226,38 +249,44 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--spare", action=argparse.BooleanOptionalAction, default=True, help=spare)
     args = parser.parse_args(argv)
 
-    if not (args.port.isdecimal() and len(args.port) < 6 and int(args.port) < 65536):
+    if args.port is not None and not is_port(args.port):
         parser.exit(2, f"port {args.port!r} is not a number from 0 to 65535\n")
-    if not re.fullmatch(r"/([\w.~%-]+/)*[\w.~%-]*", args.prefix, re.ASCII):
-        parser.exit(2, f"--prefix {args.prefix!r}: give a path such as /books/\n")
+    if os.environ.get("BOOK_HOST", HOST) not in (HOST, "localhost"):
+        parser.exit(2, f"BOOK_HOST={os.environ['BOOK_HOST']}: give {HOST} or localhost, or none\n")
     if args.kernels < 1:
         parser.exit(2, f"--kernels {args.kernels}: a live cell needs 1 kernel or more\n")
     if args.kernel_memory is None:
         args.kernel_memory = args.memory / 2
-    for name in ("memory", "kernel_memory", "processes", "cpu", "text", "idle", "idle_open"):
+    for name in ("memory", "kernel_memory", "processes", "text", "idle", "idle_open"):
         if not getattr(args, name) > 0:
             option = name.replace("_", "-")
             parser.exit(2, f"--{option} {getattr(args, name):g}: give more than 0\n")
     each = args.kernel_memory * GB
-    limits = Limits(args.memory * GB, each, args.processes, args.cpu, args.text * MB)
+    limits = Limits(args.memory * GB, each, args.processes, args.text * MB)
     idle = args.idle, args.idle_open
     html = args.html.resolve()
     if not (html / "index.html").is_file():
         parser.exit(1, f"no built book at {args.html}: run make book\n")
     try:
-        base = base_path(args.prefix, kept_secret(html.parent / "address"))
+        secret = kept_secret(html.parent / "address")
+        proxied = Address.behind(args.proxy, secret) if args.proxy is not None else None
     except NotSecret as error:
         parser.exit(1, f"{error}\n")
+    except ValueError as error:
+        parser.exit(2, f"--proxy {args.proxy!r}: {error}\n")
     try:
-        sockets = bind_sockets(int(args.port), HOST)
+        sockets = bind(None if args.port is None else int(args.port))
     except OSError as error:
         why = "taken" if error.errno == errno.EADDRINUSE else f"refused ({error.strerror})"
         parser.exit(1, f"port {args.port} is {why}: choose another with make serve PORT=…\n")
+    port = sockets[0].getsockname()[1]
+    address = proxied or Address.here(port, secret, os.environ.get("BOOK_HOST", ""))
+    browser = args.browser and not proxied  # the proxy may not be up, or be on another machine
 
     on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
         server = make_server(
-            html, sockets, args.browser, args.kernels, limits, Path(home), base, idle
+            html, sockets, browser, args.kernels, limits, Path(home), address, idle
         )
         server.web_app.settings["spare"] = args.spare
         server.start()

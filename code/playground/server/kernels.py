@@ -66,19 +66,14 @@ class FewKernels(AsyncMappingKernelManager):
             kernel = self.get_kernel(name)
             pid = getattr(kernel.provisioner, "pid", None)
             if pid and self.endings.get(name, (0,))[0] != pid:
-                by_process[pid] = (name, getattr(kernel, "execution_state", "") == "busy")
+                by_process[pid] = name
         if not by_process:
             return
-        ends = self.watch.look({pid: is_busy for pid, (_, is_busy) in by_process.items()})
-        for pid, why in ends.items():
-            name = by_process[pid][0]
+        for pid, why in self.watch.look(by_process).items():
+            name = by_process[pid]
             self.endings[name] = (pid, f"This kernel was ended: it {why}.")
             self.log.warning("kernel %s was ended: it %s", name, why)
             self.watch.end(pid)
-
-    def run_begins(self, name: str) -> None:
-        """A look may miss the pause between two runs; their time must not be added up."""
-        self.watch.cpu_before.pop(getattr(self.get_kernel(name).provisioner, "pid", 0), None)
 
     def why_ended(self, name: str) -> str | None:
         """What to tell the reader of a kernel that has just ended, if it was we who ended it."""
@@ -178,7 +173,6 @@ class BookChannels(ZMQChannelsWebsocketConnection):
             msg["parent_header"] = self.get_part("parent_header", msg["parent_header"], msg_list)
             self.run, self.text, self.shown = msg["parent_header"], 0, 0
             self.is_cut = self.has_failed = False
-            cast(FewKernels, self.multi_kernel_manager).run_begins(self.kernel_id)
             return False
         size = sum(map(len, msg_list))
         if kind == "error" and not self.has_failed:

@@ -41,7 +41,6 @@ class Limits:
     memory: float  # bytes, of all kernels together
     kernel: float = math.inf  # bytes, of one kernel
     processes: int = 200
-    cpu: float = 2 * 3600.0  # seconds of one run, summed over processes
     text: float = 1e6  # bytes that one run may print; a page with more of it becomes slow
     shown: float = 20e6  # bytes of pictures and the like
 
@@ -95,38 +94,20 @@ def memory_used(pids: Iterable[int], enough: float) -> float:
     return exact
 
 
-def cpu_used(pids: Iterable[int]) -> float:
-    """Seconds of CPU time, with that of processes that have ended and were waited for."""
-    total = 0.0
-    for pid in pids:
-        with contextlib.suppress(psutil.Error):
-            times = psutil.Process(pid).cpu_times()
-            total += times.user + times.system
-            total += getattr(times, "children_user", 0) + getattr(times, "children_system", 0)
-    return total
-
-
 class Watch:
     """Looks at all kernels and says which of them must end, and why."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.families = Families()
-        self.cpu_before: dict[int, float] = {}  # kernel → seconds when its run began
 
-    def look(self, kernels: dict[int, bool]) -> dict[int, str]:
-        """`kernels`: process id → does it run a cell. Returns what to tell of those to end."""
+    def look(self, kernels: Iterable[int]) -> dict[int, str]:
+        """`kernels`: their process ids. Returns what to tell of those to end."""
         families = self.families.look(kernels)
-        self.cpu_before = {pid: s for pid, s in self.cpu_before.items() if kernels.get(pid)}
         ends = {}
-        for kernel, is_busy in kernels.items():
-            pids = families[kernel]
+        for kernel, pids in families.items():
             if len(pids) > self.limits.processes:
                 ends[kernel] = f"had {len(pids)} processes, and {self.limits.processes} are allowed"
-            elif is_busy:
-                used = cpu_used(pids)
-                if used - self.cpu_before.setdefault(kernel, used) > self.limits.cpu:
-                    ends[kernel] = f"computed for {self.limits.cpu:g} s, summed over its processes"
         most = min(self.limits.memory, self.limits.kernel)
         memory = {kernel: memory_used(pids, most) for kernel, pids in families.items()}
         for kernel in [kernel for kernel in memory if memory[kernel] > self.limits.kernel]:

@@ -97,11 +97,14 @@ class Outside(web.RequestHandler):
         for name, value in HEADERS.items():
             self.set_header(name, value)
 
+    def initialize(self, book: str) -> None:
+        self.book = book  # the address of the book
+
     @allow_unauthenticated
     def get(self) -> None:
         ticket = self.get_query_argument("ticket", "")
         if self.request.path == "/" and self.settings["identity_provider"].is_valid(ticket):
-            return self.redirect(f"{self.settings['base_url']}?ticket={ticket}")
+            return self.redirect(f"{self.book}?ticket={ticket}")
         self.set_status(404)
         self.finish(OUTSIDE)
 
