@@ -1,7 +1,7 @@
 # The book, from a bare clone: `make serve` runs it, `make test` tests it. Each target sets up what
 # it needs, once: a step runs again only when what it was made from has changed.
 
-PORT ?= 8123
+PORT ?=
 BROWSER ?= default
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
@@ -19,11 +19,11 @@ BIN := .venv/bin
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-serve: _build/html/.built  ## build the book and open it with live cells (PORT=8123 BROWSER=none)
-	@$(BIN)/python -m playground.server --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
+serve: _build/html/.built  ## build the book and open it with live cells (PORT=9000 BROWSER=none)
+	@$(BIN)/python -m playground.server $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)
 
 dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
-	@$(BIN)/python -m playground.build.dev --port $(PORT) $(if $(filter none,$(BROWSER)),--no-browser)
+	@$(BIN)/python -m playground.build.dev $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)
 
 test: lint node_modules/.installed  ## all tests: numbers, scripts, pages, server, browser
 	@$(BIN)/python -m pytest --ignore tests/gpu -n 2

@@ -63,7 +63,7 @@ def running_server(
     env: Mapping[str, str] | None = None,
     port: int = 0,
 ) -> Iterator[Server]:
-    """Serve `html`, by default on a free port; the server is stopped at the end, by force if need be.
+    """Serve `html`, by default on a free port; at the end the server is stopped, or killed.
 
     `env` is added to the environment.
     """

@@ -7,7 +7,6 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -141,14 +140,6 @@ def soon(done: Callable[[], bool]) -> bool:
     while not done() and time.monotonic() < deadline:
         time.sleep(0.05)
     return done()
-
-
-def gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"  # dead, and its new parent has not asked yet
 
 
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int | str | None, str]:

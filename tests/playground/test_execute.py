@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from visitor import gone, soon
+from visitor import soon
 
 from playground.build import outputs
+from playground.server.limits import has_ended
 
 PAGE = """---
 kernelspec: {name: python3, display_name: Python 3}
@@ -122,7 +123,7 @@ def test_who_stops_it_stops_the_pages_too(book: Path, stop: signal.Signals) -> N
     assert soon(lambda: all(pid.exists() and pid.read_text() for pid in pids))
     os.killpg(running.pid, stop)
     assert running.wait(60) == 1
-    assert soon(lambda: all(gone(int(pid.read_text())) for pid in pids))
+    assert soon(lambda: all(has_ended(int(pid.read_text())) for pid in pids))
 
 
 # --- what is recorded ---

@@ -15,14 +15,16 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import psutil
 import pytest
 import websocket
 from serving import Server, running_server
-from visitor import Browser, Kernel, Reply, gone, logged_in, open_channels, refused, soon
+from visitor import Browser, Kernel, Reply, logged_in, open_channels, refused, soon
 
 from playground.server import address
 from playground.server.address import NotSecret, bind, kept_secret
 from playground.server.app import BookLogin
+from playground.server.limits import has_ended
 
 PAGE = "<!doctype html><html data-content_root='../'><title>Data parallelism</title>SECRET PAGE"
 EVIL = {"Origin": "http://evil.example"}
@@ -451,6 +453,7 @@ def has_ipv6() -> bool:
     return True
 
 
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="only Linux lists who listens")
 def test_it_listens_on_this_machine_only(server: Server) -> None:
     listening = []
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
@@ -531,9 +534,10 @@ def test_a_kernel_has_an_empty_folder_of_its_own_and_not_the_token(
     assert Path(folder).is_dir()
     assert not Path(folder).is_relative_to(Path.cwd())
     assert content == []
-    environment = kernel.run("print(open('/proc/self/environ').read(), dict(os.environ))")
-    assert server.token not in environment
-    assert server.token not in Path(f"/proc/{server.process.pid}/cmdline").read_text()
+    environment = kernel.run("import psutil; print(psutil.Process().environ(), dict(os.environ))")
+    command = " ".join(psutil.Process(server.process.pid).cmdline())
+    for secret in (server.token, server.prefix.strip("/")):
+        assert secret not in environment + command
     for file in Path(folder).parent.rglob("*"):
         assert not file.is_file() or server.token not in file.read_text(errors="replace")
 
@@ -552,7 +556,7 @@ def test_a_running_cell_is_interrupted_and_the_kernel_restarted(
     kernel.socket = kernel.connect()
     assert kernel.run("import os; print('x' in globals())") == "False"
     assert kernel.run("print(os.getpid())") != first
-    assert gone(int(first))
+    assert has_ended(int(first))
 
 
 def test_a_deleted_session_ends_its_kernel(reader: Browser) -> None:
@@ -560,7 +564,7 @@ def test_a_deleted_session_ends_its_kernel(reader: Browser) -> None:
     pid = int(kernel.run("import os; print(os.getpid())"))
     assert reader.api("DELETE", f"/api/sessions/{kernel.session['id']}")[0] == 204
     kernel.socket.close()
-    assert soon(lambda: gone(pid))
+    assert soon(lambda: has_ended(pid))
     assert kernel.id not in [k["id"] for k in reader.api("GET", "/api/kernels")[1]]
 
 
@@ -594,7 +598,7 @@ def test_ctrl_c_ends_the_server_and_all_that_it_started(html: Path) -> None:
             pids += map(int, kernel.wait_for_output(r"pids (\d+ \d+)\.").split())
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(timeout=20) == 0
-        assert soon(lambda: all(gone(pid) for pid in pids))
+        assert soon(lambda: all(has_ended(pid) for pid in pids))
         assert not home.exists()
         # The kernel shows it here as well as on the page.
         assert server.stderr in ("", "loud\nloud\n")
@@ -633,7 +637,7 @@ def test_kernels_do_not_outlive_a_server_that_was_killed(html: Path) -> None:
         pid = int(kernel.run("import os; print(os.getpid())"))
         home = Path(kernel.run("print(os.getcwd())")).parent
         server.process.kill()
-        assert soon(lambda: gone(pid))
+        assert soon(lambda: has_ended(pid))
         kernel.socket.close()
     assert home.name.startswith("book-")
     shutil.rmtree(home)
@@ -760,9 +764,10 @@ def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path
         opened = seen.read_text().strip()
         # All users of the machine can read it, and have been at all names that were used before.
         name, printed = urlsplit(opened).hostname, urlsplit(server.printed_url).hostname
-        assert re.fullmatch(r"[0-9a-f]{16}\.localhost", name or "")
-        assert re.fullmatch(r"book-[0-9a-f]{16}\.localhost", printed or "")
-        assert name.partition(".")[0] not in server.printed_url
+        if sys.platform != "darwin":  # where Safari does not know such names
+            assert re.fullmatch(r"[0-9a-f]{16}\.localhost", name or "")
+            assert re.fullmatch(r"book-[0-9a-f]{16}\.localhost", printed or "")
+            assert name.partition(".")[0] not in server.printed_url
         assert server.token not in opened
         assert server.prefix not in opened
         ticket = opened[opened.index("/?ticket=") :]

@@ -179,10 +179,11 @@ class Session:
         return True
 
 
-def serve(session: Session, port: str, browser: bool) -> int:
+def serve(session: Session, port: str | None, browser: bool) -> int:
     """Serve what is shown, and build on, until the server ends."""
     command = [sys.executable, "-m", "playground.server", "--html", str(session.shown)]
-    command += ["--port", port, "--no-spare", *([] if browser else ["--no-browser"])]
+    command += ["--no-spare", *(["--port", port] if port else [])]
+    command += [] if browser else ["--no-browser"]
     before = look()
     server = subprocess.Popen(command)
     try:
@@ -203,7 +204,7 @@ def serve(session: Session, port: str, browser: bool) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.build.dev", description=__doc__)
-    parser.add_argument("--port", default="8123")
+    parser.add_argument("--port")
     parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
     options = parser.parse_args()
     on_stop(lambda *_: sys.exit(0))
