@@ -3,20 +3,20 @@
 import functools
 import importlib
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 from playground.exercises.sampler_without_repetition.check import CASES
 
 from distributed.world import check_timeout
-from playground.exercises import FOLDER, names
+from playground.exercises import FOLDER, mistakes, names
 from playground.exercises import check as checking
 from playground.exercises.check import Verdict, Wrong, check, compare, mark, whose
+from playground.exercises.mistakes import replaced, wrong_answers
+from playground.exercises.submission import verdict_on
 
-ANSWERS = sorted(
-    path for name in names() for path in (FOLDER / name).glob("*.py") if path.stem != "check"
-)
+WRONG = {name: wrong_answers(name) for name in names()}
+MISTAKES = [(name, mistake) for name in names() for mistake in WRONG[name]]
 
 
 @pytest.fixture(autouse=True)
@@ -32,40 +32,78 @@ def on_warm_ranks(pools, monkeypatch):
 
 
 @functools.cache
-def verdict_of(path: Path) -> Verdict:
-    before = len(checking.verdicts)
-    namespace = {"__name__": "__main__", "__file__": str(path)}
-    exec(compile(path.read_text(), str(path), "exec"), namespace)
-    (verdict,) = checking.verdicts[before:]
-    assert verdict.name == path.parent.name
+def verdict_on_file(name: str, stem: str) -> Verdict:
+    return verdict_on(name, FOLDER / name / f"{stem}.py")
+
+
+@pytest.fixture(scope="module")
+def verdict_on_mistake(tmp_path_factory):
+    """The verdict on a wrong answer of `wrong.toml`, each checked once."""
+    folder = tmp_path_factory.mktemp("wrong")
+
+    @functools.cache
+    def verdict(name: str, mistake: str) -> Verdict:
+        path = folder / name / f"{mistake}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(WRONG[name][mistake].code)
+        return verdict_on(name, path)
+
     return verdict
 
 
-@pytest.mark.parametrize("path", ANSWERS, ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_an_answer_gets_its_verdict(path: Path) -> None:
-    verdict = verdict_of(path)
-    if path.stem == "solution":
-        assert verdict.passed, verdict.message
-        return
+@pytest.mark.parametrize("name", names())
+def test_the_solution_is_right_and_the_starter_is_not(name: str) -> None:
+    solution = verdict_on_file(name, "solution")
+    assert solution.passed, solution.message
+    assert not verdict_on_file(name, "starter").passed
+
+
+@pytest.mark.parametrize(("name", "mistake"), MISTAKES)
+def test_a_mistake_gets_its_verdict(name: str, mistake: str, verdict_on_mistake) -> None:
+    verdict = verdict_on_mistake(name, mistake)
     assert not verdict.passed
-    if path.stem != "starter":
-        first = path.read_text().splitlines()[0]
-        assert first.startswith("# says: "), "a wrong answer says what is to be said of it"
-        assert re.search(first.removeprefix("# says: "), verdict.message, re.S), verdict.message
+    assert re.search(WRONG[name][mistake].says, verdict.message, re.S), verdict.message
 
 
 @pytest.mark.parametrize("name", names())
-def test_an_exercise_is_whole(name: str) -> None:
-    files = {path.stem for path in (FOLDER / name).glob("*.py")}
-    wrong = {stem for stem in files if stem.startswith("wrong_")}
-    assert files == {"check", "starter", "solution"} | wrong
-    assert len(wrong) >= 3
-    messages = [verdict_of(FOLDER / name / f"{stem}.py").message for stem in wrong]
+def test_an_exercise_is_whole(name: str, verdict_on_mistake) -> None:
+    files = {path.name for path in (FOLDER / name).iterdir() if path.is_file()}
+    assert files == {"check.py", "starter.py", "solution.py", "wrong.toml"}
+    assert len(WRONG[name]) >= 3
+    messages = [verdict_on_mistake(name, mistake).message for mistake in WRONG[name]]
     causes = {message.partition("\n  Look at line")[0] for message in messages}
-    assert len(causes) == len(wrong), "each with a message of its own, whatever line it names"
-    hints = importlib.import_module(f"playground.exercises.{name}").HINTS
+    assert len(causes) == len(messages), "each with a message of its own, whatever line it names"
+    hints = importlib.import_module(f"playground.exercises.{name}.check").HINTS
     assert len(hints) >= 2
     assert all(len(hint) < 400 for hint in hints)
+
+
+def test_replacements_are_made_where_they_stand_in_the_solution() -> None:
+    assert replaced("a = b + 1\nc = a\n", [("c", "b"), ("b +", "c -")]) == "a = c - 1\nb = a\n"
+    for pairs, message in (
+        ([("d", "e")], "stands 0 times in the solution, not once"),
+        ([("a", "e")], "stands 2 times in the solution, not once"),
+        ([("= b", "= e"), ("b +", "e +")], "overlap in the solution"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replaced("a = b + 1\nc = a\n", pairs)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("mistake = 'none'\nsays = ''", r"\[odd\]: give mistake, says, and one of: old and new"),
+        ("mistake = 'both'\nsays = ''\nwhole = ''\nold = ''\nnew = ''", "and one of"),
+        ("mistake = 'gone'\nsays = ''\nold = 'gone'\nnew = ''", "old='gone' stands 0 times"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_named(table, message, tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/solution.py").write_text("answer = 1\n")
+    (tmp_path / "mine/wrong.toml").write_text(f"[odd]\n{table}\n")
+    monkeypatch.setattr(mistakes, "FOLDER", tmp_path)
+    with pytest.raises(ValueError, match=message):
+        wrong_answers("mine")
 
 
 def test_a_case_that_was_drawn_can_be_drawn_again() -> None:
@@ -125,12 +163,11 @@ def test_a_difference_is_named(found, message):
 
 
 def test_an_error_in_an_answer_is_told_with_its_line(tmp_path):
-    path = tmp_path / "ring_all_reduce" / "mine.py"
-    path.parent.mkdir()
+    path = tmp_path / "mine.py"
     path.write_text(
         "from playground.exercises.check import check\ncheck('ring_all_reduce', 3, 4)\n"
     )
-    assert "takes 1 positional argument" in verdict_of(path).message
+    assert "takes 1 positional argument" in verdict_on("ring_all_reduce", path).message
     with pytest.raises(ValueError, match="name='star': choose from "):
         check("star", None)
 

@@ -1,5 +1,11 @@
 """What checks an exercise. Each has its own folder: `exercises/NAME/check.py` is imported as
-`playground.exercises.NAME.check`, here and on the ranks that it starts."""
+`playground.exercises.NAME.check`, here and on the ranks that it starts.
+
+`check` runs it, and has the tools of all checks; `submission` runs it on a file, from the shell.
+Checks use `watch` (what a rank sends and receives), `suspects` (mistakes known by their numbers)
+and `silent` (what the exercises on silent bugs share). `mistakes` reads the wrong answers that an
+exercise must tell apart.
+"""
 
 from pathlib import Path
 
