@@ -6,7 +6,7 @@ A message has a price of its own, so few large all-reduces cost less than many s
 bucket can leave only when its last gradient is there, so one bucket for all leaves too late.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +17,10 @@ from distributed.group import Group
 class Bucket:
     """Gradients of some parameters of one dtype; `waiting` are those that have not come yet."""
 
-    def __init__(self, index: int, parameters: list[torch.nn.Parameter], group: Group):
+    def __init__(self, index: int, parameters: list[torch.nn.Parameter], flat: torch.Tensor):
         self.index = index
         self.parameters = parameters
-        dtype = parameters[0].dtype
-        self.flat = group.empty(sum(p.numel() for p in parameters), dtype).zero_()
+        self.flat = flat
         sizes = [p.numel() for p in parameters]
         self.views = {
             p: view.view(p.shape)
@@ -29,18 +28,19 @@ class Bucket:
         }
         self.waiting = set(parameters)
 
+    @torch.no_grad()  # a pass with create_graph=True would record the copy
     def take(self, parameter: torch.nn.Parameter) -> None:
-        """Move a gradient that came into the bucket, if it is not there already."""
+        """Move a gradient that is there into the bucket, if it is not in it already; else zeros."""
         view = self.views[parameter]
-        assert parameter.grad is not None
-        if parameter.grad.data_ptr() != view.data_ptr():
+        if parameter.grad is None:
+            view.zero_()
+        elif parameter.grad.data_ptr() != view.data_ptr():
             view.copy_(parameter.grad)
             parameter.grad = view
 
     def do_without(self, parameter: torch.nn.Parameter) -> None:
         """No gradient comes in this pass: what is there stays, and nothing counts as zero."""
-        if parameter.grad is None:
-            self.views[parameter].zero_()
+        self.take(parameter)
         self.waiting.discard(parameter)
 
 
@@ -49,15 +49,28 @@ Hook = Callable[[Group, Bucket], Any]  # starts to reduce bucket.flat; what it r
 
 def all_reduce_hook(group: Group, bucket: Bucket) -> Any:
     """The mean over all ranks: what DDP does when it is given no other hook."""
-    return group.all_reduce(bucket.flat, "avg", async_op=True)
+    flat = torch.view_as_real(bucket.flat) if bucket.flat.is_complex() else bucket.flat
+    return group.all_reduce(flat, "avg", async_op=True)
+
+
+Memory = dict[torch.dtype, torch.Tensor]  # flat[n] for the gradients of all parameters of a dtype
+
+
+def make_memory(parameters: Iterable[torch.nn.Parameter], group: Group) -> Memory:
+    """As many zeros as gradients have numbers, where the group's collectives reach them best."""
+    sizes: dict[torch.dtype, int] = {}
+    for parameter in parameters:
+        sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel()
+    return {dtype: group.empty(size, dtype).zero_() for dtype, size in sizes.items()}
 
 
 def fill(
-    parameters: Sequence[torch.nn.Parameter], group: Group, most: int, first: int
+    parameters: Sequence[torch.nn.Parameter], memory: Memory, most: int, first: int
 ) -> list[Bucket]:
     """Buckets of up to `most` bytes, the very first of up to `first`, in the given order.
 
-    Each holds one dtype. A parameter that is larger than a bucket has one of its own.
+    Each holds one dtype and is a part of its `memory`, so buckets that are filled anew take no
+    more. A parameter that is larger than a bucket has one of its own.
     """
     lists: list[list[torch.nn.Parameter]] = []
     open_list: dict[torch.dtype, int] = {}  # which list is being filled, for each dtype
@@ -68,4 +81,10 @@ def fill(
             at = open_list[parameter.dtype] = len(lists)
             lists.append([])
         lists[at].append(parameter)
-    return [Bucket(i, chosen, group) for i, chosen in enumerate(lists)]
+    used = dict.fromkeys(memory, 0)
+    buckets = []
+    for i, chosen in enumerate(lists):
+        dtype, size = chosen[0].dtype, sum(p.numel() for p in chosen)
+        buckets.append(Bucket(i, chosen, memory[dtype][used[dtype] : used[dtype] + size]))
+        used[dtype] += size
+    return buckets

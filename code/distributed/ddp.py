@@ -8,15 +8,16 @@ a bucket are there, its all-reduce starts, and the rest of the backward pass hid
 """
 
 import contextlib
+import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from distributed.buckets import Hook, all_reduce_hook, fill
+from distributed.buckets import Hook, all_reduce_hook, fill, make_memory
 from distributed.dp import shard
 from distributed.group import Group
 from distributed.script import run_script
@@ -32,8 +33,14 @@ class DistributedDataParallel(nn.Module):
     `bucket_bytes` is the most that a bucket holds. The first one is smaller, so that communication
     starts early. With `find_unused_parameters`, a parameter without a gradient counts as zero;
     without it, RuntimeError names it at the end of backward. With `static_graph`, the first pass
-    learns which gradients come, and how often; later passes must be the same. Raises ValueError
-    where the ranks' modules differ, before anything is written, and if there is nothing to train.
+    learns which gradients come, and how often; later passes must be the same.
+
+    Raises ValueError where the ranks' modules differ, before anything is written, if there is
+    nothing to train, if another wrapper has the module already, and for an embedding whose
+    gradients are sparse. A gradient that autograd leaves undefined counts as zero. With
+    `backward(create_graph=True)` first derivatives alone are averaged, and a warning says so.
+    What PyTorch's class has beyond this, such as sparse gradients, is left out: the reference
+    (*Modules*) has a list.
 
     A backward pass that raises has to raise on every rank. What it computed is dropped, and the
     next pass starts without gradients: begin the step anew.
@@ -55,21 +62,26 @@ class DistributedDataParallel(nn.Module):
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
         if not self.names:
             raise ValueError("module: no parameter requires a gradient: there is nothing to reduce")
+        check_can_be_wrapped(module)
         self.module, self.group = module, group
         self.sizes = bucket_bytes, min(first_bucket_bytes, bucket_bytes)
         self.find_unused_parameters = find_unused_parameters and not static_graph
         self.broadcast_buffers = broadcast_buffers
+        self.static_graph = static_graph
         self.learning = static_graph  # until its first pass is over: then all buckets leave
         self.hook: Hook = all_reduce_hook
         self.sync = True  # False within no_sync()
         self.scale = 1.0  # of the mean over all ranks: more than 1 when some have no data left
         self.rebuilt = self.find_unused_parameters  # order of arrival can change then: keep ours
         self.times = dict.fromkeys(self.names, float("inf") if static_graph else 1)  # in a pass
-        self.used_by_any: list[nn.Parameter] = []  # found where this rank may not use all
+        # Which parameters get the mean: those that any rank has a gradient for. It is found in the
+        # passes where this rank may not use all.
+        self.used_by_any = dict.fromkeys(self.names)
         # Autograd holds the callback as long as the backward pass runs, and lets go of it when the
         # pass ends or raises. None between passes; a dead reference once a pass has failed.
         self.end: weakref.ref[Any] | None = None
         broadcast_module(module, group)
+        self.memory = make_memory(self.names, group)  # all buckets are parts of it
         self._make_buckets(list(reversed(self.names)))  # about the order in which gradients come
         for parameter in self.names:
             parameter.register_post_accumulate_grad_hook(self._came)
@@ -111,8 +123,13 @@ class DistributedDataParallel(nn.Module):
         """The module's own names: what is saved here can be loaded without this wrapper."""
         return self.module.state_dict(*args, **kwargs)
 
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module.load_state_dict(*args, **kwargs)
+    def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        """Also of PyTorch's wrapper, whose names begin with `module.`, all of them."""
+        if state_dict and all(name.startswith("module.") for name in state_dict):
+            own = self.module.state_dict().keys()
+            if not own & state_dict.keys():  # else it is a part of that name, in ours
+                state_dict = {name.removeprefix("module."): x for name, x in state_dict.items()}
+        return self.module.load_state_dict(state_dict, *args, **kwargs)
 
     def order(self) -> list[str]:
         """The names of the parameters in the order of their buckets: it decides the last bits."""
@@ -132,8 +149,12 @@ class DistributedDataParallel(nn.Module):
 
     def _make_buckets(self, parameters: list[nn.Parameter]) -> None:
         most, first = self.sizes
-        self.buckets = fill(parameters, self.group, most, first)
+        gradients = [None if p.grad is None else p.grad.clone() for p in parameters]
+        self.buckets = fill(parameters, self.memory, most, first)
         self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient  # not where it was: other gradients are there now
+            self.bucket_of[parameter].take(parameter)
         self._get_ready()
 
     def _get_ready(self) -> None:
@@ -175,20 +196,36 @@ class DistributedDataParallel(nn.Module):
         """Called by autograd when a gradient is complete."""
         if self._failed():  # and neither forward nor _begin was called since
             raise RuntimeError("the last backward pass raised: call the wrapper, not its module")
+        if parameter.grad is not None and parameter.grad.layout != torch.strided:
+            raise RuntimeError(
+                f"{self.names[parameter]} got a sparse gradient, which a bucket cannot hold: make "
+                "it dense, with sparse=False"
+            )
+        if torch.is_grad_enabled():
+            warnings.warn(
+                "create_graph=True: the gradients of DistributedDataParallel are first derivatives "
+                "without a graph; take inner derivatives with torch.autograd.grad",
+                stacklevel=2,
+            )
         bucket = self.bucket_of[parameter]
         bucket.take(parameter)
         if not self.sync:
+            if parameter not in self.used_by_any and not self.find_unused_parameters:
+                raise RuntimeError(self._says_got(parameter, 1))
             return
         self._begin()  # if the module was called without the wrapper
         self.came[parameter] = times = self.came.pop(parameter, 0) + 1
         if times > self.times[parameter]:
-            raise RuntimeError(
-                f"{self.names[parameter]} got {times} gradients in one backward pass: checkpoint "
-                "with use_reentrant=False, or give static_graph=True and let all passes be alike"
-            )
+            raise RuntimeError(self._says_got(parameter, times))
         if times == self.times[parameter]:
             bucket.waiting.discard(parameter)
             self._start_what_is_full()
+
+    def _says_got(self, parameter: nn.Parameter, times: int) -> str:
+        advice = "checkpoint with use_reentrant=False, or give static_graph=True"
+        if self.static_graph:
+            advice = f"static_graph=True, and the first pass had {self.times[parameter]}"
+        return f"{self.names[parameter]} got {times} gradients in one backward pass: {advice}"
 
     def _start_what_is_full(self) -> None:
         # In the same order on every rank, whatever order gradients come in.
@@ -236,10 +273,17 @@ class DistributedDataParallel(nn.Module):
             self._rebuild(order)
 
     def _find_used(self) -> None:
-        """What other ranks used has a gradient here too; what nobody used keeps none."""
+        """What other ranks used has a gradient here too; what nobody used keeps none.
+
+        A gradient may be of an earlier pass, within `no_sync`: so what is there counts, not what
+        came.
+        """
         mine = [self.came.get(p, 0) for p in self.names]
-        most = self.group.all_reduce(torch.tensor(mine, device=self.group.device), "max").tolist()
-        self.used_by_any = [p for p, n in zip(self.names, most, strict=True) if n]
+        have = [int(p.grad is not None) for p in self.names]
+        found = torch.tensor([mine, have], device=self.group.device)
+        most, used = self.group.all_reduce(found, "max").tolist()
+        used_by_any = (p for p, n in zip(self.names, used, strict=True) if n)
+        self.used_by_any = dict.fromkeys(used_by_any)
         if self.learning:  # a rank that had no data yet expects what others saw
             self.times = dict(zip(self.names, mine if self.came else most, strict=True))
             self.learning = False
@@ -251,9 +295,21 @@ class DistributedDataParallel(nn.Module):
         arrived = torch.tensor([numbers[p] for p in order], device=self.group.device)
         parameters = list(self.names)
         self._make_buckets([parameters[i] for i in self.group.broadcast(arrived).tolist()])
-        for parameter, bucket in self.bucket_of.items():
-            if parameter.grad is not None:
-                bucket.take(parameter)
+
+
+def check_can_be_wrapped(module: nn.Module) -> None:
+    """Raise ValueError for a module that is wrapped already, or whose gradients are sparse."""
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            weight = f"{name}.weight".lstrip(".")
+            raise ValueError(f"module: {weight} gets sparse gradients: give it sparse=False")
+    for name, parameter in module.named_parameters():
+        for hook in (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values():
+            if isinstance(getattr(hook, "__self__", None), DistributedDataParallel):
+                raise ValueError(
+                    f"module: {name} is in a DistributedDataParallel already: use that one, or "
+                    "wrap copy.deepcopy(module)"
+                )
 
 
 def train_wrapped(group: Group, batch: int, steps: int) -> tuple[list[float], Trace]:
