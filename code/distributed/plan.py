@@ -8,12 +8,12 @@ own where you have them.
 
 import importlib
 import json
-import math
 from typing import Any, NamedTuple
 
 from distributed.cost import Cluster, Link, Step, step_ddp, step_hsdp, step_zero
 from distributed.footprint import Shape, footprint
 from distributed.memory import RECIPES, STAGES
+from distributed.published import CASES, median_deviation
 from distributed.script import Parser, to_bytes
 
 # Bandwidth inside a host, in each direction, for each device: what vendors state (bytes/s).
@@ -73,9 +73,10 @@ def plan(
     """Compare DDP, ZeRO-1, 2 and 3, and HSDP, for `rows` of `context` tokens on each rank.
 
     `memory` is bytes of each rank, `allowance` a share of the others. Without a `shape`, layers are
-    guessed from the parameters. Raises ValueError for numbers that make no sense.
+    guessed from the parameters. Raises ValueError for numbers that make no sense. Times are rather
+    too short than too long: see `published.median_deviation`.
     """
-    check(parameters, cluster, memory, rows, context, recipe)
+    check(parameters, cluster, memory, rows, context, recipe, words, allowance)
     shape, sizes = shape or shape_for(parameters, context, words), RECIPES[recipe]
     flops = (8 if checkpoint else 6) * parameters * rows * context
     blocks = [parameters / shape.layers * sizes.parameters] * shape.layers
@@ -125,11 +126,34 @@ def recommend(options: list[Option], memory: float) -> Plan:
     return Plan(options, best, "; ".join(why))
 
 
+# The least and the most that each argument may be: with room above the largest there is.
+LIMITS = {
+    "params": (1, 1e16),
+    "gpus": (1, 1e8),
+    "per_host": (1, 1e6),
+    "gpu_memory": (1, 1e16),  # bytes
+    "network": (1, 1e16),  # bytes/s
+    "interconnect": (1, 1e16),  # bytes/s
+    "rows": (1e-6, 1e9),  # less than 1 where several ranks share a row
+    "context": (1, 1e9),
+    "speed": (1, 1e20),  # operations/s
+    "words": (1, 1e9),
+    "allowance": (0, 10),
+}
+
+
 def check(
-    parameters: float, cluster: Cluster, memory: float, rows: float, context: int, recipe: str
+    parameters: float,
+    cluster: Cluster,
+    memory: float,
+    rows: float,
+    context: int,
+    recipe: str,
+    words: int = WORDS,
+    allowance: float = ALLOWANCE,
 ) -> None:
     """Raise ValueError, naming the argument, for what makes no sense."""
-    for name, value in {
+    given = {
         "params": parameters,
         "gpus": cluster.ranks,
         "per_host": cluster.per_host,
@@ -139,9 +163,12 @@ def check(
         "rows": rows,
         "context": context,
         "speed": cluster.speed,
-    }.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name}={value:g}: give a number above 0, and a finite one")
+        "words": words,
+        "allowance": allowance,
+    }
+    for name, (least, most) in LIMITS.items():
+        if not least <= given[name] <= most:
+            raise ValueError(f"{name}={given[name]:g}: give {least:g} to {most:g}")
     if cluster.ranks > cluster.per_host and cluster.ranks % cluster.per_host:
         hosts = f"hosts of per_host={cluster.per_host} would not all be full"
         raise ValueError(f"gpus={cluster.ranks}: {hosts}; give a multiple of it")
@@ -159,11 +186,22 @@ def as_text(found: Plan, memory: float) -> str:
         time = f"{option.step.total:8.2f}s {option.efficiency:10.0%}"
         lines.append(f"{option.name:8}{size:9.1f}  {fits:4} {time}   {shown}")
     name = found.recommended.name if found.recommended else "none"
-    return "\n".join([*lines, f"memory: {memory / 1e9:g} GB; recommended: {name}: {found.why}"])
+    lines.append(f"memory: {memory / 1e9:g} GB; recommended: {name}: {found.why}")
+    return "\n".join([*lines, how_far_off()])
+
+
+def how_far_off() -> str:
+    """How right such predictions have been: to be read beside each of them."""
+    off = [case.deviation for case in CASES]
+    high = sum(deviation > 0 for deviation in off)
+    return (
+        f"expect longer steps: {high} of {len(off)} published runs scaled worse than this model "
+        f"predicts, whose efficiency is off by {median_deviation():+.1%} (median)"
+    )
 
 
 def as_json(found: Plan) -> str:
-    """All of it, for programs: bytes and seconds."""
+    """All of it, for programs: bytes and seconds; efficiency is rather too high."""
     options: list[dict[str, Any]] = [
         {
             "name": option.name,
@@ -177,7 +215,13 @@ def as_json(found: Plan) -> str:
         for option in found.options
     ]
     name = found.recommended.name if found.recommended else None
-    return json.dumps({"recommended": name, "why": found.why, "options": options}, indent=1)
+    whole = {
+        "recommended": name,
+        "why": found.why,
+        "efficiency_too_high_by": median_deviation(),
+        "options": options,
+    }
+    return json.dumps(whole, indent=1, allow_nan=False)
 
 
 def measure_module(path: str, context: int) -> tuple[int, Shape]:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import statistics
 import subprocess
 import sys
 
@@ -23,7 +24,8 @@ from distributed.cost import (
 from distributed.footprint import GPT, Shape, activations, footprint
 from distributed.memory import RECIPES, STAGES, Recipe, total
 from distributed.memory_use import MemoryUse
-from distributed.plan import INTERCONNECTS, main, measure_module, plan, shape_for
+from distributed.plan import INTERCONNECTS, LIMITS, main, measure_module, plan, shape_for
+from distributed.published import CASES
 from distributed.trace import overlapped
 from distributed.transformer import Config, make_model
 
@@ -230,18 +232,25 @@ def test_the_command_line_and_its_json():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--gpus", "0"], "gpus=0: give a number above 0"),
+        (["--gpus", "0"], "gpus=0: give 1 to 1e+08"),
         (["--params", "-1"], "params=-1"),
         (["--gpu-memory", "80XB"], "size='80XB'"),
         (["--recipe", "fp4"], "recipe='fp4': choose one of"),
         (["--module", "distributed.nothing:make"], "module='distributed.nothing:make'"),
-        (["--params", "inf"], "params=inf: give a number above 0"),
-        (["--network", "0GB", "--gpus", "16"], "network=0: give a number above 0"),
+        (["--params", "inf"], "params=inf: give 1 to 1e+16"),
+        (["--params", "nan"], "params=nan: give 1 to 1e+16"),
+        (["--params", "1e308"], "params=1e+308: give 1 to 1e+16"),
+        (["--params", "1e-5"], "params=1e-05: give 1 to 1e+16"),
+        (["--context", "1000000000000"], "context=1e+12: give 1 to 1e+09"),
+        (["--words", "1000000000000"], "words=1e+12: give 1 to 1e+09"),
+        (["--network", "0GB", "--gpus", "16"], "network=0: give 1 to 1e+16"),
         (["--gpus", "12"], "gpus=12: hosts of per_host=8 would not all be full"),
         (["--gpus", "eight"], "argument --gpus: invalid int value: 'eight'"),
         (["--interconnect", "infiniband"], "argument --interconnect: invalid choice"),
-        (["--words", "0"], "v=0"),
-        (["--allowance", "-1"], "allowance=-1"),
+        (["--words", "0"], "words=0: give 1 to 1e+09"),
+        (["--allowance", "-1"], "allowance=-1: give 0 to 10"),
+        (["--allowance", "nan"], "allowance=nan: give 0 to 10"),
+        (["--allowance", "inf"], "allowance=inf: give 0 to 10"),
     ],
 )
 def test_nonsense_is_one_line_and_exit_code_2(arguments, message, capsys):
@@ -251,6 +260,29 @@ def test_nonsense_is_one_line_and_exit_code_2(arguments, message, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("end", [0, 1])
+def test_the_ends_of_all_limits_make_numbers_that_json_has(end, capsys):
+    within = ("params", "gpus", "rows", "context", "speed", "words", "allowance")
+    given = {name: LIMITS[name][end] for name in within}
+    whole = {"gpus", "context", "words"}
+    for checkpoint in ([], ["--checkpoint"]):
+        options = [f"--{n}={int(v) if n in whole else v}" for n, v in given.items()]
+        main([*options, "--per-host=1", "--json", *checkpoint])
+        found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+        assert len(found["options"]) >= len(STAGES)
+
+
+def test_a_prediction_stands_beside_how_far_such_predictions_were_off(capsys):
+    off = [case.predicted / case.efficiency - 1 for case in CASES]
+    assert min(off) > 0, "all too optimistic"
+    main([])
+    text = capsys.readouterr().out.splitlines()[-1]
+    assert f"{len(off)} of {len(off)} published runs scaled worse" in text
+    assert f"{statistics.median(off):+.1%} (median)" in text
+    main(["--json"])
+    assert json.loads(capsys.readouterr().out)["efficiency_too_high_by"] == statistics.median(off)
 
 
 def gpt_2_in_the_small():
