@@ -14,7 +14,7 @@ STYLES := $(shell find book/_static -type f)
 CODE := $(shell find code exercises engines bench/recorded book/outputs -type f -not -name '*.pyc')
 BIN := .venv/bin
 
-.PHONY: help serve dev test test-gpu book outputs pdf bench lint clean
+.PHONY: help serve dev test test-all test-gpu book outputs pdf bench lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -25,8 +25,14 @@ serve: _build/html/.built  ## build the book and open it with live cells (PORT=9
 dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
 	@$(BIN)/python -m playground.build.dev $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)
 
-test: lint node_modules/.installed  ## all tests: numbers, scripts, pages, server, browser
-	@$(BIN)/python -m pytest --ignore tests/gpu -n 2
+PYTEST = $(BIN)/python -m pytest --ignore tests/gpu -n auto
+
+
+test: lint node_modules/.installed  ## the tests: numbers, scripts, pages, server, browser
+	@$(PYTEST) -m "not slow" --hypothesis-profile quick
+
+test-all: lint node_modules/.installed .venv/.installed-all  ## and what is rare and slow: every page run, hosts, Ray, accidents
+	@$(PYTEST)
 
 test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
 	@$(BIN)/python -c "import torch; torch.cuda.is_available() or exit(f'PyTorch {torch.__version__} finds no CUDA GPU here: nothing was tested')"
@@ -55,7 +61,7 @@ endef
 .venv/.installed: requirements.txt pyproject.toml
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@df -Pk . | awk 'NR == 2 && $$4 < 3e6 {print "Less than 3 GB free on this disk: make room" > "/dev/stderr"; exit 1}'
-	$(call step, Making a virtual environment with $(PYTHON), venv, $(PYTHON) -m venv .venv, \
+	$(call step, Making a virtual environment with $(PYTHON), venv, "$(PYTHON)" -m venv .venv, \
 		Python could not make .venv: on Debian and Ubuntu install python3-venv)
 	$(call step, Installing Python packages (a minute or two), pip, $(BIN)/pip install -r requirements.txt, \
 		pip could not install requirements.txt: is there a network?)
@@ -64,6 +70,11 @@ endef
 .venv/.installed-dev: requirements-dev.txt .venv/.installed
 	$(call step, Installing the test tools, pip-dev, $(BIN)/pip install -r requirements-dev.txt, \
 		pip could not install requirements-dev.txt: is there a network?)
+	@touch $@
+
+.venv/.installed-all: requirements-all.txt .venv/.installed-dev
+	$(call step, Installing Ray for the tests, pip-all, $(BIN)/pip install -r requirements-all.txt, \
+		pip could not install requirements-all.txt: is there a network?)
 	@touch $@
 
 node_modules/.installed: package.json package-lock.json .venv/.installed

@@ -1,18 +1,21 @@
-"""What all tests share: two lanes, the built book, and pools of warm ranks.
+"""What all tests share: their order, the built book, and pools of warm ranks.
 
-The lanes run side by side (`make test` says `-n 2`): one builds the book, looks at what was built
-and reads it in a browser, the other tests the code.
+`make test` leaves out what is marked `slow` and draws few examples; `make test-all`, like pytest
+by itself, runs everything at full strength.
 """
 
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import order
 import pytest
+from hypothesis import settings
 
 from distributed.world import World, world
 
@@ -21,24 +24,35 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 ROOT = Path(__file__).parents[1]
-PAGES_LANE = ("tests/browser/", "tests/built/")
+
+settings.register_profile("quick", max_examples=15, deadline=None)
+settings.register_profile("full", max_examples=150, deadline=None)
+settings.load_profile("full")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    from xdist.scheduler import LoadScopeScheduling
+    return order.Pieces(config, log)
 
-    class Lanes(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return "pages" if nodeid.startswith(PAGES_LANE) else "code"
 
-    return Lanes(config, log)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One for each core, but few: most tests start ranks or a browser of their own."""
+    return min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    order.ask_for_groups(node)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "built" in getattr(item, "fixturenames", ()) and not item.nodeid.startswith(PAGES_LANE):
-            raise pytest.UsageError(f"{item.nodeid} asks for the built book: see PAGES_LANE")
+    items.sort(key=order.rank)
+
+
+@pytest.hookimpl(tryfirst=True)  # before a worker sends the names of its tests
+def pytest_collection_finish(session: pytest.Session) -> None:
+    order.tell_groups(session.config, session.items)
 
 
 @pytest.fixture(scope="session")

@@ -7,22 +7,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-RUNS = {"test": "pytest", "serve": "playground.server"}  # the last thing that a target does
+# the last thing that a target does
+RUNS = {"test": "pytest", "test-all": "pytest", "serve": "playground.server"}
 
 
 @pytest.fixture
 def clone(tmp_path):
-    """The files that git has, without .venv, node_modules and _build."""
+    """The files that git has, without .venv, node_modules and _build; in a path with a space."""
     names = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.split("\0")  # fmt: skip
     for name in filter(None, names):
         if (ROOT / name).is_file():
-            target = tmp_path / "clone" / name
+            target = tmp_path / "a clone" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes((ROOT / name).read_bytes())
-    return tmp_path / "clone"
+    return tmp_path / "a clone"
 
 
 def make(clone, *words, path=None):
@@ -43,7 +44,7 @@ def said(done) -> list[str]:
 def test_help_lists_the_targets(clone):
     done = make(clone, "help")
     assert done.returncode == 0
-    for target in ("serve", "dev", "test", "test-gpu", "book", "pdf", "lint", "clean"):
+    for target in ("serve", "dev", "test", "test-all", "test-gpu", "book", "pdf", "lint", "clean"):
         assert f"make {target} " in done.stdout
 
 
@@ -62,7 +63,9 @@ def test_a_python_that_cannot_make_an_environment_is_named(clone):
 
 
 def test_without_a_network_it_says_so(clone, tmp_path):
-    fake = tmp_path / "python3"  # makes an environment whose pip fails as pip does without network
+    (tmp_path / "my programs").mkdir()
+    fake = tmp_path / "my programs/python3"
+    # makes an environment whose pip fails as pip does without network
     fake.write_text(
         "#!/bin/sh\nmkdir -p .venv/bin\n"
         "printf '#!/bin/sh\\necho no route to host; exit 1' > .venv/bin/pip\n"
@@ -91,9 +94,8 @@ def test_a_finished_step_is_not_repeated():
     assert done.returncode == 0, "make would install again what is installed"
 
 
-@pytest.mark.parametrize("target", ["test", "serve"])
+@pytest.mark.parametrize("target", RUNS)
 def test_one_command_installs_all_that_it_needs(clone, target):
-    """The pages lane begins with tests that build a small book, before any builds the real one."""
     planned = make(clone, "-n", target).stdout
     steps = [
         planned.find(step) for step in ("pip install -r", "npm ci", f"python -m {RUNS[target]}")
@@ -102,10 +104,19 @@ def test_one_command_installs_all_that_it_needs(clone, target):
     assert steps == sorted(steps)
 
 
+def test_only_the_tests_of_everything_need_ray(clone):
+    """It is large, and one engine of many: `make test` leaves it and what is slow out."""
+    quick, everything = (make(clone, "-n", target).stdout for target in ("test", "test-all"))
+    assert "requirements-all.txt" not in quick
+    assert "requirements-all.txt" in everything
+    assert '-m "not slow"' in quick
+    assert "not slow" not in everything
+
+
 def test_the_tests_for_gpus_do_not_pass_where_pytorch_finds_none(clone, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    installed = ["-o", ".venv/.installed-dev", f"BIN={ROOT}/.venv/bin"]
-    done = make(clone, "test-gpu", *installed)
+    (clone / ".venv").symlink_to(ROOT / ".venv")
+    done = make(clone, "test-gpu", "-o", ".venv/.installed-dev")
     assert done.returncode != 0
     (line,) = said(done)
     assert "finds no CUDA GPU here: nothing was tested" in line

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed import all_reduce as all_reduce_module
@@ -26,7 +26,6 @@ def traced(group, arrays, op, algorithm, library, async_op=False):
     return np.asarray(mine), trace
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     ranks=st.integers(1, 8),
     n=st.one_of(st.integers(0, 20), st.integers(0, 3000)),

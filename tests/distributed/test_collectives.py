@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from bench.sweep import in_turns
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -54,7 +54,6 @@ def traced(group, op, algorithm, arrays, dtype, root, reduction, background):
     return out.to(torch.float64).numpy(), (trace.sent // x.itemsize, trace.messages)
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     ranks=st.integers(1, 8),
     n=st.integers(0, 300),

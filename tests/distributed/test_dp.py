@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.dp import DataParallel, main, shard, train_data_parallel
@@ -58,7 +58,6 @@ def gradients_of_a_share(group, weights, x, labels, library):
     return {name: np.asarray(grads) for name, grads in model.backward(dy).items()}
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     ranks=st.integers(1, 8),
     rows_more=st.integers(0, 20),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.all_reduce import all_reduce
@@ -30,7 +30,6 @@ def reduce_mine(group, arrays, op, library):
     return np.asarray(mine)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     ranks=st.integers(1, 8),
     shape=st.lists(st.integers(0, 5), min_size=0, max_size=3),

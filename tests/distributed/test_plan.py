@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.cost import (
@@ -185,7 +185,6 @@ def test_the_guessed_shape_has_about_the_parameters():
         assert 12 * shape.layers * shape.d**2 == pytest.approx(parameters, rel=0.1)
 
 
-@settings(deadline=None)
 @given(
     parameters=st.floats(1e6, 1e12), hosts=st.integers(1, 64), memory=st.floats(1e9, 1e12),
     rows=st.floats(0.1, 64), checkpoint=st.booleans(),

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.cost import (
@@ -150,7 +150,6 @@ def test_layers_that_make_no_sense():
         EmulatedLayer(5, -1)
 
 
-@settings(deadline=None)
 @given(st.floats(0.01, 100))
 def test_what_overlap_saves_is_what_the_simulation_of_many_buckets_saves(messages):
     compute, k = 3.0, 2000  # the backward pass lasts 2 s

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from leftovers import shared_memory
 
@@ -30,7 +30,6 @@ def shared_all_reduce(group, arrays, op, resident, async_op, scratch):
     return np.asarray(result.wait() if async_op else result)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     ranks=st.integers(1, 5),
     n=st.one_of(st.integers(0, 20), st.integers(0, 3000)),

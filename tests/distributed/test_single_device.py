@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
@@ -26,7 +26,6 @@ def test_the_full_size_is_the_one_that_the_chapter_names():
     assert SIZES["full"][:3] == (5120, 2048, 1024)
 
 
-@settings(max_examples=50, deadline=None)
 @given(sizes=small, library=st.sampled_from(["numpy", "torch"]), seed=st.integers(0, 2**32 - 1))
 def test_gradients_equal_those_of_autograd(sizes, library, seed):
     random = np.random.default_rng(seed)

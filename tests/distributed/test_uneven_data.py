@@ -5,7 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -174,7 +174,6 @@ def normalise(group, x, cuts, grads, seed):
     return y.detach(), given.grad, [p.grad for p in module.parameters()], [*module.buffers()]
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     rows=st.lists(st.integers(0, 4), min_size=1, max_size=5),
     length=st.sampled_from([None, 3]),

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -121,7 +121,6 @@ def assert_equal(results, expected, dtype):
             assert torch.equal(value, results[0][0][name]), "ranks differ"
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     ranks=st.integers(1, 8),
     stage=st.sampled_from([*STAGES]),
