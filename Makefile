@@ -27,7 +27,6 @@ dev: .venv/.installed node_modules/.installed  ## the same, and whatever you sav
 
 PYTEST = $(BIN)/python -m pytest --ignore tests/gpu -n auto
 
-
 test: lint node_modules/.installed  ## the tests: numbers, scripts, pages, server, browser
 	@$(PYTEST) -m "not slow" --hypothesis-profile quick
 

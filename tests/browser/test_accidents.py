@@ -41,6 +41,7 @@ def test_endless_printing_is_stopped_and_the_kernel_keeps_what_it_knows(live: Li
     ],
     ids=["forks", "memory"],
 )
+@pytest.mark.slow
 def test_a_cell_that_takes_too_much_says_so_and_the_next_press_works(
     live: LivePage, code: str, why: str
 ) -> None:

@@ -119,6 +119,7 @@ def test_up_to_sixteen_ranks(pools, algorithm, ranks):
         assert (trace.sent / 8, trace.messages) == SENT[algorithm](37, rank, ranks)
 
 
+@pytest.mark.slow
 def test_thirty_two_ranks():
     def every_algorithm(group):
         return [traced(group, np.eye(32, 5, dtype="int64"), "sum", a, "numpy") for a in ALGORITHMS]

@@ -434,6 +434,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_kill_at_any_moment_leaves_the_last_checkpoint_whole(tmp_path):
     script = tmp_path / "forever.py"
     script.write_text(FOREVER)

@@ -217,6 +217,7 @@ def test_the_table_from_the_command_line():
         assert float(bus_bandwidth) == pytest.approx(4 / 3 * float(algorithm_bandwidth), abs=2e-3)
 
 
+@pytest.mark.slow
 def test_the_same_command_under_torchrun_says_it_once():
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     done = subprocess.run(

@@ -365,7 +365,14 @@ def pids_of_ranks(process) -> list[int]:
     return pids
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_no_rank_outlives_a_caller_that_is_interrupted_or_killed(tmp_path, how):
     process = run_script(tmp_path, LONG)
     try:
@@ -493,7 +500,7 @@ def test_two_launches_at_once_do_not_meet():
     assert answers == {n: [float(n)] * n for n in (2, 3, 4)}
 
 
-@pytest.mark.parametrize("ranks", [16, 32])
+@pytest.mark.parametrize("ranks", [16, pytest.param(32, marks=pytest.mark.slow)])
 def test_many_more_ranks_than_cores(ranks):
     sums = launch(lambda g: g.all_reduce(torch.ones(1)).item(), ranks=ranks, device="cpu")
     assert sums == [float(ranks)] * ranks
@@ -517,13 +524,16 @@ def children() -> set[int]:
     return found
 
 
-def test_200_launches_leak_no_process_no_descriptor_no_file_no_shared_memory(tmp_path, monkeypatch):
+@pytest.mark.parametrize("launches", [21, pytest.param(200, marks=pytest.mark.slow)])
+def test_launches_leak_no_process_no_descriptor_no_file_no_shared_memory(
+    tmp_path, monkeypatch, launches
+):
     quick = lambda group: os.getpid()  # noqa: E731  by value: no rank imports this module
     launch(quick, ranks=2, device="cpu")  # the fork server and its pipes stay, once
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     before = len(os.listdir("/proc/self/fd")), children(), threading.active_count()
     named = shared_memory()
-    for i in range(200):
+    for i in range(launches):
         if i % 20:
             launch(quick, ranks=2, device="cpu")
         else:

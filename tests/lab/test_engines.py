@@ -23,6 +23,7 @@ ENGINES = ROOT / "engines"
 # --- torchrun, on two hosts, by the file that the reader starts
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
 def test_the_torchrun_file_runs_a_module_on_two_hosts() -> None:
     with laboratory(2) as lab:
@@ -49,6 +50,7 @@ def test_without_its_settings_the_torchrun_file_says_which() -> None:
 # --- Ray, on a cluster of two hosts
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
 def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tmp_path: Path, pools) -> None:
     expected = pools[2](train_rank, str(tmp_path / "once"), 3, 256, 9, 3)[0]

@@ -77,6 +77,7 @@ else:
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("limited", ["the sender", "the receiver"])
 def test_a_limited_link_carries_no_more_than_its_bandwidth(lab: Laboratory, limited: str) -> None:
     sender, receiver = lab.hosts
@@ -152,7 +153,14 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "how",
+    [
+        signal.SIGKILL,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_left_however_its_owner_ends(how: signal.Signals) -> None:
     before = interfaces()
     script = (
@@ -182,6 +190,7 @@ def test_nothing_is_left_however_its_owner_ends(how: signal.Signals) -> None:
     assert interfaces() == before
 
 
+@pytest.mark.slow
 def test_the_kernels_counters_see_what_the_formulas_say(lab: Laboratory) -> None:
     """Headers and acknowledgements come on top: less than a tenth. Nothing is missing."""
     cases = ["ring", "hierarchical", "gloo", "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "HSDP"]
@@ -195,12 +204,14 @@ def test_the_kernels_counters_see_what_the_formulas_say(lab: Laboratory) -> None
     assert seen["gloo"]["wire"] == pytest.approx(seen["ring"]["wire"], rel=0.1)
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_says_so_with_its_host(lab: Laboratory) -> None:
     wrong = str(ROOT / "code/distributed/wire.py")
     with pytest.raises(RuntimeError, match=r"(?s)10\.77\.0\.1: .*cases=nothing: choose from"):
         lab.torchrun([wrong, "--cases", "nothing"], 1)
 
 
+@pytest.mark.slow
 def test_the_table_of_collectives_on_two_hosts(lab: Laboratory) -> None:
     given = ["distributed.collectives", "--size", "4KB", "--times", "1"]
     given += ["--algorithm", "ring,hierarchical,backend"]
@@ -227,6 +238,7 @@ launch(differ)
 """
 
 
+@pytest.mark.slow
 def test_a_rank_of_another_host_that_differs_is_named(lab: Laboratory, tmp_path: Path) -> None:
     (script := tmp_path / "differ.py").write_text(DIFFER)
     first, second = lab.start([str(script)], per_host=2, env={"COMPARE_HOSTS": "1"})

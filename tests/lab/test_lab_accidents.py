@@ -14,7 +14,10 @@ from distributed.elastic import train_rank
 from playground.lab.accidents import Training
 from playground.lab.hosts import laboratory, unavailable
 
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+pytestmark = [
+    pytest.mark.skipif(bool(unavailable()), reason=str(unavailable())),
+    pytest.mark.slow,
+]
 BATCH, UNTIL, EVERY = 256, 24, 3
 
 

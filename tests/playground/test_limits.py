@@ -95,6 +95,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_cell_that_forks_without_end_is_ended_with_all_its_processes(
     kernel: Kernel, reader: Browser
 ) -> None:
@@ -343,6 +344,7 @@ def few_processes() -> Iterator[Path]:
     group.rmdir()
 
 
+@pytest.mark.slow
 def test_a_bomb_that_forks_at_full_speed_is_ended_whole(few_processes: Path) -> None:
     members = few_processes / "cgroup.procs"
     process = subprocess.Popen(
