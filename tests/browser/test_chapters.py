@@ -17,11 +17,26 @@ from looks import (
 )
 from serving import Server, running_server
 
+from playground.build.outputs import stale
 from playground.build.toc import pages_in_order
 
 ROOT = Path(__file__).parents[2]
 PAGES = [f"{name}.html" for name in pages_in_order(ROOT)]
-TOGETHER = [PAGES[i : i + 2] for i in range(0, len(PAGES), 2)]
+EACH_KIND = [  # together they have each kind of output, cells that fail, exercises, a calculator
+    "book/first_steps/a_world_of_ranks.html",
+    "book/collectives/all_reduce.html",
+    "book/ddp/buckets_and_overlap.html",
+    "book/zero/memory.html",
+    "book/zero/exercises.html",
+]
+STALE = [f"{name}.html" for name in stale(ROOT, pages_in_order(ROOT))]
+SOON = [page for page in PAGES if page in EACH_KIND or page in STALE]
+LATER = [page for page in PAGES if page not in SOON]  # what they print was recorded as they are
+TOGETHER = [
+    pytest.param(pages[i : i + 2], marks=marks, id=" and ".join(pages[i : i + 2]))
+    for pages, marks in ((SOON, ()), (LATER, pytest.mark.slow))
+    for i in range(0, len(pages), 2)
+]
 RAISES = {  # cells that are there to fail: page → what their code contains
     "book/first_steps/one_device.html": ["np.zeros((640, 128)"],
     "book/first_steps/a_world_of_ranks.html": ["def divide", "def skip"],
@@ -126,12 +141,19 @@ def test_stop_ends_the_ranks(visit: Callable[..., LivePage], book: Server) -> No
             os.kill(pid, 0)
 
 
-@pytest.mark.parametrize("paths", TOGETHER, ids=" and ".join)
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_reads_well_before_anything_runs(
+    visit: Callable[..., LivePage], book: Server, path: str
+) -> None:
+    check_looks(visit(book, reduced_motion="reduce").open(path), path)
+
+
+@pytest.mark.parametrize("paths", TOGETHER)
 def test_every_live_cell_of_every_page_runs_in_the_browser(
     visit: Callable[..., LivePage], book: Server, paths: list[str]
 ) -> None:
-    """Two readers at a time: half of what a page does is to wait. All that is to be tried on every
-    page is tried in this visit."""
+    """Two readers at a time: half of what a page does is to wait. What a run puts out reads as
+    well as the page did before."""
     pages = {path: visit(book, reduced_motion="reduce").open(path) for path in paths}
     for page in pages.values():
         page.page.set_default_timeout(180_000)
