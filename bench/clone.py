@@ -35,7 +35,7 @@ def reader(url: str) -> Iterator[LivePage]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=OPTIONS)
         context = browser.new_context(viewport={"width": 1200, "height": 630})
-        context.request.get(url)
+        context.new_page().goto(url)  # which knows names below localhost
         yield LivePage(context.new_page(), url.split("/?")[0]).open(PAGE)
         browser.close()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,8 +35,8 @@ def process_ids(group):
 def alive(pid: int) -> bool:
     """Whether a process runs; one that has ended and waits to be reaped does not."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
 
 
@@ -508,20 +509,8 @@ def test_many_more_ranks_than_cores(ranks):
 
 def children() -> set[int]:
     """All living descendants of this process."""
-    found: set[int] = set()
-    parents = {os.getpid()}
-    stats = [Path(f"/proc/{pid}/stat") for pid in os.listdir("/proc") if pid.isdigit()]
-    tree = []
-    for stat in stats:
-        with contextlib.suppress(OSError):
-            pid, rest = stat.read_text().split(" (", 1)
-            state, parent = rest.rsplit(") ", 1)[1].split()[:2]
-            if state != "Z":
-                tree.append((int(pid), int(parent)))
-    while parents:
-        parents = {pid for pid, parent in tree if parent in parents}
-        found |= parents
-    return found
+    found = psutil.Process().children(recursive=True)
+    return {child.pid for child in found if alive(child.pid)}
 
 
 @pytest.mark.parametrize("launches", [21, pytest.param(200, marks=pytest.mark.slow)])
@@ -531,7 +520,7 @@ def test_launches_leak_no_process_no_descriptor_no_file_no_shared_memory(
     quick = lambda group: os.getpid()  # noqa: E731  by value: no rank imports this module
     launch(quick, ranks=2, device="cpu")  # the fork server and its pipes stay, once
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = len(os.listdir("/proc/self/fd")), children(), threading.active_count()
+    before = psutil.Process().num_fds(), children(), threading.active_count()
     named = shared_memory()
     for i in range(launches):
         if i % 20:
@@ -540,7 +529,7 @@ def test_launches_leak_no_process_no_descriptor_no_file_no_shared_memory(
             with pytest.raises(RankError):
                 launch(lambda group: 1 / 0, ranks=2, device="cpu")
     assert shared_memory() <= named, "what was let go of meanwhile may be gone"
-    after = len(os.listdir("/proc/self/fd")), children(), threading.active_count()
+    after = psutil.Process().num_fds(), children(), threading.active_count()
     assert after == before
     assert not [*tmp_path.iterdir()]
 
@@ -560,16 +549,8 @@ def test_ranks_have_the_folder_and_the_environment_that_the_caller_has_now(tmp_p
 
 def listening_addresses(group) -> set[str]:
     """The addresses on which this rank's sockets listen, from the kernel's own table."""
-    files = [Path("/proc/self/fd", fd) for fd in os.listdir("/proc/self/fd")]
-    links = [os.readlink(file) for file in files if file.is_symlink()]
-    mine = {link.removeprefix("socket:[").rstrip("]") for link in links if "socket:[" in link}
-    found = set()
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            _, local, _, state, *_, inode = line.split()[:10]
-            if state == "0A" and inode in mine:
-                found.add(local.split(":")[0])
-    return found
+    sockets = psutil.Process().net_connections("tcp")
+    return {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
 
 
 def test_ranks_listen_on_the_loopback_interface_only():
@@ -577,7 +558,7 @@ def test_ranks_listen_on_the_loopback_interface_only():
         group.all_reduce(torch.ones(1))
         return listening_addresses(group)
 
-    loopback = {"0100007F", "00000000000000000000000001000000"}
+    loopback = {"127.0.0.1", "::1"}
     found = set().union(*launch(look, ranks=3, device="cpu"))
     assert found
     assert found <= loopback
