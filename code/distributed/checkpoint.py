@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 
 from distributed.boxes import Boxed
 from distributed.dp import shard
@@ -33,6 +34,8 @@ STAGES: dict[int, type[Zero1]] = {1: Zero1, 2: Zero2, 3: Zero3}
 GROUPS, CLASS = "optim.param_groups.", "about.optimizer"
 NOTES = GROUPS, CLASS, "extra."
 DECAY = "decoupled_weight_decay"
+# What torch's learning-rate schedulers note in a group, beside the optimizer's own settings.
+OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
 
 
 def state(zero: Zero1) -> dict[str, dict[str, Any]]:
@@ -66,9 +69,7 @@ def state(zero: Zero1) -> dict[str, dict[str, Any]]:
                 add("optim", f"state.{name}.{key}", parameter, of, value.view(-1)[at])
             else:
                 found["optim"][f"state.{name}.{key}"] = value
-    kind_of = {id(local): zero.kind_of[parameter] for _, parameter, _, local, _ in zero.local}
-    for group in zero.optimizer.param_groups if zero.local else ():
-        kind = kind_of[id(group["params"][0])]
+    for kind, group in enumerate(zero.optimizer.param_groups):
         for setting, value in {**group, "params": names_in_group(zero, kind)}.items():
             found["optim"][f"param_groups.{kind}.{setting}"] = value
     return found
@@ -140,7 +141,8 @@ def load(zero: Zero1, folder: str | Path, step: int | None = None) -> dict[str, 
 @torch.no_grad()
 def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
     """Read the checkpoint at this very path, which PyTorch's FSDP can have saved; see `load`."""
-    saved: dict[str, Any] = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    about = dcp.FileSystemReader(path).read_metadata()
+    saved: dict[str, Any] = about.state_dict_metadata
     check_model(zero, saved, path)
     notes: dict[str, Any] = dict.fromkeys(key for key in saved if key.startswith(NOTES))
     dcp.load(notes, checkpoint_id=path, process_group=zero.group.backend)
@@ -158,14 +160,15 @@ def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
         for part, values in state(zero).items()
     }
     dcp.load(parts, checkpoint_id=path, process_group=zero.group.backend)
-    kind_of = {id(local): zero.kind_of[parameter] for _, parameter, _, local, _ in zero.local}
-    for group in zero.optimizer.param_groups if zero.local else ():
-        read = below(f"{GROUPS}{kind_of[id(group['params'][0])]}.", notes)
+    for kind, group in enumerate(zero.optimizer.param_groups):
+        read = below(f"{GROUPS}{kind}.", notes)
         group.update({**read, "params": group["params"]})
     for i in zero.trained if zero.master and not parts["master"] else ():
         zero.masters[i].copy_(zero.shares[i])
     zero._publish()
-    return below("extra.", notes)
+    extra = {key: value for key, value in notes.items() if key.startswith("extra.")}
+    # Files have no dicts within dicts: they note, beside each value, where it was.
+    return unflatten_state_dict(extra, about.planner_data).get("extra", {})
 
 
 def below(prefix: str, saved: dict[str, Any]) -> dict[str, Any]:
@@ -191,12 +194,12 @@ def check_optimizer_of(zero: Zero1, notes: dict[str, Any], path: str | Path) -> 
     here, there = type(zero.optimizer).__name__, notes.get(CLASS)
     if there not in (None, here):
         raise ValueError(f"{path} is of another optimizer: {there}, here {here}")
-    for kind in sorted({zero.kind_of[p] for p in zero.unit_of}):
+    for kind, group in enumerate(zero.optimizer.param_groups):
         read = below(f"{GROUPS}{kind}.", notes)
-        unknown = read.keys() - zero.optimizer.defaults.keys() - {"params", "initial_lr"}
-        if there is None and read.get(DECAY) not in (None, zero.optimizer.defaults.get(DECAY)):
+        unknown = read.keys() - group.keys() - set(OF_SCHEDULES)
+        if read.get(DECAY) not in (None, zero.optimizer.defaults.get(DECAY)):
             unknown.add(f"{DECAY}={read[DECAY]}")  # FSDP saves no class, but Adam is not AdamW
-        if unknown:
+        if unknown and there is None:
             has = f"{here} has no {', '.join(sorted(unknown))}"
             raise ValueError(f"{path} is of another optimizer: {has}")
         if read and set(read["params"]) != set(names_in_group(zero, kind)):

@@ -26,9 +26,10 @@ class Zero1:
     """Train `module` on all ranks of `group`, each with a share of the optimizer's state.
 
     `optimizer_class` and `settings` are those of `torch.optim`, `param_groups` a list of dicts as
-    torch takes it. After `backward()`, `step()` averages gradients over the ranks, updates, and
-    forgets them; a gradient that did not come counts as zero. `master` is the dtype in which the
-    optimizer keeps a copy of its share, for parameters of another dtype.
+    torch takes it: every rank's `optimizer.param_groups` has all of them. After `backward()`,
+    `step()` averages gradients over the ranks, updates, and forgets them; a gradient that did not
+    come counts as zero. `master` is the dtype in which the optimizer keeps a copy of its share, for
+    parameters of another dtype.
 
     Raises ValueError for a module with nothing to train, for groups that leave out or repeat a
     parameter, and for an optimizer that must see whole parameters, or all of them.
@@ -68,7 +69,8 @@ class Zero1:
             g["params"] = []
         for i in self.trained:
             self._hand_out(i, groups)
-        self.optimizer = optimizer_class([g for g in groups if g["params"]] or groups, **settings)
+        # Also a group of which this rank has nothing: a schedule counts on finding all of them.
+        self.optimizer = optimizer_class(groups, **settings)
         self.came, self.reduced = False, False
         for parameter in self.unit_of:
             parameter.register_post_accumulate_grad_hook(self._came)

@@ -106,20 +106,6 @@ def test_every_number_of_every_state_has_one_place(pools, partition):
     assert all((count == 1).all() for count in left.values())
 
 
-def test_a_schedule_drives_the_optimizer_inside(pools):
-    def rates(group):
-        zero = Zero1(make_network(width=8), torch.optim.SGD, group, lr=1.0)
-        schedule = torch.optim.lr_scheduler.ExponentialLR(zero.optimizer, 0.5)
-        found = []
-        for _ in range(3):
-            found.append(zero.optimizer.param_groups[0]["lr"])
-            train(zero.module, zero.step, batches(1797, 4, 1), 4.0)
-            schedule.step()
-        return found
-
-    assert pools[2](rates) == [[1.0, 0.5, 0.25]] * 2
-
-
 def test_more_ranks_than_numbers(pools):
     def tiny(group):
         model = nn.Linear(1, 1, bias=False)
