@@ -31,8 +31,8 @@ from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
 
 STAGES: dict[int, type[Zero1]] = {1: Zero1, 2: Zero2, 3: Zero3}
-GROUPS, CLASS = "optim.param_groups.", "about.optimizer"
-NOTES = GROUPS, CLASS, "extra."
+GROUPS, CLASS, SINGLE = "optim.param_groups.", "about.optimizer", "about.single"
+NOTES = GROUPS, CLASS, SINGLE, "extra."
 DECAY = "decoupled_weight_decay"
 # What torch's learning-rate schedulers note in a group, beside the optimizer's own settings.
 OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
@@ -94,7 +94,8 @@ def save(zero: Zero1, folder: str | Path, step: int, **extra: Any) -> Path:
     group.barrier()
     parts = state(zero)
     if group.rank == 0:
-        parts |= {"extra": extra, "about": {"optimizer": type(zero.optimizer).__name__}}
+        about = {"optimizer": type(zero.optimizer).__name__, "single": single_states(zero)}
+        parts |= {"extra": extra, "about": about}
     dcp.save(parts, checkpoint_id=partial, process_group=group.backend)
     if group.rank == 0:
         if whole.exists():
@@ -149,10 +150,11 @@ def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
     check_optimizer_of(zero, notes, path)
     zero.zero_grad()
     zero.optimizer.state.clear()
+    single = single_states_of(saved, notes)
     for name, _, _, local, _ in zero.local:  # make room for the states that the files have
         shape = saved[f"model.{name}"].size
         for key, found in below(f"optim.state.{name}.", saved).items():
-            size = local.shape if found.size == shape and key != "step" else found.size
+            size = local.shape if found.size == shape and key not in single else found.size
             made = torch.zeros(size, dtype=found.properties.dtype, device=local.device)
             zero.optimizer.state[local].setdefault(key, made)
     parts = {
@@ -169,6 +171,25 @@ def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
     extra = {key: value for key, value in notes.items() if key.startswith("extra.")}
     # Files have no dicts within dicts: they note, beside each value, where it was.
     return unflatten_state_dict(extra, about.planner_data).get("extra", {})
+
+
+def single_states(zero: Zero1) -> list[str]:
+    """The optimizer's states that are one number for many, such as the count of steps."""
+    states = [(local, zero.optimizer.state[local]) for _, _, _, local, _ in zero.local]
+    return sorted({k for local, kept in states for k in kept if kept[k].dim() < local.dim()})
+
+
+def single_states_of(saved: dict[str, Any], notes: dict[str, Any]) -> set[str]:
+    """The same from a file. FSDP does not note them, but of a matrix they have another shape.
+
+    A parameter without dimensions is why: its count of steps looks as its momentum does.
+    """
+    found = set(notes.get(SINGLE) or ())
+    for place, state_of in below("optim.state.", saved).items():
+        name, key = place.rsplit(".", 1)
+        if not state_of.size and saved[f"model.{name}"].size:
+            found.add(key)
+    return found
 
 
 def below(prefix: str, saved: dict[str, Any]) -> dict[str, Any]:

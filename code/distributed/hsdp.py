@@ -44,6 +44,10 @@ class Hsdp(Zero3):
         self.replicas = replicas
         super().__init__(module, optimizer_class, group, **settings)
 
+    def _check_same(self, group: Group) -> None:
+        super()._check_same(group)
+        super()._check_same(self.replicas)
+
     def _share_out(self, unit: Unit) -> torch.Tensor:
         """This rank's W[s], with the values of the first host."""
         return self.replicas.broadcast(super()._share_out(unit))

@@ -21,16 +21,20 @@ from distributed.world import launch
 
 def check_same_model(module: nn.Module, group: Group) -> None:
     """Raise ValueError where this rank's module is not shaped as rank 0's, naming the tensor."""
-    mine = "\n".join(
-        f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}"
-        for name, tensor in module.state_dict().items()
-    )
-    theirs = broadcast_text(mine, group)
-    for number, (a, b) in enumerate(zip(mine.split("\n"), theirs.split("\n"), strict=False)):
+    tensors = module.state_dict().items()
+    lines = [f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}" for name, tensor in tensors]
+    check_same_lines("tensor", lines, group)
+
+
+def check_same_lines(what: str, lines: list[str], group: Group) -> None:
+    """Raise ValueError for the first line, on a tensor or a parameter (`what`), that differs."""
+    theirs = broadcast_text("\n".join(lines), group).split("\n")
+    mine = "\n".join(lines).split("\n")
+    for number, (a, b) in enumerate(zip(mine, theirs, strict=False)):
         if a != b:
-            raise ValueError(f"module: tensor {number} is {a} on rank {group.rank}, {b} on rank 0")
-    if mine != theirs:
-        raise ValueError(f"module: rank {group.rank} and rank 0 have different numbers of tensors")
+            raise ValueError(f"module: {what} {number} is {a} on rank {group.rank}, {b} on rank 0")
+    if len(mine) != len(theirs):
+        raise ValueError(f"module: rank {group.rank} and rank 0 have different numbers of {what}s")
 
 
 def broadcast_text(text: str, group: Group) -> str:

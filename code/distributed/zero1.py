@@ -18,6 +18,7 @@ from distributed.group import Group
 from distributed.memory_use import Alone, make_network, train, train_together
 from distributed.script import run_script
 from distributed.shards import Shard, Unit, check_groups, check_optimizer, make_units, runs
+from distributed.simple_ddp import check_same_lines, check_same_model
 from distributed.single_device import batches
 from distributed.world import launch
 
@@ -32,7 +33,8 @@ class Zero1:
     parameters of another dtype.
 
     Raises ValueError for a module with nothing to train, for groups that leave out or repeat a
-    parameter, and for an optimizer that must see whole parameters, or all of them.
+    parameter, for an optimizer that must see whole parameters, or all of them, and where the ranks'
+    modules or groups differ, before anything is written.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Zero1:
         groups = check_groups(self.names, param_groups)
         check_optimizer(optimizer_class, partition)
         self.kind_of = {p: i for i, g in enumerate(groups) for p in g["params"]}
+        self._check_same(group)
         self.units = self._plan()
         self.flats: list[torch.Tensor] = []
         self.shares = [self._share_out(unit) for unit in self.units]
@@ -74,6 +77,15 @@ class Zero1:
         self.came, self.reduced = False, False
         for parameter in self.unit_of:
             parameter.register_post_accumulate_grad_hook(self._came)
+
+    def _check_same(self, group: Group) -> None:
+        """Raise ValueError where a rank would cut up its parameters otherwise than rank 0."""
+        check_same_model(self.module, group)
+        lines = []
+        for parameter, name in self.names.items():
+            trained = f"in group {self.kind_of.get(parameter)}"
+            lines.append(f"{name}, {trained if parameter.requires_grad else 'frozen'}")
+        check_same_lines("parameter", lines, group)
 
     def _plan(self) -> list[Unit]:
         """What is sent together. From the last parameter: its gradient comes first."""
@@ -102,9 +114,8 @@ class Zero1:
 
     def _keep_rest_equal(self) -> None:
         """Frozen parameters and buffers are in no unit: they come from rank 0, once."""
-        held = {p for unit in self.units for p in unit.parameters}
-        for tensor in [*self.module.parameters(), *self.module.buffers()]:
-            if tensor not in held and tensor.numel():
+        for tensor in [*self._in_no_unit(), *self.module.buffers()]:
+            if tensor.numel():
                 self.group.broadcast(tensor.data)
 
     def _hand_out(self, i: int, groups: list[dict[str, Any]]) -> None:
@@ -129,7 +140,8 @@ class Zero1:
         self.came = True
         unit, flat = self.units[self.unit_of[parameter]], self.gradients[self.unit_of[parameter]]
         start, grad = unit.start[parameter], parameter.grad
-        assert grad is not None
+        if grad is None:
+            return  # a function of autograd gave none: it counts as zero
         view = flat[start : start + grad.numel()].view(grad.shape)
         if grad.data_ptr() != view.data_ptr():
             view.copy_(grad)
@@ -198,7 +210,8 @@ class Zero1:
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and value of each parameter, gathered a unit at a time; all ranks must ask.
 
-        Copy what you keep: the next unit comes into the same room.
+        Those that are in no unit, for they are frozen or empty, are whole on every rank: they come
+        last. Copy what you keep: the next unit comes into the same room.
         """
         sizes = [unit.size * unit.dtype.itemsize for unit in self.units]
         room = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.group.device)
@@ -206,6 +219,13 @@ class Zero1:
             flat = room[:size].view(unit.dtype)
             for parameter, view in unit.views(self.group.all_gather(share, flat)).items():
                 yield self.names[parameter], view
+        for parameter in self._in_no_unit():
+            yield self.names[parameter], parameter.detach()
+
+    def _in_no_unit(self) -> list[nn.Parameter]:
+        """What is whole on every rank: what is frozen, before ZeRO-3, and what has no numbers."""
+        held = {parameter for unit in self.units for parameter in unit.parameters}
+        return [parameter for parameter in self.names if parameter not in held]
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds, by what it is for."""

@@ -148,8 +148,7 @@ def test_any_stage_and_number_of_ranks_reads_what_another_wrote(
     for weights, _, mean in after:
         assert torch.equal(mean, before[0][2])
         for name, value in before[0][0].items():
-            if name in weights:  # ZeRO-1 has no share of what is frozen
-                assert torch.equal(weights[name], value), name
+            assert torch.equal(weights[name], value), name
     states, expected = gathered(after), gathered(before)
     assert states.keys() == expected.keys()
     assert all(torch.equal(states[key], expected[key]) for key in states)
@@ -176,6 +175,65 @@ def master_and_back(group, folder):
 
 def test_the_master_copy_is_kept_in_its_own_precision_and_not_forgotten(pools, tmp_path):
     assert pools[2](master_and_back, tmp_path) == [(True, True)] * 2
+
+
+FLAT = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop")
+FLAT += ("Rprop", "ASGD")
+MORE = {"SGD": {"momentum": 0.9}, "Adam": {"amsgrad": True}, "RMSprop": {"momentum": 0.9}}
+
+
+class Scaled(nn.Module):
+    """Matrices, and numbers without dimensions: a state of those has the shape of a counter."""
+
+    def __init__(self, single):
+        super().__init__()
+        torch.manual_seed(2)
+        self.layer = nn.Linear(3, 3, bias=False).double()
+        self.layer.requires_grad_(not single)
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+        self.shift = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x):
+        return (self.layer(x) * self.scale + self.shift).square().mean()
+
+
+def half(group, stage, name, partition, single, folder):
+    """Train on from the file, if there is one, and save; the whole weights."""
+    optimizer, x = getattr(torch.optim, name), torch.linspace(-1, 1, 6).view(2, 3).double()
+    options = {"partition": partition, "lr": 0.01, **MORE.get(name, {})}
+    zero = STAGES[stage](Scaled(single), optimizer, group, **options)
+    done = load(zero, folder)["done"] if steps(folder) else 0
+    for _ in range(3):
+        zero.module(x).backward()
+        zero.step()
+    save(zero, folder, done + 1, done=done + 1)
+    return {name: value.clone() for name, value in zero.full_parameters()}
+
+
+def on_one_device(name, single):
+    model, x = Scaled(single), torch.linspace(-1, 1, 6).view(2, 3).double()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = getattr(torch.optim, name)(trained, lr=0.01, **MORE.get(name, {}))
+    for _ in range(6):
+        model(x).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return dict(model.named_parameters())
+
+
+@pytest.mark.parametrize("single", [False, True], ids=["matrix and scalars", "scalars alone"])
+@pytest.mark.parametrize(
+    ("name", "partition"), [*((name, "flat") for name in FLAT), ("Adafactor", "parameter")]
+)
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_every_optimizer_goes_on_from_its_file(pools, tmp_path, ranks, name, partition, single):
+    expected = on_one_device(name, single)
+    how = name, partition, single, tmp_path
+    pools[2](half, 1, *how)
+    results = pools[ranks](half, 3, *how)
+    for found in results:
+        for key, value in found.items():
+            torch.testing.assert_close(value, expected[key].detach(), rtol=1e-9, atol=1e-9)
 
 
 # --- PyTorch's own road

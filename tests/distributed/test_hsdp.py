@@ -92,3 +92,16 @@ def buffers_of_rank(group):
 
 def test_buffers_come_from_rank_0(pools):
     assert pools[4](buffers_of_rank) == [[0, 0]] * 4
+
+
+def another_model_on_the_second_host(group):
+    inside, between = in_hosts(group, 2)
+    width = 3 if group.rank >= 2 else 2
+    Hsdp(nn.Linear(2, width), torch.optim.SGD, inside, between, lr=0.1)
+
+
+def test_hosts_must_have_the_same_model(pools):
+    with pytest.raises(
+        RankError, match=r"weight float32\[3, 2\] on rank 1, weight float32\[2, 2\]"
+    ):
+        pools[4](another_model_on_the_second_host)

@@ -12,6 +12,8 @@ from distributed.single_device import batches
 from distributed.trace import Trace
 from distributed.world import RankError
 from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
 
 PSI = 64 * 128 + 128 + 2 * (128 * 128 + 128) + 128 * 10 + 10
 
@@ -177,3 +179,91 @@ def test_gradients_that_did_not_come_count_as_zero_and_old_ones_are_forgotten(po
         return moved
 
     assert pools[2](two_heads) == [pytest.approx([1, 1, 0, 0])] * 2
+
+
+STAGES = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
+
+
+def different(group, stage, what):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    groups = [{"params": [*model[0].parameters()]}, {"params": [*model[1].parameters()]}]
+    if group.rank == 1:
+        if what == "shape":
+            model[1] = nn.Linear(2, 3)
+            groups[1]["params"] = [*model[1].parameters()]
+        if what == "dtype":
+            model[0].double()
+        if what == "missing":
+            model[1].register_parameter("bias", None)
+            groups[1]["params"].pop()
+        if what == "frozen":
+            model[0].bias.requires_grad_(False)
+        if what == "group":
+            groups.reverse()
+    before = [p.detach().clone() for p in model.parameters()]
+    try:
+        STAGES[stage](model, torch.optim.SGD, group, param_groups=groups, lr=1.0)
+    except ValueError:
+        after = [p.detach() for p in model.parameters()]
+        assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+        raise
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("shape", r"1\.weight float32\[3, 2\] on rank 1, 1\.weight float32\[2, 2\] on rank 0"),
+        ("dtype", r"0\.weight float64\[2, 2\] on rank 1, 0\.weight float32\[2, 2\] on rank 0"),
+        ("missing", "rank 1 and rank 0 have different numbers of tensors"),
+        ("frozen", r"0\.bias, frozen on rank 1, 0\.bias, in group 0 on rank 0"),
+        ("group", r"0\.weight, in group 1 on rank 1, 0\.weight, in group 0 on rank 0"),
+    ],
+)
+def test_models_that_differ_are_refused_before_anything_is_written(pools, stage, what, message):
+    with pytest.raises(RankError, match=message):
+        pools[2](different, stage, what)
+
+
+class NoGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, parameter):
+        return x * parameter
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, None
+
+
+def undefined(group, stage):
+    model = nn.Linear(2, 2, bias=False)
+    model.scale = nn.Parameter(torch.ones(2))
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+    model.register_forward_hook(lambda m, x, y: NoGradient.apply(y, m.scale))
+    model(torch.ones(1, 2)).sum().backward()
+    zero.step()
+    return {name: value.tolist() for name, value in zero.full_parameters()}["scale"]
+
+
+@pytest.mark.parametrize("stage", ["zero1", "zero2"])
+def test_a_gradient_that_stays_undefined_counts_as_zero(pools, stage):
+    assert pools[2](undefined, stage) == [[1.0, 1.0]] * 2
+
+
+def with_frozen_and_empty(group, stage):
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    model.nothing = nn.Parameter(torch.ones(0, 2))
+    for i, parameter in enumerate(model.parameters()):
+        parameter.data.fill_(i + 10 * group.rank)
+    model[0].weight.requires_grad_(False)
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+    expected = {name: list(p.shape) for name, p in model.named_parameters()}
+    found = {name: value.clone() for name, value in zero.full_parameters()}
+    assert {name: list(value.shape) for name, value in found.items()} == expected
+    return {name: value.unique().tolist() for name, value in found.items()}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_full_parameters_are_all_of_them_with_the_numbers_of_rank_0(pools, stage):
+    expected = {"nothing": [], "0.weight": [1], "0.bias": [2], "1.weight": [3], "1.bias": [4]}
+    assert pools[3](with_frozen_and_empty, stage) == [expected] * 3

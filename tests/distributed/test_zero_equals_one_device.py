@@ -116,8 +116,8 @@ def together(group, stage, kind, network, x, y, optimizer, use_groups, clip, mic
 def assert_equal(results, expected, dtype):
     for found, _ in results:
         for name, value in found.items():
-            bound = TOLERANCE[dtype] * max(1.0, expected[name].abs().max().item())
-            assert (value - expected[name]).abs().max().item() <= bound, name
+            bound = TOLERANCE[dtype] * max([1.0, *expected[name].abs().flatten().tolist()])
+            torch.testing.assert_close(value, expected[name], rtol=0, atol=bound, msg=name)
             assert torch.equal(value, results[0][0][name]), "ranks differ"
 
 
@@ -150,8 +150,7 @@ def test_weights_are_those_of_one_device(
     options = {"partition": partition, "bucket_bytes": bucket_bytes}
     results = pools[ranks](together, stage, kind, network, x, y, *how, options)
     assert_equal(results, expected, dtype)
-    if not frozen:
-        assert set(results[0][0]) == set(expected) - {"nothing"}
+    assert all(found.keys() == expected.keys() for found, _ in results)
 
 
 @pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
