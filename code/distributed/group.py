@@ -49,6 +49,8 @@ class Group(Transport):
     Beside what a `Transport` has, `local_size` says how many ranks share a host. Methods work in
     place and return their array; with `async_op=True` they return a `Handle` at once. A collective
     must be called by every rank with the same shape and dtype; a `board` notices when it is not.
+    `launch` gives one. Where you make a group yourself, give `Board.of_hosts(local_rank, here)`:
+    without a board ranks that differ hang, or gloo aborts the process.
     """
 
     def __init__(
@@ -198,7 +200,13 @@ class Group(Transport):
         wait = work.wait
         if trace and span:
             trace.handed_over += tensor.nbytes
-            wait = work.get_future().then(lambda _: trace.end(span)).wait
+            recorded = work.get_future().then(lambda _: trace.end(span))
+
+            def wait() -> None:
+                # First as without a trace: only this orders NCCL's stream, and raises its errors.
+                work.wait()
+                recorded.wait()
+
         handle = Handle(result, wait, finish.close)
         return handle if async_op else handle.wait()
 

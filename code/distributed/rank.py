@@ -9,6 +9,7 @@ import ctypes
 import faulthandler
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -26,6 +27,7 @@ import torch.distributed as dist
 
 from distributed.board import Board
 from distributed.group import Group
+from distributed.processes import end_children
 from distributed.report import describe
 
 # The caller keeps the time: this only has to be longer than any call.
@@ -109,7 +111,7 @@ def start_rank(context: Any, place: Place) -> tuple[Any, Connection, Connection]
 
 def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict[str, str]) -> None:
     """Join the group and answer calls until None comes. The main function of every rank."""
-    die_with_parent()
+    die_with_parent(place.folder)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who ends us
     print_into(output)
     os.environ.clear()
@@ -130,6 +132,7 @@ def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict
             # By a file: whoever reads it never waits for a rank that stopped in the middle of it.
             place.reply_file.write_bytes(reply)
             calls.send(place.reply_file)
+        end_children()
         # The process group ends with the process: taking it apart takes longer than a launch.
 
 
@@ -173,8 +176,8 @@ def print_into(output: Connection) -> None:
     )
 
 
-def die_with_parent() -> None:
-    """End this process when its caller ends, however that happens."""
+def die_with_parent(folder: Path) -> None:
+    """End this process when its caller ends, however that happens, and remove their folder."""
     if sys.platform == "linux":  # the kernel does it, also while Python is stuck
         kill_me_when_my_parent_ends = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(kill_me_when_my_parent_ends, signal.SIGKILL)
@@ -184,6 +187,7 @@ def die_with_parent() -> None:
 
     def watch() -> None:  # that parent is the fork server: watch the caller itself as well
         wait([caller.sentinel])
+        shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="watch the caller").start()

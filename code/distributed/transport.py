@@ -40,7 +40,7 @@ class Transport:
 
     def send(self, x: Array, to: int) -> None:
         """Give x[...] to rank `to`, which must receive it: the call can wait until it does."""
-        with as_tensor(x) as tensor, self._traced("send"):
+        with as_tensor(x, writes=False) as tensor, self._traced("send"):
             self._start([(dist.isend, tensor, to)])[0].wait()
 
     def receive(self, x: Array, source: int) -> Array:
@@ -51,7 +51,11 @@ class Transport:
 
     def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> Array:
         """Send `outgoing` to one rank while filling `incoming` from another (or the same) one."""
-        with as_tensor(outgoing) as out, as_tensor(incoming) as into, self._traced("exchange"):
+        with (
+            as_tensor(outgoing, writes=False) as out,
+            as_tensor(incoming) as into,
+            self._traced("exchange"),
+        ):
             for work in self._start([(dist.irecv, into, source), (dist.isend, out, to)]):
                 work.wait()
         return incoming
@@ -124,10 +128,18 @@ class Transport:
 
 
 @contextlib.contextmanager
-def as_tensor(x: torch.Tensor | np.ndarray) -> Iterator[torch.Tensor]:
-    """x as a contiguous tensor on the same memory; what has gaps is copied in, and back out."""
+def as_tensor(x: torch.Tensor | np.ndarray, writes: bool = True) -> Iterator[torch.Tensor]:
+    """x as a contiguous tensor on the same memory; what has gaps is copied in, and back out.
+
+    Raises TypeError for what is no array, and ValueError for an array that is to be written and is
+    read-only: NumPy would raise where it is written, PyTorch would write.
+    """
     if not isinstance(x, torch.Tensor | np.ndarray):
         raise TypeError(f"x must be a torch tensor or a NumPy array, not {type(x).__name__}")
+    if isinstance(x, np.ndarray) and not x.flags.writeable:
+        if writes:
+            raise ValueError("x is a read-only array, and the result is written into it: copy it")
+        x = x.copy()
     view = torch.from_numpy(x) if isinstance(x, np.ndarray) else x.detach()
     tensor = view.contiguous()
     yield tensor

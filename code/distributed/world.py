@@ -28,6 +28,7 @@ import torch.distributed as dist
 from distributed.board import Board
 from distributed.fork_server import fork_server
 from distributed.group import Group
+from distributed.processes import descendants, end_processes
 from distributed.rank import NEVER, Place, choose_backend, main_hidden, start_rank
 from distributed.report import (
     Output,
@@ -208,11 +209,14 @@ class World:
 
     def kill(self) -> None:
         """End every rank now and keep nothing of it: no process, no pipe, no file."""
+        alive = [process.pid for process in self.processes if process.is_alive()]
+        started = descendants(alive)
         for process in self.processes:
             process.kill()
         for process in self.processes:
             process.join()
             process.close()
+        end_processes(started)
         for output in self.outputs:
             output.end_call()
         for end in (*self.pipes, *(output.source for output in self.outputs)):

@@ -1,5 +1,7 @@
 """What ranks do together, against what NumPy says of all their arrays at once."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -127,12 +129,31 @@ def test_a_barrier_is_left_only_when_all_have_come(pools, tmp_path):
     assert pools[4](come_late, tmp_path) == [4, 4, 4, 4]
 
 
+def read_only():
+    return np.broadcast_to(1.0, 3)
+
+
+def test_a_read_only_array_can_be_sent(pools):
+    def send_or_receive(group):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if group.rank == 0:
+                group.send(read_only(), 1)
+            x = np.zeros(3) if group.rank == 0 else group.receive(np.zeros(3), 0)
+            return group.exchange(read_only(), 1 - group.rank, x, 1 - group.rank).tolist()
+
+    assert pools[2](send_or_receive) == [[1.0, 1.0, 1.0]] * 2
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda group: group.all_reduce(torch.ones(1), op="mean"), "op='mean': choose one of sum"),
         (lambda group: group.all_reduce(torch.ones(1).int(), op="avg"), "needs floating-point"),
         (lambda group: group.all_reduce([1.0]), "x must be a torch tensor or a NumPy array"),
+        (lambda group: group.all_reduce(read_only()), "x is a read-only array, .*: copy it"),
+        (lambda group: all_reduce(group, read_only()), "x is a read-only array, .*: copy it"),
+        (lambda group: group.receive(read_only(), 1 - group.rank), "x is a read-only array"),
         (lambda group: group.broadcast(torch.ones(1), source=2), "source=2: the ranks are 0 to 1"),
     ],
 )

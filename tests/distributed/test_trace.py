@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,6 +46,43 @@ def test_spans_of_all_ranks_are_on_one_clock(pools):
     assert received.end > sent.start
     back = next(s for s in first.spans if s.name == "receive")
     assert back.end > received.end
+
+
+class FakeWork:
+    """A collective as NCCL's: its future is done at once, and only its `wait` orders the stream."""
+
+    def __init__(self, error):
+        self.error, self.waited = error, False
+
+    def wait(self):
+        self.waited = True
+        if self.error:
+            raise self.error
+
+    def get_future(self):
+        done = torch.futures.Future()
+        done.set_result(None)
+        return done
+
+
+def test_a_trace_takes_no_waiting_and_no_error_away(pools):
+    def wait_for_each(group):
+        group.trace = Trace(group.rank)
+        good, bad = FakeWork(None), FakeWork(RuntimeError("the link is down"))
+        handles = [
+            group._collective("all_reduce", torch.ones(1), lambda _, w=work: w, async_op=True)
+            for work in (good, bad)
+        ]
+        assert not good.waited
+        handles[0].wait()
+        try:
+            handles[1].wait()
+        except RuntimeError as error:
+            return good.waited, str(error), len(group.trace.spans)
+        finally:
+            group.trace = None
+
+    assert pools[1](wait_for_each) == [(True, "the link is down", 2)]
 
 
 def test_nothing_is_recorded_without_a_trace(pools):

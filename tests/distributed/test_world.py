@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import io
 import os
 import re
 import signal
@@ -387,6 +388,69 @@ def test_no_rank_outlives_a_caller_that_is_interrupted_or_killed(tmp_path, how):
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_caller_that_is_killed_leaves_no_file(tmp_path, monkeypatch, how):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def files():
+        return [*tmp_path.glob("world-*"), *tmp_path.glob("pymp-*")]
+
+    process = run_script(tmp_path, LONG)
+    try:
+        pids_of_ranks(process)
+        assert len(files()) == 2
+        process.send_signal(how)
+        process.wait(timeout=60)
+        assert wait_for(lambda: not files())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+
+
+def test_a_process_that_was_forked_after_a_launch_launches_too(tmp_path):
+    process = run_script(
+        tmp_path,
+        """
+        import os
+        from distributed.world import launch
+
+        def add(group):
+            return group.all_reduce(__import__("torch").ones(1)).item()
+
+        print(launch(add, ranks=2))
+        child = os.fork()
+        print("child" if child == 0 else "parent", launch(add, ranks=2), flush=True)
+        if child:
+            assert os.waitpid(child, 0)[1] == 0
+        print(launch(add, ranks=1))
+        """,
+    )
+    out, errors = process.communicate(timeout=100)
+    assert process.returncode == 0, errors
+    lines = out.splitlines()
+    assert "child [2.0, 2.0]" in lines
+    assert "parent [2.0, 2.0]" in lines
+    assert lines.count("[1.0]") == 2
+
+
+def test_a_process_that_a_rank_has_started_ends_with_the_call():
+    def start_a_process(group, fails):
+        child = subprocess.Popen(["sleep", "600"])
+        print("pid", child.pid)
+        assert not fails
+        return child.pid
+
+    def started(fails):
+        with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(RankError):
+            launch(start_a_process, fails, ranks=1, device="cpu")
+        return int(re.search(r"pid (\d+)", said.getvalue())[1])
+
+    for fails in (False, True):
+        child = started(fails)
+        assert wait_for(lambda child=child: not alive(child))
 
 
 def test_a_flood_of_output_is_capped_and_counted(capfd):
