@@ -3,6 +3,9 @@
     payload of a host = Σ over its ranks of what they send to ranks of other hosts
     wire = payload + headers of packets + acknowledgements
 
+To time work, ranks also meet at barriers and compare their clocks. What that sends is counted with
+nothing to do, and taken off.
+
 The kernel counts bytes for each card, in /proc/net/dev (Linux). On one machine all messages cross
 the card `lo`, so that every rank counts as a host of its own. Under torchrun on several hosts give
 the card that connects them, such as `eth0`: then messages inside a host are not seen.
@@ -184,6 +187,16 @@ CASES: dict[str, Callable[[Site, int], Work]] = {
 }
 
 
+def timed(group: Group, card: str, work: Callable[[], Any], times: int) -> tuple[float, int]:
+    """Seconds of `work`, and what the card sent for all `times` of it and for the timing itself."""
+    group.barrier()
+    before = sent_by(card)
+    taken = statistics.median(seconds(group, work, times, warm_up=0))
+    sent = sent_by(card) - before
+    group.barrier()
+    return taken, sent
+
+
 def watch(
     group: Group, names: list[str], card: str, n: int, times: int, compute: float
 ) -> list[Seen]:
@@ -193,11 +206,9 @@ def watch(
     for name in names:
         work = CASES[name](site, n)
         work.do()
-        group.barrier()
-        before = sent_by(card)
-        taken = statistics.median(seconds(group, work.do, times, warm_up=0))
-        wire = (sent_by(card) - before) / times
-        group.barrier()
+        _, timing = timed(group, card, lambda: None, times)
+        taken, sent = timed(group, card, work.do, times)
+        wire = (sent - timing) / times
         payload = None
         if work.payload is not None:
             each = torch.zeros(group.size, dtype=torch.float64)

@@ -1,10 +1,13 @@
 """Bytes that the kernel counts on one machine, how often to save, and what makes no sense."""
 
+from unittest import mock
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed import elastic, wire
+from distributed.group import Group
 from distributed.world import RankError
 
 
@@ -22,6 +25,33 @@ def test_the_card_lo_sees_every_message_of_every_rank(pools):
                 assert row.payload <= row.wire
                 least[row.name] = min(least[row.name], row.wire / row.payload)
     assert max(least.values()) < 1.5, least
+
+
+def test_what_the_timing_itself_sends_is_not_taken_for_the_works(pools):
+    def watch_a_card_that_we_know(group):
+        card = {"sent": 0}
+
+        def sent_by(_):
+            return card["sent"]
+
+        def sends(size, call=lambda *args, **given: None):
+            def send(*args, **given):
+                card["sent"] += size
+                return call(*args, **given)
+
+            return send
+
+        work = wire.Work(sends(10), 8.0)
+        barrier, reduce = sends(100, group.barrier), sends(1000, Group.all_reduce)
+        with (
+            mock.patch.object(wire, "sent_by", sent_by),
+            mock.patch.object(group, "barrier", barrier),
+            mock.patch.object(Group, "all_reduce", reduce),
+            mock.patch.dict(wire.CASES, {"known": lambda site, n: work}),
+        ):
+            return wire.watch(group, ["known"], "lo", 1, 3, 0.0)[0][:3]
+
+    assert pools[1](watch_a_card_that_we_know) == [("known", 10.0, 8.0)]
 
 
 @pytest.mark.parametrize(
