@@ -13,7 +13,7 @@ import torch
 from distributed.all_reduce import COMBINE, Sent, meet, ring, ring_sent
 from distributed.group import Group, divide, divisors
 from distributed.script import run_script
-from distributed.shared_memory import SharedGroup
+from distributed.shared_memory import SharedGroup, stores_in_order
 from distributed.trace import Trace
 from distributed.transport import as_tensor
 from distributed.world import launch
@@ -23,7 +23,9 @@ class HierarchicalGroup(Group):
     """`group`, with an all-reduce that sends as little as it can from host to host.
 
     Each host has `per_host` consecutive ranks: `group.local_size`, if not given. Give fewer, and
-    one machine plays several hosts. Raises ValueError where hosts do not come out even.
+    one machine plays several hosts. On processors on which memory cannot be shared (see
+    `shared_memory.STORES_IN_ORDER`) the backend's messages take its place inside a host. Raises
+    ValueError where hosts do not come out even.
     """
 
     def __init__(self, group: Group, per_host: int | None = None):
@@ -32,7 +34,8 @@ class HierarchicalGroup(Group):
             raise ValueError(f"per_host={per_host}: {group.size} ranks do not make such hosts")
         super().__init__(group.device, group.board, group.local_size, group.backend)
         self.trace = group.trace
-        self.inside = SharedGroup(group.split(group.rank // per_host))
+        inside = group.split(group.rank // per_host)
+        self.inside: Group = SharedGroup(inside) if stores_in_order() else inside
         self.between = group.split(group.rank % per_host)
         self._shared = torch.empty(0)
 

@@ -7,6 +7,7 @@ methods of a `Group`. What its `empty` makes is reduced where it stands, all els
 """
 
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +20,16 @@ from distributed.script import run_script
 from distributed.transport import as_tensor
 from distributed.world import launch
 
+# Processors that show a rank's stores to the others in the order in which it made them. All else
+# here rests on that: numbers first, then how far it is. Elsewhere a fence would have to stand
+# between, and Python has none.
+STORES_IN_ORDER = ("x86_64", "AMD64", "i686", "i386")
 OFFSETS = 1 << 40  # more than a buffer has bytes
+
+
+def stores_in_order() -> bool:
+    """Whether this processor is one on which ranks can share memory; see STORES_IN_ORDER."""
+    return platform.machine() in STORES_IN_ORDER
 
 
 class Shared:
@@ -83,8 +93,9 @@ class Meeting:
 class SharedGroup(Group):
     """The ranks of `group`, all on one host, with collectives over shared memory.
 
-    Messages are as in `group`. Raises ValueError where ranks are on several hosts, or where tensors
-    are on GPUs.
+    Messages are as in `group`. Raises ValueError where ranks are on several hosts, where tensors
+    are on GPUs, and on processors that may change the order of stores, such as ARM's: there use
+    `group` itself, which sends messages.
     """
 
     keeps = True
@@ -93,6 +104,11 @@ class SharedGroup(Group):
     def __init__(self, group: Group, scratch: int = 1 << 22):
         if group.local_size < group.size or group.device.type != "cpu":
             raise ValueError("group: shared memory needs all ranks on one host, and CPU tensors")
+        if not stores_in_order():
+            raise ValueError(
+                f"group: {platform.machine()} may change the order of stores to shared memory, "
+                "which needs x86: use the group itself, or a RingGroup"
+            )
         super().__init__(group.device, group.board, group.local_size, group.backend)
         self.trace = group.trace
         self.meeting = Meeting(group)

@@ -1,6 +1,7 @@
 """Collectives over shared memory, and over hosts: as the backend's, to the number."""
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -163,6 +164,21 @@ def test_over_hosts_a_collective_waits_for_those_that_were_begun_before_it(pools
         return first.unique().tolist(), second.unique().tolist()
 
     assert pools[4](begin_one_and_make_another) == [([1.0], [2.0])] * 4
+
+
+def test_a_processor_that_reorders_stores_is_refused_and_hosts_use_messages(pools):
+    def on_arm(group):
+        with mock.patch("platform.machine", return_value="aarch64"):
+            hierarchy = HierarchicalGroup(group, 2)
+            total = hierarchy.all_reduce(torch.arange(5.0) + group.rank).tolist()
+            try:
+                SharedGroup(group)
+            except ValueError as error:
+                return total, str(error)
+
+    for total, said in pools[4](on_arm):
+        assert total == [6.0, 10.0, 14.0, 18.0, 22.0]
+        assert "aarch64 may change the order of stores" in said
 
 
 def test_wrong_arguments_are_named(pools):
