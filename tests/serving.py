@@ -62,6 +62,7 @@ def running_server(
     options: Sequence[str] = ("--no-browser", "--kernels", "99"),  # pages of earlier tests linger
     env: Mapping[str, str] | None = None,
     port: int = 0,
+    warm: bool = False,  # few tests need torch, and importing it takes most of a kernel's start
 ) -> Iterator[Server]:
     """Serve `html`, by default on a free port; at the end the server is stopped, or killed.
 
@@ -70,7 +71,7 @@ def running_server(
     # ipykernel looks for pytest's mark and then no longer shows what child processes print
     inherited = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
     command = [sys.executable, "-m", "playground.server", "--html", str(html)]
-    command += ["--port", str(port)]
+    command += ["--port", str(port), "--warm" if warm else "--no-warm"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [*command, *options],

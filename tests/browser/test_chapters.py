@@ -66,7 +66,7 @@ PICTURES = {  # that people look at: page → the part of it that is in the midd
 
 @pytest.fixture(scope="module")
 def book(built: Path) -> Iterator[Server]:
-    with running_server(built) as server:
+    with running_server(built, warm=True) as server:
         yield server
 
 

@@ -789,3 +789,15 @@ def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path
         assert server.process.wait(timeout=20) == 0
         assert server.process.stdout is not None
         assert server.process.stdout.read() == ""
+        assert server.process.stdout.read() == ""
+
+
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_kernel_has_torch_before_a_cell_asks_for_it_unless_told_otherwise(
+    html: Path, warm: bool
+) -> None:
+    with running_server(html, warm=warm) as server:
+        kernel = Kernel(logged_in(server))
+        loaded = kernel.run("import sys; print('playground.server.warm' in sys.modules)")
+        kernel.socket.close()
+    assert loaded == str(warm)

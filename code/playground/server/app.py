@@ -247,6 +247,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
     spare = "have a kernel up before Run is pressed; it does not know what changes after it started"
     parser.add_argument("--spare", action=argparse.BooleanOptionalAction, default=True, help=spare)
+    warm = "have torch imported in a kernel before a cell asks for it"
+    parser.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True, help=warm)
     args = parser.parse_args(argv)
 
     if args.port is not None and not is_port(args.port):
@@ -289,6 +291,7 @@ def main(argv: list[str] | None = None) -> None:
             html, sockets, browser, args.kernels, limits, Path(home), address, idle
         )
         server.web_app.settings["spare"] = args.spare
+        OwnKernel.warm = args.warm
         server.start()
 
 

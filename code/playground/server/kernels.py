@@ -24,11 +24,12 @@ gen_log.addFilter(lambda record: not record.getMessage().startswith("Got events 
 class OwnKernel(KernelSpecManager):
     """Only `python3`, and only of this interpreter, whatever kernels the user has installed.
 
-    It confines itself and then warms up as it starts, so that a reader's first run does not wait
-    for torch twice.
+    It confines itself and then, unless `warm` is false, warms up as it starts, so that a reader's
+    first run does not wait for torch twice.
     """
 
     limits = Limits(memory=memory_of_machine())
+    warm = True
 
     def _kernel_dirs_default(self) -> list[str]:
         return []
@@ -37,7 +38,8 @@ class OwnKernel(KernelSpecManager):
         spec = super().get_kernel_spec(kernel_name)
         most = f"{self.limits.processes}, {int(min(self.limits.memory, self.limits.kernel))}"
         confine = f"__import__('playground.server.confine', fromlist=['confine']).confine({most})"
-        for line in (confine, "__import__('playground.server.warm')"):
+        warm = ["__import__('playground.server.warm')"] if self.warm else []
+        for line in (confine, *warm):
             spec.argv.append(f"--IPKernelApp.exec_lines={line}")
         return spec
 
