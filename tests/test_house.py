@@ -84,19 +84,6 @@ def test_the_readme_says_what_was_recorded():
     assert readme_sentence(json.loads(RECORD.read_text())) in (ROOT / "README.md").read_text()
 
 
-def test_no_two_scripts_of_a_page_define_one_name():
-    """They share one scope: the second definition would silently take the place of the first."""
-    names: dict[str, str] = {}
-    for script in sorted((ROOT / "book/_static").glob("*.js")):
-        text = script.read_text()
-        if re.search(r"^(import|export) |^\(\(\) => \{$", text, re.M):
-            continue  # a module, or a function around all of it, has a scope of its own
-        for name in re.findall(r"^(?:async )?(?:function\*?|const|let|class) (\w+)", text, re.M):
-            assert name not in names, f"{name}: in {names[name]} and in {script.name}"
-            names[name] = script.name
-    assert len(names) > 10
-
-
 def test_no_two_tests_have_one_file_name():
     """pytest imports them by their names alone: the second would be an error."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]

@@ -9,7 +9,7 @@ Three things happen here, and nothing of them needs a network:
 3. What other extensions would fetch from another host is taken out: a page of this book asks
    only the host that served it.
 
-What happens when a reader presses Run is in `book/_static/live.js` and `live-thebe.js`.
+What happens when a reader presses Run is in `book/_static/live.js`.
 """
 
 from __future__ import annotations
@@ -131,17 +131,9 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
             "name", "python3"
         )
         offer_downloads(app, pagename, context)
-        app.add_css_file("live.css")
+        for part in ("live", "ranks", "steps", "exercise", "calculator"):
+            app.add_css_file(f"{part}.css")
         app.add_js_file("live.js", type="module")  # it imports the others
-        app.add_js_file("tracebacks.js", loading_method="defer")
-        app.add_css_file("ranks.css")
-        app.add_js_file("ranks.js", loading_method="defer")
-        app.add_css_file("steps.css")
-        app.add_js_file("steps.js", loading_method="defer")
-        app.add_css_file("exercise.css")
-        app.add_js_file("exercise.js", loading_method="defer")
-        app.add_css_file("calculator.css")
-        app.add_js_file("calculator.js", loading_method="defer")
 
 
 def copy_web_parts(app: Sphinx) -> None:

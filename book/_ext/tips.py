@@ -123,7 +123,7 @@ class Tips:
         if tips:
             context["body"] = body + "".join(tips.values())
             app.add_css_file("tips.css")
-            app.add_js_file("tips.js", loading_method="defer")
+            app.add_js_file("tips.js", type="module")
 
 
 def glossaries(env: BuildEnvironment) -> set[str]:

@@ -1,16 +1,13 @@
 // Calculators: charts that compute in the page. playground/show/calculator.py wrote them; Vega, which is
 // loaded when the first of them comes near, draws them. Until then the built picture stands.
 
-const ownAddress = document.currentScript.src;
+import { loadScript } from "./dom.js";
+
 let vegaLoaded; // a promise of { vega, expressionInterpreter }
 
 function loadVega() {
-  vegaLoaded ??= new Promise((resolve, reject) => {
-    const script = document.createElement("script");
-    Object.assign(script, { src: new URL("vega/vega.min.js", ownAddress), onload: resolve, onerror: reject });
-    document.head.append(script);
-  }) // expressions without eval, and it takes its tools from Vega
-    .then(() => import(new URL("vega/vega-interpreter.js", ownAddress)))
+  vegaLoaded ??= loadScript(new URL("vega/vega.min.js", import.meta.url))
+    .then(() => import("./vega/vega-interpreter.js")) // expressions without eval; needs Vega
     .then((interpreter) => ({ vega: window.vega, ...interpreter }));
   return vegaLoaded;
 }
@@ -47,13 +44,9 @@ const near = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: "400px" });
 
-function lookForCalculators() {
-  for (const calculator of document.querySelectorAll(".calculator:not(.calculator-seen)")) {
+export function drawCalculators(root) {
+  for (const calculator of root.querySelectorAll(".calculator:not(.calculator-seen)")) {
     calculator.classList.add("calculator-seen");
     near.observe(calculator);
   }
 }
-
-lookForCalculators();
-new MutationObserver(lookForCalculators).observe(document.querySelector("main") ?? document.body,
-  { childList: true, subtree: true });

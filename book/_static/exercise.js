@@ -1,31 +1,17 @@
 // What a reader has solved is kept in this browser only. The landing page shows it.
-"use strict";
-(() => {
+
+import { read, write } from "./store.js";
 
 const PLACE = "solved exercises";
 const box = document.querySelector(".exercise-progress"); // on the landing page
 
-function solved() {
-  try {
-    return JSON.parse(localStorage.getItem(PLACE)) ?? {};
-  } catch {
-    return {}; // a browser that keeps nothing
-  }
-}
-
-function keep(names) {
-  try {
-    localStorage.setItem(PLACE, JSON.stringify(names));
-  } catch {
-    // nothing is kept, and the page works as before
-  }
-}
+const solved = () => read(PLACE) ?? {};
 
 // A verdict of the build is the starter's; those of this reader appear in live outputs.
-function noteVerdicts() {
-  for (const verdict of document.querySelectorAll(".live-output [data-passed='true']:not(.noted)")) {
+export function noteVerdicts(root) {
+  for (const verdict of root.querySelectorAll(".live-output [data-passed='true']:not(.noted)")) {
     verdict.classList.add("noted");
-    keep({ ...solved(), [verdict.dataset.exercise]: new Date().toISOString().slice(0, 10) });
+    write(PLACE, { ...solved(), [verdict.dataset.exercise]: new Date().toISOString().slice(0, 10) });
     if (box) showProgress();
   }
 }
@@ -48,12 +34,7 @@ window.addEventListener("afterprint", () => {
 });
 
 if (box) {
-  window.addEventListener("storage", () => showProgress()); // solved in another tab
+  window.addEventListener("storage", showProgress); // solved in another tab
   showProgress();
   box.hidden = false;
 }
-noteVerdicts();
-new MutationObserver(noteVerdicts).observe(document.querySelector("main") ?? document.body,
-  { childList: true, subtree: true });
-
-})();

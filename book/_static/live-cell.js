@@ -1,30 +1,35 @@
-// A cell as the page has it, and what it says about itself: built, edited, queued, running, ran.
+// A cell of the page: where its parts are, what is known of it, how it shows what it is doing.
+
 import * as diff from "./live-diff.js";
 import * as edits from "./live-edits.js";
+import { isUnderWay, shown } from "./live-states.js";
 
 export function describe(node, index) {
   const find = (selector) => node.querySelector(selector);
   const listing = find(".cell_input").firstElementChild;
   const bookCode = textOfListing(listing);
-  const code = edits.read(index, bookCode);
+  const built = ["built", find(".live-state").textContent];
   return {
-    node, index, listing,
-    run: find(".live-run"), runLabel: find(".live-run-label"), runTitle: find(".live-run").title,
+    node, index, listing, built,
+    run: find(".live-run"), runTitle: find(".live-run").title,
+    runLabel: find(".live-run-label"), runWord: find(".live-run-label").textContent,
     edit: find(".live-edit"),
-    reset: find(".live-reset"), stateText: find(".live-state"), message: find(".live-message"),
+    reset: find(".live-reset"),
+    stateText: find(".live-state"), builtTitle: find(".live-state").title,
+    message: find(".live-message"),
     output: find(".cell_output"),
     bookCode, // what the book says
     bookListing: listing.querySelector("pre").innerHTML, // the same, in colours
-    code, // what stands in the editor, or did when the reader was here before
+    code: edits.read(index, bookCode), // what stands in the editor, or did when the reader was here before
     codeOfOutput: bookCode, // what made the output that is shown
     codeInKernel: null, // what this kernel ran last for this cell; null: nothing that counts
-    builtWords: find(".live-state").textContent, builtTitle: find(".live-state").title,
-    settled: ["built", find(".live-state").textContent], // state and words to come back to after "queued" and "edited"
+    doing: "resting", // see live-states.js
+    result: built, // of its last run: state and words
+    seconds: null, // for how long it has been running
     area: null, // thebe's output area, made at the first run
     editor: null, // the CodeMirror instance, made at the first edit
     mayFail: node.classList.contains("tag_raises-exception"), // its error is what it shows
     standsAlone: node.classList.contains("tag_exercise"), // needs no cell, and no cell needs it
-    runWord: find(".live-run-label").textContent,
   };
 }
 
@@ -38,36 +43,27 @@ function textOfListing(listing) {
 export function showKeptEdit(cell) {
   if (cell.code === cell.bookCode) return;
   cell.listing.querySelector("pre").textContent = cell.code;
-  showSettled(cell);
+  show(cell);
 }
 
-export function show(cell, state, words) {
+export function show(cell) {
+  const [state] = shown(cell);
   cell.node.dataset.state = state;
-  cell.stateText.textContent = words;
   cell.stateText.title = state === "built" ? cell.builtTitle : "";
   cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : cell.runWord;
   cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
   cell.reset.hidden = cell.code === cell.bookCode && cell.codeOfOutput === cell.bookCode;
+  showWords(cell);
   diff.update(cell);
 }
 
-export function settle(cell, state, words) {
-  cell.settled = [state, words];
-  showSettled(cell);
-}
-
-export function showSettled(cell) {
-  if (cell.code !== cell.codeOfOutput) show(cell, "edited", "edited, not run yet");
-  else show(cell, ...cell.settled);
+export function showWords(cell) {
+  [, cell.stateText.textContent] = shown(cell);
 }
 
 export function say(cell, message) {
   cell.message.textContent = message;
   cell.message.hidden = !message;
-}
-
-export function isUnderWay(cell) {
-  return ["queued", "running"].includes(cell.node.dataset.state);
 }
 
 export function keepOldOutputUntilNew(cell) {
@@ -83,4 +79,3 @@ export function showOutput(cell, which) {
   cell.output.dataset.showing = which;
   if (which !== "ghost") cell.ghost?.remove();
 }
-

@@ -1,5 +1,9 @@
 // What the reader changed in a cell: the lines that differ from the book's, to be shown on demand.
 
+import { element } from "./dom.js";
+
+const TAGS = { "+": "ins", "-": "del", " ": "span" };
+
 /** Lines as [sign, text], where the sign is "+" (the reader's), "-" (the book's) or " ". */
 export function lines(bookCode, code) {
   const [a, b] = [bookCode.split("\n"), code.split("\n")];
@@ -39,9 +43,6 @@ export function update({ node, bookCode, code }) {
   place.hidden = button.getAttribute("aria-expanded") !== "true";
   if (place.dataset.code === code) return;
   place.dataset.code = code;
-  place.replaceChildren(...lines(bookCode, code).map(([sign, text]) => {
-    const line = document.createElement({ "+": "ins", "-": "del", " ": "span" }[sign]);
-    line.textContent = `${sign} ${text}\n`;
-    return line;
-  }));
+  place.replaceChildren(...lines(bookCode, code).map(([sign, text]) =>
+    element(TAGS[sign], {}, `${sign} ${text}\n`)));
 }

@@ -3,6 +3,8 @@
 // An edit is kept beside the book's code that it was made from: once the book says something else
 // in that cell, the edit no longer fits and the book's code is shown.
 
+import * as store from "./store.js";
+
 // By the page's place in the book: what stands before that in its address differs between hosts.
 function place(index) {
   const book = new URL("..", import.meta.url);
@@ -11,19 +13,10 @@ function place(index) {
 
 /** The reader's code for a cell, or the book's where the reader has changed nothing. */
 export function read(index, bookCode) {
-  try {
-    const kept = JSON.parse(localStorage.getItem(place(index)));
-    return kept?.book === bookCode ? kept.code : bookCode;
-  } catch {
-    return bookCode; // a browser that keeps nothing
-  }
+  const kept = store.read(place(index));
+  return kept?.book === bookCode ? kept.code : bookCode;
 }
 
 export function write(index, bookCode, code) {
-  try {
-    if (code === bookCode) localStorage.removeItem(place(index));
-    else localStorage.setItem(place(index), JSON.stringify({ book: bookCode, code }));
-  } catch {
-    // nothing is kept, and the page works as before
-  }
+  store.write(place(index), code === bookCode ? null : { book: bookCode, code });
 }

@@ -3,11 +3,14 @@
 // What a kernel's fate means for cells is live.js's business; it hands in what to call:
 // `load()` brings live-thebe.js, `status(name, words)` is to be shown, `emptied(why)` says that
 // nothing counts as having run, `run()` is the run that the page waits for.
+
 import { NONE, UNKNOWN_READER, ask as askServer, askBinder, binder } from "./live-server.js";
+import { listen, untilReady } from "./live-signals.js";
 
 const ON_ITS_WAY = 2000; // ms that an answer may take after it could have been there
 
 let session = null; // the connection to the kernel; null when there is none
+let stopWatching; // disconnects what listens to it
 let restarting = null; // promise of the end of a restart
 let page; // what live.js handed in
 
@@ -33,8 +36,15 @@ export async function connect() {
   if (session && await whatItDoes(session)) return;
   if (session) lose(session, "the kernel ended");
   page.status("starting");
-  const [model, parts] = await Promise.all([startSession(page.kernelName), page.load()]);
-  session = await parts.connectTo(model);
+  const loading = page.load(); // meanwhile
+  loading.catch(() => {}); // where no kernel answers, that is what the reader has to know
+  const model = await startSession(page.kernelName);
+  try {
+    session = await (await loading).connectTo(model);
+  } catch (error) {
+    await endSession(model);
+    throw error;
+  }
   watch(session);
 }
 
@@ -47,27 +57,26 @@ async function whatItDoes({ kernel }) {
 
 function watch(watched) {
   const { kernel } = watched;
-  const isCurrent = () => session === watched;
   let isCut = false;
-  kernel.statusChanged.connect((_, state) => {
-    if (!isCurrent()) return;
-    if (state === "dead") lose(watched, "the kernel ended");
-    else if (state === "autorestarting") waitForRestartedKernel(kernel);
-    else if (state === "idle" && !restarting) page.status("ready");
-    else if (state === "busy" && !restarting) page.status("busy");
-  });
-  kernel.connectionStatusChanged.connect((_, state) => {
-    if (!isCurrent()) return;
-    if (state === "disconnected") lose(watched, "the connection was lost");
-    else if (state === "connecting" && !restarting) {
-      isCut = true;
-      page.status("lost", "connection lost, trying again");
-    } else if (state === "connected" && isCut) {
-      isCut = false;
-      goOn(watched);
-    }
-  });
-  kernel.disposed.connect(() => isCurrent() && lose(watched, "the kernel ended"));
+  stopWatching = listen(
+    [kernel.statusChanged, (_, state) => {
+      if (state === "dead") lose(watched, "the kernel ended");
+      else if (state === "autorestarting") waitForRestartedKernel(kernel);
+      else if (state === "idle" && !restarting) page.status("ready");
+      else if (state === "busy" && !restarting) page.status("busy");
+    }],
+    [kernel.connectionStatusChanged, (_, state) => {
+      if (state === "disconnected") lose(watched, "the connection was lost");
+      else if (state === "connecting" && !restarting) {
+        isCut = true;
+        page.status("lost", "connection lost, trying again");
+      } else if (state === "connected" && isCut) {
+        isCut = false;
+        goOn(watched);
+      }
+    }],
+    [kernel.disposed, () => lose(watched, "the kernel ended")],
+  );
 }
 
 // The connection is back, and the kernel is the same. What it said meanwhile is lost; a run that
@@ -87,17 +96,15 @@ async function goOn(watched) {
 async function waitForRestartedKernel(kernel) {
   page.emptied("the kernel died");
   page.status("lost", "died, starting again");
-  restarting = new Promise((resolve) => {
-    kernel.statusChanged.connect((_, state) => state === "idle" && resolve());
-    kernel.disposed.connect(resolve);
-  });
+  restarting = untilReady(kernel);
   await restarting;
   restarting = null;
   if (session) page.status("ready", "ready, nothing has run in it");
 }
 
 function lose(lost, why) {
-  session = null; // first: what follows makes the lost session report its own end
+  session = null;
+  stopWatching(); // first: what follows makes the lost session report its own end
   page.load().then((parts) => parts.disconnect(lost));
   page.emptied(why);
   page.status("lost", `lost: ${why}`);
@@ -127,14 +134,13 @@ export async function restart() {
 }
 
 // Nobody can come back to the kernel of a page that was left, so it should not live on.
-function endSession() {
-  if (!session) return;
-  askServer("DELETE", `sessions/${session.id}`, null, { keepalive: true }).catch(() => {});
+function endSession({ id }) {
+  return askServer("DELETE", `sessions/${id}`, null, { keepalive: true }).catch(() => {});
 }
 
 export function serve(handedIn) {
   page = handedIn;
-  window.addEventListener("pagehide", endSession);
+  window.addEventListener("pagehide", () => session && endSession(session));
 }
 
 export const isThere = () => session !== null;

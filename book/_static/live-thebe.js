@@ -4,6 +4,7 @@
 // thebe.bootstrap() is not used: it turns all cells of a page into editors, pairs outputs with
 // cells by their position, rewrites built outputs, and must reach a server before a reader may edit.
 
+import { element, loadScript } from "./dom.js";
 import { server as kernels } from "./live-server.js";
 
 let thebeCells, config, rendermime, session;
@@ -23,16 +24,6 @@ export async function load(codes) {
   thebeCells = api.setupNotebookFromBlocks(blocks, config, rendermime).cells;
 }
 
-function loadScript(url) {
-  const script = document.createElement("script");
-  script.src = url;
-  document.head.append(script);
-  return new Promise((resolve, reject) => {
-    script.onload = resolve;
-    script.onerror = () => reject(new Error("thebe could not be loaded"));
-  });
-}
-
 // Tracebacks name colours for one kind of terminal; the page has two themes and its own colours.
 function keepTerminalColoursOut() {
   const { sanitizer } = rendermime;
@@ -45,16 +36,7 @@ export function makeOutputArea(index, place, onOutput) {
   const { area } = thebeCells[index];
   thebeCells[index].attachToDOM(place);
   area.model.changed.connect(() => area.model.length > 0 && onOutput());
-  new MutationObserver(() => namePictures(index, place)).observe(place, { childList: true, subtree: true });
   return area;
-}
-
-// A kernel says nothing about its pictures. The built one beside it was described by the author.
-function namePictures(index, place) {
-  const built = place.parentElement?.querySelectorAll(":scope > :not(.live-output) img[alt]") ?? [];
-  place.querySelectorAll("img").forEach((picture, number) => {
-    picture.alt ||= built[number]?.alt || `Picture ${number + 1} that cell ${index + 1} made`;
-  });
 }
 
 /** Connect to the kernel of a session that the server has just started. */
@@ -89,7 +71,7 @@ export function makeEditor(index, listing, place, code, label) {
   const cell = thebeCells[index];
   cell.source = code;
   const item = { id: cell.id, placeholders: { source: listing, output: place } };
-  const box = Object.assign(document.createElement("div"), { className: "live-editor" });
+  const box = element("div", { class: "live-editor" });
   listing.replaceWith(box);
   box.append(listing);
   window.thebe.renderAllCells({ codeMirrorConfig }, { getCellById: () => cell }, [item]);

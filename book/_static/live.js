@@ -2,17 +2,24 @@
 //
 // The page is complete without this file: code and outputs were made when the book was built.
 // This script connects the cells of one page to one kernel of the server that served the page.
-// Which cell runs when is decided here. What a cell says about itself is in live-cell.js, the life of
-// the kernel in live-kernel.js; the editor, the connection and the rendering of outputs come from
-// thebe, through live-thebe.js.
-import * as liveCell from "./live-cell.js";
+// Which cell runs when is decided in live-states.js, how a cell shows it is in live-cell.js, the
+// life of the kernel in live-kernel.js; the editor, the connection and the rendering of outputs
+// come from thebe, through live-thebe.js.
+
+import { drawCalculators } from "./calculator.js";
+import { element } from "./dom.js";
+import { noteVerdicts } from "./exercise.js";
+import { describe, keepOldOutputUntilNew, say, show, showKeptEdit, showOutput, showWords } from "./live-cell.js";
 import * as edits from "./live-edits.js";
 import * as kernel from "./live-kernel.js";
-import { NONE } from "./live-server.js";
+import { announceChanges, lookAtOutputs, namePictures } from "./live-output.js";
+import { isNew, isUnderWay, next, plan, resultOf } from "./live-states.js";
+import { drawAgain, groupByRank } from "./ranks.js";
+import { makeSteppers } from "./steps.js";
+import { foldTracebacks } from "./tracebacks.js";
 
 const status = document.getElementById("live-status");
-const { show, settle, showSettled, say, isUnderWay, showOutput } = liveCell;
-const cells = [...document.querySelectorAll("div.cell[data-live]")].map(liveCell.describe);
+const cells = [...document.querySelectorAll("div.cell[data-live]")].map(describe);
 
 let thebe = null; // promise of live-thebe.js, ready to use; null until first needed
 let queue = []; // the cells that the reader asked for and that are not done
@@ -39,19 +46,19 @@ function loadThebe() {
     await parts.load(cells.map((cell) => cell.code));
     cells.forEach((cell) => prepareOutput(cell, parts));
     return parts;
-  }).catch(() => {
+  }).catch((error) => {
     thebe = null; // the next press tries again
-    throw new Error(NONE);
+    throw new Error(`The parts that edit and run cells do not load: ${error.message}`);
   });
   return thebe;
 }
 
 // The live output has a place of its own beside the built one, which is hidden, never rewritten.
 function prepareOutput(cell, parts) {
-  cell.liveOutput = document.createElement("div");
-  cell.liveOutput.className = "live-output";
+  cell.liveOutput = element("div", { class: "live-output" });
   cell.area = parts.makeOutputArea(cell.index, cell.liveOutput, () => showOutput(cell, "live"));
   cell.output.append(cell.liveOutput);
+  announceChanges(cell.liveOutput);
 }
 
 // ---------------------------------------------------------------------------------- the kernel
@@ -60,20 +67,25 @@ function prepareOutput(cell, parts) {
 function forgetWhatRan(why) {
   for (const cell of cells.filter((cell) => cell.codeInKernel !== null)) {
     cell.codeInKernel = null;
-    cell.settled = ["lost", `lost: ${why}`];
-    if (!isUnderWay(cell)) showSettled(cell);
+    cell.result = ["lost", `lost: ${why}`];
+    show(cell);
   }
-  showWhatWaits();
+  showQueue();
 }
 
 function restart() {
   if (!kernel.mayRestart()) return;
   emptyQueue("stopped by Restart");
-  if (running) running.isStopping = true;
+  if (running?.doing === "running") change(running, "stop");
   kernel.restart();
 }
 
 // ---------------------------------------------------------------------------------- running
+
+function change(cell, event) {
+  cell.doing = next(cell.doing, event);
+  show(cell);
+}
 
 function press(cell) {
   if (isUnderWay(cell)) stop(cell);
@@ -83,27 +95,23 @@ function press(cell) {
 function enqueue(pressed) {
   queue.push(...pressed.filter((cell) => !queue.includes(cell)));
   pressed.forEach((cell) => say(cell, ""));
-  showWhatWaits();
+  showQueue();
   workThroughQueue();
 }
 
-function isNewToKernel(cell) {
-  return cell.codeInKernel !== cell.code;
-}
-
-function needed(asked) {
-  return asked.standsAlone ? [] : cells.slice(0, asked.index).filter((cell) => !cell.standsAlone);
-}
-
-// A cell that was asked for waits, and so do those above it, from the first that is new on: what
-// is new to the kernel, or was edited, may change what all cells below it do.
-function showWhatWaits() {
-  for (const asked of queue) {
-    const above = needed(asked);
-    const firstNew = above.findIndex(isNewToKernel);
-    const waiting = firstNew < 0 ? [] : above.slice(firstNew);
-    for (const cell of [...waiting, asked]) if (cell !== running) show(cell, "queued", "queued");
+function showQueue() {
+  const waiting = plan(cells, queue);
+  for (const cell of cells) {
+    if (waiting.includes(cell) && cell.doing === "resting") change(cell, "queue");
+    if (!waiting.includes(cell) && cell.doing === "queued") change(cell, "drop");
   }
+}
+
+// Cells that the reader asked for say why they will not run; those above them are as before.
+function emptyQueue(why) {
+  for (const cell of queue) if (why && cell.doing === "queued") cell.result = ["stopped", why];
+  queue = [];
+  showQueue();
 }
 
 async function workThroughQueue() {
@@ -112,92 +120,71 @@ async function workThroughQueue() {
   try {
     while (queue.length > 0) {
       await kernel.connect();
-      if (queue.length > 0) await runNext(queue[0]);
+      showQueue(); // what was typed meanwhile counts
+      const [cell] = plan(cells, queue);
+      if (cell) await run(cell);
     }
   } catch (error) {
     const [asked] = queue;
     emptyQueue(null);
-    showStatus("none", "no kernel");
+    if (!kernel.isThere()) showStatus("none", "no kernel");
     if (asked) say(asked, error.message);
   }
   isWorking = false;
 }
 
-async function runNext(asked) {
-  const cell = needed(asked).find(isNewToKernel) ?? asked;
-  const succeeded = await runNow(cell);
-  if (cell === queue[0]) queue.shift();
-  if (!succeeded) emptyQueue("stopped: the cell above failed");
-}
-
-// Cells that the reader asked for say why they will not run; those above them are as before.
-function emptyQueue(why) {
-  const asked = queue;
-  queue = [];
-  for (const cell of cells.filter((cell) => cell.node.dataset.state === "queued")) {
-    if (asked.includes(cell) && why) settle(cell, "stopped", why);
-    else showSettled(cell);
-  }
-}
-
-async function runNow(cell) {
+async function run(cell) {
   running = cell;
   const { code } = cell;
   const started = performance.now();
-  const seconds = () => ((performance.now() - started) / 1000).toFixed(1);
-  const verb = () => (cell.isStopping ? "stopping" : "running");
-  const tick = () => show(cell, "running", `${verb()}, ${seconds()} s`);
-  const clock = setInterval(tick, 100);
-  tick();
+  const measure = () => (cell.seconds = ((performance.now() - started) / 1000).toFixed(1));
+  measure();
+  change(cell, "start");
+  const clock = setInterval(() => {
+    measure();
+    showWords(cell);
+  }, 100);
   announce(`cell ${cell.index + 1} is running`);
-  if (isNewToKernel(cell) && !cell.standsAlone) cells.slice(cell.index + 1).forEach(needsToRunAgain);
+  if (isNew(cell) && !cell.standsAlone)
+    for (const below of cells.slice(cell.index + 1)) below.codeInKernel = null; // to run again
 
-  liveCell.keepOldOutputUntilNew(cell);
-  const reply = await execute(cell, code);
+  keepOldOutputUntilNew(cell);
+  const reply = await execute(cell, code).catch(({ message }) => ({ status: "lost", why: message }));
 
   clearInterval(clock);
+  measure();
   running = null;
-  cell.isStopping = false;
+  queue = queue.filter((asked) => asked !== cell);
   showOutput(cell, "live");
   cell.codeOfOutput = code;
-  settle(cell, ...outcome(reply, seconds()));
-  announce(`cell ${cell.index + 1}: ${cell.settled[1]}`);
-  const hasRun = reply.status === "ok" || (cell.mayFail && cell.settled[0] === "failed");
+  cell.result = resultOf(reply, cell.seconds);
+  change(cell, "end");
+  announce(`cell ${cell.index + 1}: ${cell.result[1]}`);
+  const hasRun = reply.status === "ok" || (cell.mayFail && cell.result[0] === "failed");
   cell.codeInKernel = hasRun ? code : null;
-  return hasRun;
-}
-
-function needsToRunAgain(cell) {
-  cell.codeInKernel = null;
+  if (!hasRun) emptyQueue("stopped: the cell above failed");
 }
 
 async function execute(cell, code) {
+  const future = kernel.execute(code);
+  cell.area.future = future; // from here on, outputs appear as they arrive
+  cell.begun = new Promise((resolve) => future.registerMessageHook((message) => {
+    if (message.header.msg_type === "execute_input") resolve();
+    return true; // the message goes on to the output area
+  }));
   try {
-    const future = kernel.execute(code);
-    cell.area.future = future; // from here on, outputs appear as they arrive
-    cell.begun = new Promise((resolve) => future.registerMessageHook((message) => {
-      if (message.header.msg_type === "execute_input") resolve();
-      return true; // the message goes on to the output area
-    }));
     return (await future.done).content;
-  } catch {
-    return { status: cell.isStopping ? "stopped" : "lost" }; // the kernel or its answer is gone
+  } catch { // the kernel or its answer is gone
+    if (cell.doing === "stopping") return { status: "stopped" };
+    const what = kernel.isThere() ? "connection" : "kernel";
+    return { status: "lost", why: `the ${what} ended during the run` };
   }
-}
-
-function outcome({ status, ename }, seconds) {
-  if (status === "ok") return ["ran", `ran here, ${seconds} s`];
-  if (status === "lost")
-    return ["lost", `lost: the ${kernel.isThere() ? "connection" : "kernel"} ended during the run`];
-  if (status === "error" && ename !== "KeyboardInterrupt")
-    return ["failed", `failed, ${seconds} s: ${ename}`];
-  return ["stopped", `stopped, ${seconds} s`];
 }
 
 async function stop(cell) {
   emptyQueue("stopped before it ran");
-  if (cell !== running || cell.isStopping) return;
-  cell.isStopping = true;
+  if (cell.doing !== "running") return;
+  change(cell, "stop");
   await cell.begun; // an interrupt that comes before the code does is lost
   await kernel.interrupt();
 }
@@ -221,7 +208,7 @@ function openEditor(cell, parts) {
   cell.editor.on("change", () => {
     cell.code = cell.editor.getValue();
     edits.write(cell.index, cell.bookCode, cell.code);
-    if (!isUnderWay(cell)) showSettled(cell);
+    show(cell);
   });
 }
 
@@ -244,9 +231,10 @@ function reset(cell) {
   cell.code = cell.codeOfOutput = cell.bookCode;
   cell.listing.querySelector("pre").innerHTML = cell.bookListing;
   edits.write(cell.index, cell.bookCode, cell.code);
+  cell.result = cell.built;
   showOutput(cell, "built");
   say(cell, "");
-  if (!isUnderWay(cell)) settle(cell, "built", cell.builtWords);
+  show(cell);
   cell.run.focus();
 }
 
@@ -257,10 +245,10 @@ function editAtClick(cell, event) {
   edit(cell, { left: event.clientX, top: event.clientY });
 }
 
-// ---------------------------------------------------------------------------------- the buttons
+// ------------------------------------------------------------------------- the page, connected
 
 for (const cell of cells) {
-  liveCell.showKeptEdit(cell);
+  showKeptEdit(cell);
   cell.run.addEventListener("click", () => press(cell));
   cell.edit.addEventListener("click", () => edit(cell));
   cell.reset.addEventListener("click", () => reset(cell));
@@ -275,4 +263,5 @@ kernel.serve({
   emptied: forgetWhatRan,
   run: () => running?.area.future,
 });
-
+lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, drawCalculators, namePictures, noteVerdicts);
+addEventListener("resize", drawAgain);

@@ -1,17 +1,18 @@
 // What several ranks print, side by side: one column for each rank, or one tab where columns would be
 // too narrow. The lines as they came stay in their <pre>, which is hidden, and a button brings them back.
 
+import { element } from "./dom.js";
+
 const LABELLED = /^\[rank (\d+)\] ?/;
 const ENOUGH = 3; // lines of every rank; fewer are read well as they come
 const MOST_RANKS = 8;
 const MOST_TEXT = 300_000; // characters; more would make the page slow while it grows
 const NARROWEST = 22; // characters of a column
-const PAUSE = 200; // ms between two looks at output that grows
 
 const views = new Map(); // <pre> → its view: { place, text, inOrder, tab }
 
 /** The text as pieces: { plain: [line…] } or { ranks: Map(rank → [line…]), plain: [line…] }. */
-function piecesOf(text) {
+export function piecesOf(text) {
   const pieces = [];
   for (const line of text.replace(/\n$/, "").split("\n")) {
     const label = line.match(LABELLED);
@@ -30,16 +31,9 @@ function piecesOf(text) {
   return pieces;
 }
 
-function isBetterByRank({ ranks }) {
+export function isBetterByRank({ ranks }) {
   if (!ranks || ranks.size < 2 || ranks.size > MOST_RANKS) return false;
   return [...ranks.values()].every((lines) => lines.length >= ENOUGH);
-}
-
-function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
 }
 
 const listing = (lines) => element("pre", {}, lines.join("\n"));
@@ -115,19 +109,12 @@ function remove(view) {
   views.delete(view.pre);
 }
 
-let planned = false;
-function lookSoon() {
-  if (planned) return;
-  planned = true;
-  setTimeout(() => {
-    planned = false;
-    for (const view of [...views.values()]) if (!view.pre.isConnected) remove(view);
-    document.querySelectorAll(".cell_output pre:not(.ranks pre)").forEach(update);
-  }, PAUSE);
+export function groupByRank(root) {
+  for (const view of [...views.values()]) if (!view.pre.isConnected) remove(view);
+  root.querySelectorAll(".cell_output pre:not(.ranks pre)").forEach(update);
 }
 
-for (const output of document.querySelectorAll(".cell_output")) {
-  new MutationObserver(lookSoon).observe(output, { childList: true, characterData: true, subtree: true });
+/** The window has another width: what were columns may have to be tabs. */
+export function drawAgain() {
+  views.forEach(draw);
 }
-addEventListener("resize", () => views.forEach(draw));
-lookSoon();

@@ -1,12 +1,11 @@
 // A recorded run, step by step: the frames that playground/show/steps.py wrote, shown one at a time.
 
+import { element } from "./dom.js";
+
 const SECONDS = 1.6; // between two steps while it plays
 
 function button(label, text, onclick) {
-  const made = document.createElement("button");
-  made.type = "button";
-  made.textContent = text;
-  made.setAttribute("aria-label", label);
+  const made = element("button", { type: "button", "aria-label": label }, text);
   made.onclick = onclick;
   return made;
 }
@@ -17,12 +16,8 @@ function makeStepper(figure) {
   let step = 0;
   let timer = null;
 
-  const slider = Object.assign(document.createElement("input"),
-    { type: "range", min: 0, max: last, value: 0, step: 1 });
-  slider.setAttribute("aria-label", "step");
-  const said = document.createElement("p");
-  said.className = "live-unseen";
-  said.setAttribute("aria-live", "polite");
+  const slider = element("input", { type: "range", min: 0, max: last, value: 0, "aria-label": "step" });
+  const said = element("p", { class: "live-unseen", "aria-live": "polite" });
 
   function show(next) {
     step = Math.max(0, Math.min(last, next));
@@ -67,18 +62,11 @@ function makeStepper(figure) {
     event.stopPropagation(); // arrow keys would turn the page
     act();
   });
-  const bar = document.createElement("div");
-  bar.className = "steps-bar";
-  bar.append(back, play, forward, slider, said);
-  figure.prepend(bar);
+  figure.prepend(element("div", { class: "steps-bar" }, back, play, forward, slider, said));
   figure.classList.add("steps-ready");
   show(0);
 }
 
-function lookForSteps() {
-  for (const figure of document.querySelectorAll(".steps:not(.steps-ready)")) makeStepper(figure);
+export function makeSteppers(root) {
+  root.querySelectorAll(".steps:not(.steps-ready)").forEach(makeStepper);
 }
-
-lookForSteps();
-new MutationObserver(lookForSteps).observe(document.querySelector("main") ?? document.body,
-  { childList: true, subtree: true });

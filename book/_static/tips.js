@@ -2,79 +2,76 @@
 //
 // The text stands in the page already (book/_ext/tips.py). Escape closes a tip. A finger has no
 // place to rest, so its first tap shows the tip and its second follows the link.
-"use strict";
-const TIP_PATIENCE = 250; // ms: the way from the link to its tip, and past a link without a stop
 
-const tips = {
-  link: null,
-  box: null,
-  timer: 0,
+const PATIENCE = 250; // ms: the way from the link to its tip, and past a link without a stop
 
-  show(link) {
-    clearTimeout(this.timer);
-    if (this.link === link) return;
-    this.hide();
-    const said = document.getElementById(link.getAttribute("aria-describedby"));
-    this.link = link;
-    this.box = said.closest(".link-tip");
-    this.box.hidden = false;
-    this.place();
-  },
+let shown = null; // the link whose tip is open, and its box
+let box = null;
+let timer = 0;
 
-  hide() {
-    clearTimeout(this.timer);
-    if (this.box) this.box.hidden = true;
-    this.link = this.box = null;
-  },
+function show(link) {
+  clearTimeout(timer);
+  if (shown === link) return;
+  hide();
+  shown = link;
+  box = document.getElementById(link.getAttribute("aria-describedby")).closest(".link-tip");
+  box.hidden = false;
+  place();
+}
 
-  later(act) {
-    clearTimeout(this.timer);
-    this.timer = setTimeout(act, TIP_PATIENCE);
-  },
+function hide() {
+  clearTimeout(timer);
+  if (box) box.hidden = true;
+  shown = box = null;
+}
 
-  /** Below the link, above it where there is no room, and always in the window. */
-  place() {
-    const around = this.link.getBoundingClientRect();
-    const { offsetWidth: width, offsetHeight: height } = this.box;
-    const room = document.documentElement.clientWidth - width - 8;
-    const below = around.bottom + height + 12 <= innerHeight || around.top < height + 12;
-    this.box.style.left = `${Math.max(8, Math.min(around.left, room))}px`;
-    this.box.style.top = `${below ? around.bottom + 6 : around.top - height - 6}px`;
-  },
-};
+function later(act) {
+  clearTimeout(timer);
+  timer = setTimeout(act, PATIENCE);
+}
+
+/** Below the link, above it where there is no room, and always in the window. */
+function place() {
+  if (!box) return;
+  const around = shown.getBoundingClientRect();
+  const { offsetWidth: width, offsetHeight: height } = box;
+  const room = document.documentElement.clientWidth - width - 8;
+  const below = around.bottom + height + 12 <= innerHeight || around.top < height + 12;
+  box.style.left = `${Math.max(8, Math.min(around.left, room))}px`;
+  box.style.top = `${below ? around.bottom + 6 : around.top - height - 6}px`;
+}
+
+/** Call `act` when a pointer comes ("enter") or goes ("leave"); a finger does neither. */
+function onPointer(way, node, act) {
+  node.addEventListener(`pointer${way}`, ({ pointerType }) => pointerType !== "touch" && act());
+}
 
 for (const link of document.querySelectorAll("a.has-tip")) {
   let touched = false;
-  link.addEventListener("pointerenter", (event) => {
-    if (event.pointerType !== "touch") tips.later(() => tips.show(link));
-  });
-  link.addEventListener("pointerleave", (event) => {
-    if (event.pointerType !== "touch") tips.later(() => tips.hide());
-  });
+  onPointer("enter", link, () => later(() => show(link)));
+  onPointer("leave", link, () => later(hide));
   link.addEventListener("pointerdown", (event) => (touched = event.pointerType === "touch"));
-  link.addEventListener("focus", () => link.matches(":focus-visible") && tips.show(link));
+  link.addEventListener("focus", () => link.matches(":focus-visible") && show(link));
   link.addEventListener("blur", (event) => {
-    if (!tips.box?.contains(event.relatedTarget)) tips.hide();
+    if (!box?.contains(event.relatedTarget)) hide();
   });
   link.addEventListener("click", (event) => {
-    if (!touched || tips.link === link) return;
+    if (!touched || shown === link) return;
     event.preventDefault();
-    tips.show(link);
+    show(link);
   });
 }
 
-for (const box of document.querySelectorAll(".link-tip")) {
-  box.addEventListener("pointerenter", () => clearTimeout(tips.timer));
-  box.addEventListener("pointerleave", (event) => {
-    if (event.pointerType !== "touch") tips.later(() => tips.hide());
-  });
+for (const tip of document.querySelectorAll(".link-tip")) {
+  tip.addEventListener("pointerenter", () => clearTimeout(timer));
+  onPointer("leave", tip, () => later(hide));
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") tips.hide();
+  if (event.key === "Escape") hide();
 });
-document.addEventListener("pointerdown", (event) => {
-  if (tips.box && !tips.box.contains(event.target) && !tips.link.contains(event.target)) tips.hide();
+document.addEventListener("pointerdown", ({ target }) => {
+  if (box && !box.contains(target) && !shown.contains(target)) hide();
 });
-addEventListener("scroll", () => tips.box && tips.place(), { passive: true });
-addEventListener("resize", () => tips.box && tips.place());
+addEventListener("scroll", place, { passive: true });
+addEventListener("resize", place);

@@ -1,45 +1,30 @@
 // Tracebacks, folded to what the reader can use: frames in a cell or in the book's modules stay
 // open, those of Python and its libraries between them are one line that unfolds.
 
-(() => {
+import { element } from "./dom.js";
 
 const FRAME_HEAD = /^(?:Cell In\[\d+\], line \d+|File .+:\d+, in )/;
 const OF_THE_BOOK = /^Cell In|\/code\/(?:distributed|playground)\//;
 
 /** Stretches of a traceback's text: { start, end, frames }, where frames counts the foreign ones. */
-function stretchesOf(text) {
-  const stretches = [{ start: 0, end: 0, frames: 0 }];
+export function stretchesOf(text) {
+  const stretches = [];
+  let last = { start: 0, end: 0 };
   let isForeign = false;
+  let isOver = false; // an empty line ends a frame: source lines are numbered
   for (const line of text.split(/(?<=\n)/)) {
     const isHead = FRAME_HEAD.test(line);
     if (isHead) isForeign = !OF_THE_BOOK.test(line);
-    let last = stretches.at(-1);
-    if (isForeign !== last.frames > 0) {
+    else if (isOver && line.trim()) isForeign = false;
+    isOver = !line.trim();
+    if (last.frames > 0 !== isForeign || !stretches.length) {
       last = { start: last.end, end: last.end, frames: 0 };
       stretches.push(last);
     }
-    if (isForeign && isHead) last.frames += 1;
+    if (isHead && isForeign) last.frames += 1;
     last.end += line.length;
-    if (!line.trim()) isForeign = false; // an empty line ends a frame: source lines are numbered
   }
-  return joined(stretches.filter(({ start, end }) => start < end), text);
-}
-
-/** Foreign frames that only empty lines separate are one stretch. */
-function joined(stretches, text) {
-  const result = [];
-  for (const stretch of stretches) {
-    const [before, between] = [result.at(-2), result.at(-1)];
-    if (stretch.frames && before?.frames && !text.slice(between.start, between.end).trim()) {
-      result.pop();
-      before.end = stretch.end;
-      before.frames += stretch.frames;
-    } else if (stretch.frames && between?.frames) {
-      between.end = stretch.end;
-      between.frames += stretch.frames;
-    } else result.push(stretch);
-  }
-  return result;
+  return stretches;
 }
 
 function pointAt(pre, offset) {
@@ -56,12 +41,10 @@ function copyOf(pre, { start, end }) {
   const range = document.createRange();
   range.setStart(...pointAt(pre, start));
   range.setEnd(...pointAt(pre, end));
-  const copy = document.createElement("pre");
-  copy.append(range.cloneContents());
-  return copy;
+  return element("pre", {}, range.cloneContents());
 }
 
-function foldTraceback(pre) {
+function fold(pre) {
   const text = pre.textContent;
   if (pre.dataset.traceback === text || !text.includes("Traceback (most recent call last)")) return;
   if (pre.nextSibling?.className === "traceback-folded") pre.nextSibling.remove();
@@ -69,29 +52,14 @@ function foldTraceback(pre) {
   pre.dataset.traceback = text; // also says that it is hidden, if something is folded
   pre.toggleAttribute("data-is-folded", stretches.some(({ frames }) => frames > 0));
   if (!pre.hasAttribute("data-is-folded")) return;
-  const view = document.createElement("div");
-  view.className = "traceback-folded";
-  for (const stretch of stretches) {
+  pre.after(element("div", { class: "traceback-folded" }, ...stretches.map((stretch) => {
     const copy = copyOf(pre, stretch);
-    if (stretch.frames === 0) {
-      view.append(copy);
-      continue;
-    }
-    const details = document.createElement("details");
-    const summary = document.createElement("summary");
-    summary.textContent = `${stretch.frames} more in Python and its libraries`;
-    details.append(summary, copy);
-    view.append(details);
-  }
-  pre.after(view);
+    if (stretch.frames === 0) return copy;
+    const words = `${stretch.frames} more in Python and its libraries`;
+    return element("details", {}, element("summary", {}, words), copy);
+  })));
 }
 
-function foldAll() {
-  document.querySelectorAll(".cell_output pre:not(.traceback-folded pre)").forEach(foldTraceback);
+export function foldTracebacks(root) {
+  root.querySelectorAll(".cell_output pre:not(.traceback-folded pre)").forEach(fold);
 }
-
-for (const output of document.querySelectorAll(".cell_output"))
-  new MutationObserver(foldAll).observe(output, { childList: true, characterData: true, subtree: true });
-foldAll();
-
-})();

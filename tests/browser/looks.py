@@ -100,6 +100,8 @@ def weight_before_a_press(live: LivePage, folder: Path) -> dict[str, int]:
 
     Such a host compresses what it sends; fonts and pictures stay as large as they are.
     """
-    paths = {unquote(urlsplit(url).path).lstrip("/") for url in live.requests if url[:4] == "http"}
+    book = f"{live.url.rstrip('/')}/"
+    own = [url.removeprefix(book) for url in live.requests if url.startswith(book)]
+    paths = {unquote(urlsplit(url).path) for url in own}
     files = {path for path in paths if not any(part in f"/{path}" for part in AFTER_A_PRESS)}
     return {path: compressed(folder / path) for path in files if (folder / path).is_file()}

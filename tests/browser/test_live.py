@@ -162,6 +162,19 @@ def test_a_run_replaces_the_output_and_renders_every_kind(live: LivePage) -> Non
     assert live.output(BASE) == "factor 2"
 
 
+def test_a_run_says_of_its_own_output_alone_that_it_has_changed(live: LivePage) -> None:
+    live.page.evaluate(
+        """() => {
+             window.told = [];
+             addEventListener("live:output", ({ target }) =>
+               told.push(target.closest("[data-live]").dataset.live));
+           }"""
+    )
+    live.run_and_wait(TICKS)
+    live.page.wait_for_function("told.includes('4')")
+    assert set(live.page.evaluate("told")) == {"1", "3", "4"}, "cell 2 ran and put out nothing"
+
+
 def test_the_old_output_stays_until_the_new_one_arrives(live: LivePage) -> None:
     live.edit(BASE, "class Base:", "import time; time.sleep(60)\nclass Base:")
     live.run(BASE)
@@ -440,6 +453,30 @@ def test_without_a_server_one_message_says_how_to_get_one(
     assert live.output(PRODUCT) == "product 42"
     assert live.status() == "none"
     live.expect_problems("ERR_CONNECTION_REFUSED")
+
+
+def test_what_fails_in_the_page_says_so_and_keeps_no_kernel(live: LivePage) -> None:
+    """A kernel answers here: to be told to start a server would lead the reader astray."""
+    before = {session["id"] for session in live.ask_server("GET", "sessions")}
+    live.page.route("**/thebe/index.js", lambda route: route.fulfill(body="throw Error('too old')"))
+    live.run(BASE)
+    live.cell(BASE).locator(".live-message:visible").wait_for()
+    assert "thebeCore" in live.message(BASE)  # what it looked for and did not find
+    assert "make serve" not in live.message(BASE)
+    assert live.states() == ["built"] * 7
+    assert not {session["id"] for session in live.ask_server("GET", "sessions")} - before
+    live.expect_problems("too old")
+    live.page.unroute_all()
+    assert live.run_and_wait(BASE) == "factor 2", "the next press tries again"
+
+
+def test_a_page_opened_as_a_file_is_complete_and_says_how_to_run_it(
+    visit: Callable[..., LivePage], small_book: Path
+) -> None:
+    page = visit(SimpleNamespace(url=small_book.as_uri()), log_in=False).open("cells.html")
+    assert page.output(PRODUCT) == "product 42"
+    page.page.get_by_text("no kernel: open the book with make serve").wait_for()
+    page.expect_problems("live.js.*blocked|ERR_FAILED")
 
 
 def test_a_server_that_is_full_says_what_to_do_and_loses_no_edit(
