@@ -22,5 +22,7 @@ def chapters(root: Path) -> dict[str, list[str]]:
 
 
 def pages_in_order(root: Path) -> list[str]:
-    """All pages of the book, the first page first."""
-    return [first_page(root), *(file for files in chapters(root).values() for file in files)]
+    """All pages of the book, the first page first; a small book has chapters and no parts."""
+    alone = table_of_contents(root).get("chapters", [])
+    parts = chapters(root).values()
+    return [first_page(root), *(c["file"] for c in alone), *(f for files in parts for f in files)]
