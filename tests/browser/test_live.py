@@ -426,7 +426,8 @@ def test_leaving_the_page_ends_its_kernel(live: LivePage) -> None:
     live.open("plain.html")
     live.page.wait_for_function(
         """async (id) => {
-             const sessions = await (await fetch("/api/sessions")).json();
+             const root = new URL(document.documentElement.dataset.content_root, location);
+             const sessions = await (await fetch(new URL("api/sessions", root))).json();
              return !sessions.some((session) => session.id === id);
            }""",
         arg=next(s["id"] for s in sessions if s["path"].startswith("cells-")),
