@@ -34,29 +34,35 @@ def in_words(seconds: float, read: int, executed: int) -> str:
 
 
 class Build:
-    """What one run of Sphinx has read and written so far."""
+    """What one run of Sphinx has read so far."""
 
     def __init__(self) -> None:
         self.read: list[str] = []
-        self.written: list[str] = []
         self.is_cold = True
+        self.begun = time.time()
 
     def begin(self, app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
         self.is_cold = not env.all_docs
+        # Jupyter Book loads both, and they do not say that pages may be read side by side. They
+        # number pages and make LaTeX, which this book does not ask for.
+        for name in ("sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"):
+            if extension := app.extensions.get(name):
+                extension.parallel_read_safe = True
         self.read = list(docnames)
-
-    def write(self, app: Sphinx, page: str, template: str, context: dict, doctree: Any) -> None:
-        if doctree is not None:
-            self.written.append(page)
 
     def end(self, app: Sphinx, error: Exception | None) -> None:
         if error or (app._warncount and app.keep_going):
-            for page in {*self.read, *self.written}:
+            for page in {*self.read, *self.written(app)}:
                 Path(app.doctreedir, f"{page}.doctree").unlink(missing_ok=True)
         elif app.builder.name == "html":
-            LOG.info(self.record(Path(app.outdir).parent))
+            LOG.info(self.record(Path(app.outdir).parent, self.written(app)))
 
-    def record(self, folder: Path) -> str:
+    def written(self, app: Sphinx) -> list[str]:
+        """The pages that this run has written, be it in other processes."""
+        files = {name: Path(app.outdir, f"{name}.html") for name in app.env.found_docs}
+        return sorted(n for n, f in files.items() if f.exists() and f.stat().st_mtime >= self.begun)
+
+    def record(self, folder: Path, written: list[str]) -> str:
         """Keep what was done, and say it."""
         file, begun = folder / RECORD, folder / STARTED
         before = json.loads(file.read_text()) if file.exists() else {}
@@ -66,7 +72,7 @@ class Build:
         seconds = round(time.time() - since, 1)
         line = in_words(seconds, len(self.read), executed)
         now = {"said": line, "seconds": seconds, "executed": executed}
-        now |= {"read": sorted(self.read), "written": sorted(self.written)}
+        now |= {"read": sorted(self.read), "written": written}
         kept = {"last": now, "cold" if self.is_cold else "warm": now}
         file.write_text(json.dumps(before | kept, indent=1) + "\n")
         return line
@@ -75,6 +81,5 @@ class Build:
 def setup(app: Sphinx) -> dict[str, Any]:
     build = Build()
     app.connect("env-before-read-docs", build.begin)
-    app.connect("html-page-context", build.write)
     app.connect("build-finished", build.end, priority=900)  # the last to have something to do
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

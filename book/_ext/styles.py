@@ -26,7 +26,7 @@ AT_RUN_TIME = ("bs-tooltip", "dataframe")  # bootstrap makes the one, pandas in 
 BESIDE = re.compile(r"(url\(\s*[\"']?)(?!data:|#|[\"'])")
 HOLD_RULES = ("media", "supports", "container")
 WORD = re.compile(r"[A-Za-z_][\w-]*")
-sheets: dict[str, tuple[str, ...]] = {}  # of the pages written now: name → what is joined in it
+PARTS = ".parts"  # the ending of a file that says what is to be joined in a sheet
 
 
 def is_used(selector: list[Node], words: set[str]) -> bool:
@@ -108,7 +108,9 @@ def name_the_style_sheet(
     files = (*THEME, *(str(style.filename) for style in context["css_files"]))
     whole = b"".join(Path(app.outdir, file).read_bytes() for file in files)
     name = f"_static/styles/page-{crc32(whole):08x}.css"
-    sheets[name] = files
+    parts = Path(app.outdir, name + PARTS)  # pages are written by several processes
+    parts.parent.mkdir(parents=True, exist_ok=True)
+    parts.write_text("\n".join(dict.fromkeys(files)), encoding="utf-8")
     context["css_files"] = []
     context["style_sheet"] = name
     # These would need a script that the page does not wait for, and say what nobody asks.
@@ -121,12 +123,14 @@ def name_the_style_sheet(
 
 
 def write_style_sheets(app: Sphinx, failed: Exception | None) -> None:
-    if failed or not sheets:
+    asked = sorted(Path(app.outdir, "_static/styles").glob(f"page-*{PARTS}"))
+    if failed or not asked:
         return
     words = words_of(app)
-    for name, files in sheets.items():
-        text = joined([Path(app.outdir, file) for file in dict.fromkeys(files)], words)
-        Path(app.outdir, name).write_text(text, encoding="utf-8")
+    for parts in asked:
+        files = [Path(app.outdir, file) for file in parts.read_text(encoding="utf-8").splitlines()]
+        parts.with_suffix("").write_text(joined(files, words), encoding="utf-8")
+        parts.unlink()
 
 
 def bring_styles_early(app: Sphinx) -> None:
@@ -138,4 +142,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", bring_styles_early)
     app.connect("html-page-context", name_the_style_sheet, priority=999)
     app.connect("build-finished", write_style_sheets, priority=999)  # the theme changes some late
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": False}
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
