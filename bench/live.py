@@ -65,7 +65,7 @@ def cases() -> Iterator[tuple[str, Callable[[bool], dict[str, Any]]]]:
 def a_reader(code: str) -> Iterator[Callable[[], LivePage]]:
     """A browser that opens the page anew at every call; its first cell holds `code`."""
     with (
-        running_server(ROOT / "_build/html") as server,
+        running_server(ROOT / "_build/html", warm=True) as server,
         sync_playwright() as playwright,
         playwright.chromium.launch(executable_path=find_browser(), args=OPTIONS) as browser,
         browser.new_context() as context,
