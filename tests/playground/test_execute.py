@@ -38,6 +38,7 @@ print()"""
 
 LOG = "_build/execute.log"
 PAGES = ("measures", "says")
+CHECK = ("--check", "--pages", "all")
 
 
 def write_pages(book: Path, pages: dict[str, str]) -> None:
@@ -152,16 +153,22 @@ def test_recording_again_changes_nothing_of_a_page_that_does_not_measure(recorde
 
 
 def test_a_check_runs_all_and_names_what_says_something_else(recorded: Path) -> None:
-    assert "2 pages and 0 more modules ran; 0 cells say" in run(
-        recorded, "--check", "--pages", "all"
-    )
+    assert "2 pages and 0 more modules ran; 0 cells say" in run(recorded, *CHECK)
     file = outputs.recorded(recorded, "says")
     file.write_text(file.read_text().replace("0.3 ms", "0.4 ms"))
-    run(recorded, "--check", "--pages", "all")
+    run(recorded, *CHECK)
     file.write_text(file.read_text().replace("is 4", "is 5"))
-    said = run(recorded, "--check", "--pages", "all", fails=True)
+    said = run(recorded, *CHECK, fails=True)
     assert "says.md, code cell 1: recorded was\ntwo and two is 5 in 0.4 ms" in said
     assert "and now it says\ntwo and two is 4 in 0.3 ms" in said
+
+
+def test_a_cell_of_which_it_is_noted_that_it_measures_may_say_anything(recorded: Path) -> None:
+    file = outputs.recorded(recorded, "says")
+    file.write_text(file.read_text().replace("is 4", "is 5"))
+    assert "says.md, code cell 1" in run(recorded, *CHECK, "--note", fails=True)
+    assert "is 5" in text_of(file), "the outputs stay"
+    run(recorded, *CHECK)
 
 
 def test_a_stale_page_is_executed_for_the_build_and_its_record_waits(recorded: Path) -> None:
@@ -170,7 +177,7 @@ def test_a_stale_page_is_executed_for_the_build_and_its_record_waits(recorded: P
     run(recorded)
     assert executed(recorded)["says"] == "5\n"
     assert "4" in text_of(outputs.recorded(recorded, "says"))
-    assert "Stale, so not compared: says" in run(recorded, "--check", "--pages", "all")
+    assert "Stale, so not compared: says" in run(recorded, *CHECK)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@
     python -m playground.build.execute --record               and into book/outputs
     python -m playground.build.execute --record --pages all   all of them anew
     python -m playground.build.execute --check --pages all    do they still say what is recorded?
+    … --check --note --pages all    note of cells that do not that they measure: look at them first
 
 Half as many pages run at a time as there are cores: most start several ranks, and what they
-measure should not be how they wait for each other.
+measure should not be how they wait for each other. For a check that is no matter.
 """
 
 from __future__ import annotations
@@ -165,6 +166,16 @@ def compare(root: Path, name: str, record: Record) -> list[str]:
     ]
 
 
+def note(root: Path, name: str, record: Record) -> None:
+    """Write into the recorded outputs of a page which of its cells say now this, now that."""
+    path = recorded(root, name)
+    if digest_in(path) == record["digest"]:
+        old = load(path)
+        for number in differences(old, record):
+            old["cells"][number]["varies"] = True
+        save(path, old)
+
+
 def _of(record: Record, number: int) -> str:
     return said(record["cells"][number]["outputs"]) if number < len(record["cells"]) else ""
 
@@ -188,13 +199,16 @@ def run_script(path: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.build.execute", description=__doc__)
     parser.add_argument("--root", type=Path, default=ROOT, help="the folder with _toc.yml")
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    parser.add_argument("--workers", type=int, help="pages at a time")
     parser.add_argument("--pages", default="stale", help="stale, all, or names with commas")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--record", action="store_true", help="keep the outputs in book/outputs")
     what.add_argument("--check", action="store_true", help="compare with what is recorded")
+    parser.add_argument("--note", action="store_true", help="with --check: these cells measure")
     options = parser.parse_args()
     root = options.root.resolve()
+    cores = os.cpu_count() or 2
+    workers = options.workers or (cores if options.check else max(1, cores // 2))
     pages = pages_in_order(root)
     live = [name for name in pages if has_cells(root / f"{name}.md")]
     if options.pages == "stale":
@@ -216,6 +230,8 @@ def main() -> None:
     def done(name: str, record: Record) -> None:
         if options.check:
             different.extend(compare(root, name, record))
+            if options.note:
+                note(root, name, record)
         elif options.record:
             keep_for_all(root, name, record)
         else:
@@ -224,7 +240,7 @@ def main() -> None:
     if not options.check:
         print(f"To be executed: {', '.join(Path(name).name for name in names)}", flush=True)
     with ThreadPoolExecutor(1) as aside:  # in this thread nbclient would take the signals
-        wrong = aside.submit(asyncio.run, run_all(root, names, options.workers, done)).result()
+        wrong = aside.submit(asyncio.run, run_all(root, names, workers, done)).result()
     if options.check and options.pages == "all":
         scripts = scripts_on_no_page(root, live)
         for path in tqdm(scripts, "Running modules"):
