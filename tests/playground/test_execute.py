@@ -199,8 +199,9 @@ def test_words_and_numbers_agree_but_for_rounding_times_and_speeds(one, other, s
 
 
 def test_what_is_of_this_process_and_this_machine_alone_is_not_kept() -> None:
-    text = f"<f at 0x7f12345678> in {outputs.ROOT}/code/a.py, /tmp/ipykernel_12/345.py"
+    files = f"{outputs.ROOT}/code/a.py, /tmp/ipykernel_12/345.py, /tmp/tmpa1b2c3d4/x"
+    text = f"<f at 0x7f12345678> in {files}"
     stream = {"output_type": "stream", "name": "stdout", "text": text}
     assert outputs.whole(outputs.kept(stream)) == stream | {
-        "text": "<f at 0x…> in code/a.py, /tmp/cell.py"
+        "text": "<f at 0x…> in code/a.py, /tmp/cell.py, /tmp/…/x"
     }

@@ -23,6 +23,7 @@ Record = dict[str, Any]  # "digest", "stamp", "cells": [{"outputs": [Output], "v
 
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 OF_A_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
+TEMPORARY = re.compile(r"/tmp/tmp\w{8}\b")
 QUANTITY = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 UNIT_OF_TIME = re.compile(r"\s?(?:[µmn]?s|min(?:utes)?|h|[kMGT]?(?:B|bit|FLOP|flop)/s|seconds)\b")
 NEAR = 1e-3  # numbers of two machines may differ by this share: they add up in other orders
@@ -90,6 +91,8 @@ def kept(output: Output) -> Output:
     new: Output = {k: v for k, v in output.items() if k not in ("execution_count", "metadata")}
     if "text" in new:
         new["text"] = _lines(new["text"])
+    if "evalue" in new:
+        new["evalue"] = _neutral(new["evalue"])
     if "traceback" in new:
         new["traceback"] = [_neutral(line) for line in new["traceback"]]
     if "data" in new:
@@ -104,7 +107,7 @@ def kept(output: Output) -> Output:
 
 def _neutral(text: str) -> str:
     text = OF_A_CELL.sub("/tmp/cell.py", text.replace(f"{ROOT}/", ""))
-    return ADDRESS.sub("0x…", text)
+    return ADDRESS.sub("0x…", TEMPORARY.sub("/tmp/…", text))
 
 
 def _lines(text: str) -> list[str]:
