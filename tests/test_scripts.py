@@ -1,7 +1,9 @@
 """Every module that shows itself runs as a script, from a folder that is not the book's.
 
 Three are started as a reader starts them. The others run in forks of the process that forks ranks,
-which has imported torch and has computed nothing: each would import torch anew otherwise.
+which has imported torch and has computed nothing: each would import torch anew otherwise. Those
+that a page shows whole were run by it when its outputs were recorded, and are by `make outputs
+CHECK=all`: here they run with all tests.
 """
 
 import os
@@ -14,10 +16,18 @@ from pathlib import Path
 import pytest
 
 from distributed.fork_server import fork_server
+from playground.build.execute import live_pages, scripts_on_no_page
 
-MODULES = sorted((Path(__file__).parents[1] / "code/distributed").glob("[!_]*.py"))
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "code/distributed").glob("[!_]*.py"))
 SCRIPTS = [path for path in MODULES if 'if __name__ == "__main__"' in path.read_text()]
 PROCESSES = ("dp", "world", "zero3")  # one with a world of its own, one with two, a large one
+ON_NO_PAGE = scripts_on_no_page(ROOT, live_pages(ROOT))
+IN_FORKS = [
+    pytest.param(path, id=path.stem, marks=() if path in ON_NO_PAGE else pytest.mark.slow)
+    for path in SCRIPTS
+    if path.stem not in PROCESSES
+]
 PATIENCE = 120  # s; long, because a slow machine is not a failure
 
 
@@ -63,9 +73,7 @@ def run_in_a_fork(script: Path, folder: Path) -> tuple[int | None, str, str]:
     return process.exitcode, out.read_text(), err.read_text()
 
 
-@pytest.mark.parametrize(
-    "script", [path for path in SCRIPTS if path.stem not in PROCESSES], ids=lambda path: path.stem
-)
+@pytest.mark.parametrize("script", IN_FORKS)
 def test_it_runs_and_its_checks_hold(script: Path, folder: Path) -> None:
     status, out, err = run_in_a_fork(script, folder)
     assert status == 0, err

@@ -84,7 +84,7 @@ def say_when(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     below = title.parent.index(title) + 1
     following = title.parent[below] if below < len(title.parent) else None
     if isinstance(following, nodes.container) and "opening" in following["classes"]:
-        following += nodes.inline("", f" · {line}", classes=["recorded"])
+        following += nodes.inline("", line, classes=["recorded"])
     else:
         title.parent.insert(
             below, nodes.container("", nodes.inline("", line), classes=["opening", "recorded"])

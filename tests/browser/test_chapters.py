@@ -70,6 +70,13 @@ def book(built: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def shelf(built: Path) -> Iterator[Server]:
+    """The book for those who look at it: no kernel starts for a page on which nothing runs."""
+    with running_server(built, ("--no-browser", "--no-spare")) as server:
+        yield server
+
+
 def test_a_reader_runs_edits_and_breaks_data_parallelism(
     visit: Callable[..., LivePage], book: Server
 ) -> None:
@@ -143,9 +150,9 @@ def test_stop_ends_the_ranks(visit: Callable[..., LivePage], book: Server) -> No
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_reads_well_before_anything_runs(
-    visit: Callable[..., LivePage], book: Server, path: str
+    visit: Callable[..., LivePage], shelf: Server, path: str
 ) -> None:
-    check_looks(visit(book, reduced_motion="reduce").open(path), path)
+    check_looks(visit(shelf, reduced_motion="reduce").open(path), path)
 
 
 @pytest.mark.parametrize("paths", TOGETHER)
@@ -178,11 +185,11 @@ def check_looks(page: LivePage, path: str) -> None:
 
 
 def test_the_pages_that_no_author_writes_read_as_well(
-    visit: Callable[..., LivePage], book: Server
+    visit: Callable[..., LivePage], shelf: Server
 ) -> None:
     """The search, which asks no other host; the index; what a wrong address shows."""
     for path in ("search.html?q=bucket", "genindex.html", "py-modindex.html", "404.html"):
-        page = visit(book, reduced_motion="reduce").open(path)
+        page = visit(shelf, reduced_motion="reduce").open(path)
         if path.startswith("search"):
             page.page.locator("#search-results li").first.wait_for()
             found = page.page.locator("#search-results li a").all_inner_texts()

@@ -209,8 +209,7 @@ def main() -> None:
     root = options.root.resolve()
     cores = os.cpu_count() or 2
     workers = options.workers or (cores if options.check else max(1, cores // 2))
-    pages = pages_in_order(root)
-    live = [name for name in pages if has_cells(root / f"{name}.md")]
+    pages, live = pages_in_order(root), live_pages(root)
     if options.pages == "stale":
         names = not_recorded(root, live) if options.record or options.check else stale(root, pages)
     elif options.pages == "all":
@@ -249,6 +248,10 @@ def main() -> None:
     if different or wrong:
         print(*different, *wrong, sep="\n", file=sys.stderr)
         sys.exit(f"(details: {LOG})" if wrong else 1)
+
+
+def live_pages(root: Path) -> list[str]:
+    return [name for name in pages_in_order(root) if has_cells(root / f"{name}.md")]
 
 
 def not_recorded(root: Path, names: list[str]) -> list[str]:
