@@ -24,6 +24,7 @@ NOT_FOUND = """\
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
 <title>No such page · {title}</title>
 <style>
 body {{ font: 1.1rem/1.6 system-ui, sans-serif; max-width: 32rem; margin: 20vh auto;

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from jupyter_server.services.kernels.kernelmanager import ServerKernelManager
@@ -30,6 +32,12 @@ from playground.server.limits import (
 )
 
 MB = 1e6
+
+
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
+    """In a thread: in this one a browser of other tests may have its event loop."""
+    with ThreadPoolExecutor(1) as aside:
+        aside.submit(asyncio.run, coroutine).result()
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +243,7 @@ def test_an_idle_kernel_ends_later_if_its_page_is_open(
         ended.append(name)
 
     monkeypatch.setattr(manager, "shutdown_kernel", shutdown)
-    asyncio.run(manager.cull_kernel_if_idle("a"))
+    run(manager.cull_kernel_if_idle("a"))
     assert ended == ["a"] * ends
     manager._kernels.clear()
 
@@ -459,6 +467,6 @@ def test_a_kernel_that_has_only_just_come_is_not_listed_yet() -> None:
     manager = FewKernels()
     manager._kernels["new"] = new = ServerKernelManager(kernel_name="python3")
     assert manager.list_kernels() == []
-    asyncio.run(manager.cull_kernel_if_idle("new"))
+    run(manager.cull_kernel_if_idle("new"))
     new.execution_state, new.last_activity = "starting", datetime.now(UTC)
     assert [kernel["id"] for kernel in manager.list_kernels()] == ["new"]

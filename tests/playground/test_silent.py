@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from playground.exercises.silent_bug_2.check import make_model
 from playground.exercises.silent_bug_3.check import Data
 from torch.nn.functional import cross_entropy
 
 from distributed.group import Group
-from playground.exercises import FOLDER, silent_bug_2
+from playground.exercises import FOLDER
 from playground.exercises import check as checking
 from playground.exercises.check import Wrong
 from playground.exercises.silent import (
@@ -91,13 +92,13 @@ def loss_on(model: torch.nn.Module, rank: int) -> float:
 
 def fall(group: Group, number: int, train: Any) -> tuple[float, float]:
     """The loss of a rank's rows before and after training on them, step by step."""
-    model = silent_bug_2.make_model(0) if number == 2 else network()
+    model = make_model(0) if number == 2 else network()
     before = loss_on(model.train(), group.rank)
     same = [rows(24, group.rank)] * 40
     if number == 1:
         train(group, model, same, LR)
     elif number == 2:
-        model = train(group, silent_bug_2.make_model, same, LR)
+        model = train(group, make_model, same, LR)
     elif number == 3:
         data = Data()
         data.x, data.labels = rows(24, group.rank)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from visitor import soon
 
 from playground.exercises import FOLDER
 from playground.exercises.check import Verdict
@@ -62,7 +63,7 @@ def test_a_submission_without_end_is_stopped_with_what_it_started(submission, mo
     verdict = checked(EXERCISE, submission, timeout=5)
     assert (verdict.passed, verdict.message) == (False, "It does not end within 5 s: stopped.")
     stat = Path(f"/proc/{started.read_text()}/stat")
-    assert not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+    assert soon(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 @pytest.mark.parametrize(

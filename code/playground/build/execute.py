@@ -153,27 +153,41 @@ def keep_for_all(root: Path, name: str, record: Record) -> None:
     computed(root, name).unlink(missing_ok=True)
 
 
-def compare(root: Path, name: str, record: Record) -> list[str]:
-    """What a page says now and does not say in its recorded outputs; of a stale page, nothing."""
-    path = recorded(root, name)
-    if digest_in(path) != record["digest"]:
-        return []
-    old = load(path)
-    return [
-        f"{name}.md, code cell {number + 1}: recorded was\n{_of(old, number)}\nand now it says\n"
-        f"{_of(record, number)}"
-        for number in differences(old, record)
-    ]
+class Check:
+    """Which cells do not say what is recorded of them; of stale pages, none."""
 
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.records: dict[str, Record] = {}  # of the pages that do not agree
+        self.cells: dict[str, set[int]] = {}  # and which cells (from 0) these are
 
-def note(root: Path, name: str, record: Record) -> None:
-    """Write into the recorded outputs of a page which of its cells say now this, now that."""
-    path = recorded(root, name)
-    if digest_in(path) == record["digest"]:
-        old = load(path)
-        for number in differences(old, record):
-            old["cells"][number]["varies"] = True
-        save(path, old)
+    def __call__(self, name: str, record: Record) -> None:
+        """A page that ran again has the cells left that did not agree in either run."""
+        path = recorded(self.root, name)
+        found = set[int]()
+        if digest_in(path) == record["digest"]:
+            found = set(differences(load(path), record)) & self.cells.get(name, {*range(10**6)})
+        self.cells.pop(name, None)
+        if found:
+            self.records[name], self.cells[name] = record, found
+
+    def report(self) -> list[str]:
+        """What these cells said, and say now."""
+        return [
+            f"{name}.md, code cell {number + 1}: recorded was\n"
+            f"{_of(load(recorded(self.root, name)), number)}\nand now it says\n"
+            f"{_of(self.records[name], number)}"
+            for name, numbers in self.cells.items()
+            for number in sorted(numbers)
+        ]
+
+    def note(self) -> None:
+        """Write into the recorded outputs that these cells say now this, now that."""
+        for name, numbers in self.cells.items():
+            old = load(recorded(self.root, name))
+            for number in numbers:
+                old["cells"][number]["varies"] = True
+            save(recorded(self.root, name), old)
 
 
 def _of(record: Record, number: int) -> str:
@@ -224,13 +238,11 @@ def main() -> None:
         return
     (root / "_build").mkdir(exist_ok=True)
     (root / LOG).unlink(missing_ok=True)
-    different: list[str] = []
+    check = Check(root)
 
     def done(name: str, record: Record) -> None:
         if options.check:
-            different.extend(compare(root, name, record))
-            if options.note:
-                note(root, name, record)
+            check(name, record)
         elif options.record:
             keep_for_all(root, name, record)
         else:
@@ -240,6 +252,12 @@ def main() -> None:
         print(f"To be executed: {', '.join(Path(name).name for name in names)}", flush=True)
     with ThreadPoolExecutor(1) as aside:  # in this thread nbclient would take the signals
         wrong = aside.submit(asyncio.run, run_all(root, names, workers, done)).result()
+        if check.cells and not options.note:  # a change says something else each time
+            again = run_all(root, [*check.cells], workers, done)
+            wrong += aside.submit(asyncio.run, again).result()
+    different = check.report()
+    if options.note:
+        check.note()
     if options.check and options.pages == "all":
         scripts = scripts_on_no_page(root, live)
         for path in tqdm(scripts, "Running modules"):
