@@ -191,6 +191,9 @@ def test_a_stale_page_is_executed_for_the_build_and_its_record_waits(recorded: P
         ("3 messages", "4 messages", False),
         ("1,000 bytes", "1,001 bytes", False),
         ("the ring wins", "the tree wins", False),
+        ("commit 70e536e", "commit 70e536e", True),  # as a number it would be infinite
+        ("[rank 0] 4\n[rank 1] 5\n", "[rank 1] 5\n[rank 0] 4\n", True),
+        ("[rank 0] 4\n[rank 1] 5\n", "[rank 0] 5\n[rank 1] 4\n", False),
     ],
 )
 def test_words_and_numbers_agree_but_for_rounding_times_and_speeds(one, other, same):

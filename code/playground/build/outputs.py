@@ -133,12 +133,17 @@ def whole(output: Output) -> Output:
 
 
 def said(outputs: list[Output]) -> str:
-    """What a reader reads of the outputs of a cell: text and tables; of a picture, that it is."""
+    """What a reader reads of the outputs of a cell: text and tables; of a picture, that it is.
+
+    Lines of ranks come in any order, so they are sorted.
+    """
     parts = []
     for output in outputs:
         data = output.get("data", {})
         if "text" in output:
-            parts.append("".join(output["text"]))
+            lines = "".join(output["text"]).splitlines()
+            of_ranks = sorted(line for line in lines if line.startswith("[rank "))
+            parts += [*(line for line in lines if not line.startswith("[rank ")), *of_ranks]
         elif output["output_type"] == "error":
             parts.append(f"{output['ename']}: {output['evalue']}")
         elif "text/html" in data:
@@ -150,10 +155,11 @@ def said(outputs: list[Output]) -> str:
     return "\n".join(parts)
 
 
-def kinds(outputs: list[Output]) -> list[str]:
-    """Which sorts of output a cell has, without repetitions: printed lines come in any number."""
-    found = [o.get("name") or "/".join(sorted(o.get("data", [o["output_type"]]))) for o in outputs]
-    return list(dict.fromkeys(found))
+def kinds(outputs: list[Output]) -> set[str]:
+    """Which sorts of output a cell has. Printed lines come in any number of pieces, and warnings
+    and bars on stderr with the machine's mood."""
+    found = {o.get("name") or "/".join(sorted(o.get("data", [o["output_type"]]))) for o in outputs}
+    return found - {"stderr"}
 
 
 def agree(one: list[Output], other: list[Output], varies: bool = False) -> bool:
@@ -174,7 +180,7 @@ def agree(one: list[Output], other: list[Output], varies: bool = False) -> bool:
 
 
 def _near(one: str, other: str) -> bool:
-    if not any(sign in one + other for sign in ".e"):
+    if one == other or not any(sign in one + other for sign in ".e"):
         return one == other  # something was counted
     a, b = (float(text.replace("−", "-").replace(",", "")) for text in (one, other))
     return abs(a - b) <= max(NEAR * max(abs(a), abs(b)), TINY)
