@@ -108,9 +108,10 @@ def stamp() -> dict[str, str]:
     return {"machine": machine, **{k: env[k] for k in ("python", "torch", "date", "commit")}}
 
 
-async def run_all(root: Path, names: list[str], workers: int, done: Any) -> list[str]:
-    """Execute these pages; `done(name, record)` gets what came of each. Returns what went wrong."""
-    wrong: list[str] = []
+async def run_all(root: Path, names: list[str], workers: int, done: Any) -> dict[str, str]:
+    """Execute these pages; `done(name, record)` gets what came of each. Returns what went wrong
+    on which."""
+    wrong: dict[str, str] = {}
     here, turn = stamp(), asyncio.Semaphore(workers)
     progress = tqdm(desc="Executing pages", total=len(names), unit="page")
 
@@ -121,7 +122,7 @@ async def run_all(root: Path, names: list[str], workers: int, done: Any) -> list
                 progress.set_postfix_str(name)
             except PageError as error:
                 *text, last = str(error).strip().splitlines()
-                wrong.append(f"ERROR: {name}.md: {last}")
+                wrong[name] = f"ERROR: {name}.md: {last}"
                 with (root / LOG).open("a", encoding="utf-8") as log:
                     print(f"--- {name}", *text, last, sep="\n", file=log)
             progress.update()
@@ -251,10 +252,12 @@ def main() -> None:
     if not options.check:
         print(f"To be executed: {', '.join(Path(name).name for name in names)}", flush=True)
     with ThreadPoolExecutor(1) as aside:  # in this thread nbclient would take the signals
-        wrong = aside.submit(asyncio.run, run_all(root, names, workers, done)).result()
-        if check.cells and not options.note:  # a change says something else each time
-            again = run_all(root, [*check.cells], workers, done)
-            wrong += aside.submit(asyncio.run, again).result()
+        failed = aside.submit(asyncio.run, run_all(root, names, workers, done)).result()
+        again = [*failed, *check.cells]
+        if options.check and again and not options.note:  # a fault shows each time
+            print(*failed.values(), f"Once more: {', '.join(again)}", sep="\n", flush=True)
+            failed = aside.submit(asyncio.run, run_all(root, again, 1, done)).result()
+    wrong = [*failed.values()]
     different = check.report()
     if options.note:
         check.note()
