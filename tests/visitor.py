@@ -6,7 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -81,13 +81,37 @@ class Kernel:
     def connect(self) -> websocket.WebSocket:
         return open_channels(self.browser, self.id, {"Origin": self.browser.server.origin})
 
-    def send(self, code: str) -> str:
+    def reconnect(self) -> None:
+        """After a restart, as a page does it: ask until the new kernel is heard on its channels.
+
+        Until then a run may start before anybody listens to what it says.
+        """
+        self.socket.close()
+        self.socket = self.connect()
+        self.socket.settimeout(1)
+        deadline = time.monotonic() + PATIENCE
+        asked: set[str] = set()
+        while time.monotonic() < deadline:
+            asked.add(self.ask("kernel_info_request", {}))
+            with suppress(websocket.WebSocketTimeoutException):
+                while True:
+                    message = json.loads(self.socket.recv())
+                    is_ours = message["parent_header"].get("msg_id") in asked
+                    if is_ours and message["channel"] == "iopub":
+                        self.socket.settimeout(PATIENCE)
+                        return
+        raise TimeoutError("no kernel came back")
+
+    def ask(self, kind: str, content: dict[str, Any]) -> str:
         name = uuid.uuid4().hex
-        header = {"msg_id": name, "msg_type": "execute_request", "session": name, "version": "5.3"}
-        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        header = {"msg_id": name, "msg_type": kind, "session": name, "version": "5.3"}
         message = {"header": header, "content": content, "parent_header": {}, "metadata": {}}
         self.socket.send(json.dumps(message | {"channel": "shell", "buffers": []}))
         return name
+
+    def send(self, code: str) -> str:
+        content = {"code": code, "silent": False, "store_history": False, "allow_stdin": False}
+        return self.ask("execute_request", content)
 
     def wait(self, name: str) -> dict[str, str]:
         """What the cell printed, and its reply's status."""

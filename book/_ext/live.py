@@ -68,6 +68,14 @@ class="live-unseen"> link to cell {number}</span></a>
 {number}" hidden></pre>
 </div>
 """
+# Its buttons stand in a page from the start, its scripts arrive later: a press is kept for them.
+KEEP_PRESSES = """\
+var earlyPresses = [];
+document.addEventListener("click", function (event) {
+  var button = event.target.closest(".live-bar button, #live-status button");
+  if (button && earlyPresses) earlyPresses.push(button);
+});
+"""
 EMPTY_OUTPUT = '<div class="cell_output docutils container live-empty"></div>\n'
 
 
@@ -133,6 +141,7 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
         offer_downloads(app, pagename, context)
         for part in ("live", "ranks", "steps", "exercise", "calculator"):
             app.add_css_file(f"{part}.css")
+        app.add_js_file(None, body=KEEP_PRESSES)
         app.add_js_file("live.js", type="module")  # it imports the others
 
 

@@ -265,3 +265,8 @@ kernel.serve({
 });
 lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, drawCalculators, namePictures, noteVerdicts);
 addEventListener("resize", drawAgain);
+
+// The page keeps presses from before these scripts were here.
+const { earlyPresses } = window;
+window.earlyPresses = null;
+earlyPresses?.forEach((button) => button.click());

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 from live_page import LivePage
-from playwright.sync_api import WebSocketRoute
+from playwright.sync_api import Route, WebSocketRoute
 from serving import Server, running_server
 from sphinx.errors import ExtensionError
 
@@ -84,6 +84,21 @@ def test_presses_before_the_kernel_is_there_are_kept_in_order(live: LivePage) ->
             live.run(index)
     live.wait_state(TICKS, "ran")
     assert live.states()[: TICKS + 1] == ["ran"] * 4
+
+
+def test_a_press_before_the_scripts_are_there_is_kept(
+    visit: Callable[..., LivePage], server: Server
+) -> None:
+    live = visit(server)
+    late: list[Route] = []
+    live.page.route("**/live-states.js", lambda route: late.append(route))
+    live.page.goto(f"{server.url}/cells.html", wait_until="commit")
+    live.run(0)
+    while not late:
+        live.page.wait_for_timeout(50)
+    assert live.state(0) == "built"
+    late[0].continue_()
+    live.wait_state(0, "ran")
 
 
 def test_a_cell_that_ran_does_not_run_again_for_those_below(live: LivePage) -> None:

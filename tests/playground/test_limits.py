@@ -251,8 +251,7 @@ def test_an_idle_kernel_ends_later_if_its_page_is_open(
 def test_a_kernel_that_was_ended_comes_back_empty(kernel: Kernel) -> None:
     kernel.run("x = 1")
     end_of(kernel, HOG)
-    kernel.socket.close()
-    kernel.socket = kernel.connect()
+    kernel.reconnect()
     assert kernel.run("print('x' in globals())") == "False"
 
 

@@ -552,8 +552,7 @@ def test_a_running_cell_is_interrupted_and_the_kernel_restarted(
     assert kernel.wait(name)["status"] == "KeyboardInterrupt"
     assert kernel.run("print(x)") == "1"
     assert reader.api("POST", f"/api/kernels/{kernel.id}/restart")[0] == 200
-    kernel.socket.close()
-    kernel.socket = kernel.connect()
+    kernel.reconnect()
     assert kernel.run("import os; print('x' in globals())") == "False"
     assert kernel.run("print(os.getpid())") != first
     assert has_ended(int(first))
