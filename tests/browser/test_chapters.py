@@ -22,20 +22,47 @@ from playground.build.toc import pages_in_order
 
 ROOT = Path(__file__).parents[2]
 PAGES = [f"{name}.html" for name in pages_in_order(ROOT)]
-EACH_KIND = [  # together they have each kind of output, cells that fail, exercises, a calculator
-    "book/first_steps/a_world_of_ranks.html",
-    "book/collectives/all_reduce.html",
-    "book/ddp/buckets_and_overlap.html",
+RUN = [  # pictures, tables, cells that fail, exercises, a calculator
+    "book/first_steps/one_device.html",
     "book/zero/memory.html",
     "book/zero/exercises.html",
 ]
+LOOKED_AT = [  # with these each kind of page and of output is among them
+    *RUN,
+    "book/index.html",
+    "book/first_steps/data_parallelism.html",
+    "book/first_steps/a_world_of_ranks.html",
+    "book/collectives/all_reduce.html",
+    "book/ddp/buckets_and_overlap.html",
+    "book/at_scale/which_strategy.html",
+    "book/reference/api.html",
+]
 STALE = [f"{name}.html" for name in stale(ROOT, pages_in_order(ROOT))]
-SOON = [page for page in PAGES if page in EACH_KIND or page in STALE]
-LATER = [page for page in PAGES if page not in SOON]  # what they print was recorded as they are
+
+
+def soon(pages: list[str]) -> list[str]:
+    """Those, and what has been changed since its outputs were recorded; the others are slow."""
+    return [page for page in PAGES if page in pages or page in STALE]
+
+
+def in_twos(pages: list[str]) -> list[list[str]]:
+    return [pages[i : i + 2] for i in range(0, len(pages), 2)]
+
+
+def and_later(pages: list[str]) -> list[str]:
+    return [page for page in PAGES if page not in soon(pages)]
+
+
+EACH = [
+    *soon(LOOKED_AT),
+    *(pytest.param(page, marks=pytest.mark.slow) for page in and_later(LOOKED_AT)),
+]
 TOGETHER = [
-    pytest.param(pages[i : i + 2], marks=marks, id=" and ".join(pages[i : i + 2]))
-    for pages, marks in ((SOON, ()), (LATER, pytest.mark.slow))
-    for i in range(0, len(pages), 2)
+    *(pytest.param(pages, id=" and ".join(pages)) for pages in in_twos(soon(RUN))),
+    *(
+        pytest.param(pages, id=" and ".join(pages), marks=pytest.mark.slow)
+        for pages in in_twos(and_later(RUN))
+    ),
 ]
 RAISES = {  # cells that are there to fail: page → what their code contains
     "book/first_steps/one_device.html": ["np.zeros((640, 128)"],
@@ -148,7 +175,7 @@ def test_stop_ends_the_ranks(visit: Callable[..., LivePage], book: Server) -> No
             os.kill(pid, 0)
 
 
-@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("path", EACH)
 def test_a_page_reads_well_before_anything_runs(
     visit: Callable[..., LivePage], shelf: Server, path: str
 ) -> None:
