@@ -8,12 +8,11 @@ from typing import Any
 import torch
 
 from bench.pairs import summary
+from distributed import Group, world
 from distributed.collectives import OPS
-from distributed.group import Group
 from distributed.measure import buffers, seconds
-from distributed.script import to_bytes
+from distributed.runtime.script import to_bytes
 from distributed.shared_memory import SharedGroup
-from distributed.world import world
 
 SIZES = ["4KB", "256KB", "4MB", "64MB"]
 LARGE = ["4MB", "64MB"]

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from bench.pairs import compare, seconds
-from distributed.world import launch, world
+from distributed import launch, world
 
 SCRIPT = """
 import torch
-from distributed.world import launch
+from distributed import launch
 launch(lambda group: group.all_reduce(torch.ones(1)).item(), device="cpu")
 """
 

@@ -30,7 +30,7 @@ print(weights.grad)
 """
 RANKS = """
 import numpy as np
-from distributed.world import launch
+from distributed import launch
 def average_gradients(group):
     gradient = np.full(3, float(group.rank))
     group.all_reduce(gradient, op="avg")

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from bench.pairs import ROOT
+from distributed import Group, world
 from distributed.all_reduce import ALGORITHMS
 from distributed.collectives import OPS, SENT
-from distributed.group import Group
 from distributed.measure import buffers, seconds
-from distributed.script import to_bytes
-from distributed.world import World, world
+from distributed.runtime.caller import World
+from distributed.runtime.script import to_bytes
 from playground.environment import environment
 
 SIZES = ["4KB", "256KB", "4MB", "64MB"]  # with 4 ranks

@@ -12,12 +12,11 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from bench.ddp import MODELS, make
 from bench.pairs import summary
-from distributed.group import Group
+from distributed import Group, world
 from distributed.measure import seconds
 from distributed.memory_use import peak_of_step
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
-from distributed.world import world
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3, check_blocks

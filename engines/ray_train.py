@@ -14,9 +14,9 @@ import torch
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
+from distributed import Group
 from distributed.checkpoint import steps
 from distributed.elastic import train_rank
-from distributed.group import Group
 
 
 def worker(given: dict[str, Any]) -> None:

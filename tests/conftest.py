@@ -17,7 +17,8 @@ import order
 import pytest
 from hypothesis import settings
 
-from distributed.world import World, world
+from distributed.runtime.caller import World
+from distributed.world import world
 
 # A shell's background job ignores Ctrl+C, and so would every script that a test starts to press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

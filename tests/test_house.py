@@ -11,7 +11,13 @@ import pytest
 from playground.build.toc import pages_in_order
 
 ROOT = Path(__file__).parents[1]
-MODULES = sorted(path.stem for path in (ROOT / "code/distributed").glob("[!_]*.py"))
+DISTRIBUTED = ROOT / "code/distributed"
+MODULES = sorted(path.stem for path in DISTRIBUTED.glob("[!_]*.py"))
+OFFERED = {"Group", "launch", "world"}  # by the package itself
+ROOMS = {  # beside the taught modules: what each may use of this package
+    "runtime": {"runtime"},
+    "workbench": {"runtime", "workbench", "single_device", "world", "dp", *OFFERED},
+}
 TRACKED = subprocess.run(
     ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
     cwd=ROOT, capture_output=True, text=True, check=True,
@@ -42,18 +48,36 @@ def floor_of(module: str) -> int:
     return floors[0]
 
 
+def parts(path: Path) -> set[str]:
+    """The modules and rooms of `distributed` that a file imports, and what the package offers."""
+    used = imports(path)
+    assert not [name for name in used if name.startswith("playground")]
+    return {name.split(".")[1] for name in used if "." in name}
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_imports_only_what_its_chapter_or_an_earlier_one_teaches(module):
-    used = imports(ROOT / f"code/distributed/{module}.py")
-    assert not [name for name in used if name.startswith("playground")]
-    for other in {name.split(".")[1] for name in used if "." in name}:
+    for other in parts(DISTRIBUTED / f"{module}.py") - OFFERED - {*ROOMS}:
         assert floor_of(other) <= floor_of(module), f"{module} uses the later {other}"
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_opens_with_what_it_teaches(module):
-    text = (ROOT / f"code/distributed/{module}.py").read_text()
-    assert ast.get_docstring(ast.parse(text))
+def test_a_taught_module_needs_the_workbench_only_to_show_itself(module):
+    """To read it, or to copy it into a project, takes no data set, network or instrument."""
+    tree = ast.parse((DISTRIBUTED / f"{module}.py").read_text())
+    at_the_top = [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
+    assert not [line for line in at_the_top if "workbench" in line]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_uses_nothing_that_is_taught_later(room):
+    for path in sorted((DISTRIBUTED / room).glob("*.py")):
+        assert parts(path) <= ROOMS[room], path.name
+
+
+@pytest.mark.parametrize("path", sorted(DISTRIBUTED.rglob("[!_]*.py")), ids=lambda path: path.stem)
+def test_a_module_opens_with_what_it_is_for(path):
+    assert ast.get_docstring(ast.parse(path.read_text()))
 
 
 def test_code_is_no_package():

@@ -27,7 +27,7 @@ def record(text: str) -> ast.ClassDef:
     return node
 
 
-def test_every_module_is_in_the_reference_once_and_under_its_chapter():
+def test_every_taught_module_is_in_the_reference_once_and_under_its_chapter():
     found = [entry for part in pages.modules_by_part(ROOT).values() for entry in part]
     modules = [path.stem for path, _ in found]
     assert sorted(modules) == sorted(p.stem for p in ROOT.glob("code/distributed/[!_]*.py"))

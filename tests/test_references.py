@@ -11,7 +11,7 @@ from sphinxcontrib.bibtex.citation_target import parse_citation_targets
 ROOT = Path(__file__).parents[1]
 ENTRIES = parse_file(str(ROOT / "book/references.bib")).entries
 PAGES = sorted((ROOT / "book").rglob("*.md"))
-FILES = [*PAGES, *(ROOT / "code/distributed").glob("*.py")]
+FILES = [*PAGES, *(ROOT / "code/distributed").rglob("*.py")]
 CELL = r"^(`{3,})\{code-cell\}.*?^\1"
 CITATION = r"\{cite:[tp]\}`([^`]+)`"
 BY_HAND = r"\b([A-Z]\w+)(?: et al\.|(?:, [A-Z]\w+)*,? (?:and|&) [A-Z]\w+),?\s\(?((?:19|20)\d\d)\b"

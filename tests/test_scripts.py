@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed.fork_server import fork_server
+from distributed.runtime.fork_server import fork_server
 from playground.build.execute import live_pages, scripts_on_no_page
 
 ROOT = Path(__file__).parents[1]

@@ -2,7 +2,7 @@
 
 `{book-map}` lists all chapters with what each is for, from `_toc.yml` and the pages' first
 paragraphs. `{module-reference}` lists every module of `code/distributed` with its public names, in
-the order of the book, from the source: nothing is imported.
+the order of the book and then by room, from the source: nothing is imported.
 """
 
 from __future__ import annotations
@@ -75,18 +75,24 @@ class ModuleReference(SphinxDirective):
             sections.append(self.section(caption, f"part {caption}"))
             for path, page in modules:
                 self.env.note_dependency(str(path))
-                sections[-1] += self.module(path, page)
+                sections[-1] += self.module(path, f"Taught in {{doc}}`/{page}`.")
+        for room, caption in ROOMS.items():
+            sections.append(self.section(caption, f"room {room}"))
+            for path in sorted((root / f"code/distributed/{room}").glob("[!_]*.py")):
+                self.env.note_dependency(str(path))
+                sections[-1] += self.module(path, "")
         return sections
 
     def section(self, title: str, name: str) -> nodes.section:
         found = nodes.section("", nodes.title(title, title), ids=[nodes.make_id(name)])
         return found
 
-    def module(self, path: Path, page: str) -> nodes.section:
+    def module(self, path: Path, where: str) -> nodes.section:
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        name = f"distributed.{path.stem}"
+        room = path.parent.name
+        name = f"{'distributed.' if room in ROOMS else ''}{room}.{path.stem}"
         found = self.section(name, f"module {path.stem}")
-        self.parse(["````{py:module} " + name, "````", f"Taught in {{doc}}`/{page}`."], found)
+        self.parse(["````{py:module} " + name, "````", where], found)
         found += docstring_nodes(ast.get_docstring(tree) or "")
         for node in public(tree.body):
             self.describe(node, found)
@@ -121,6 +127,7 @@ class ModuleReference(SphinxDirective):
 # A page teaches the modules that it shows, whole or in part; what none shows, who names it first.
 SHOWN = r"^(?::load: |```\{literalinclude\} )(?:\.\./)*code/distributed/(\w+)\.py"
 NAMED = r"code/distributed/(\w+)\.py|distributed\.(\w+)\b"
+ROOMS = {"runtime": "What carries the programs", "workbench": "What they are tried on"}
 
 
 def modules_by_part(root: Path) -> dict[str, list[tuple[Path, str]]]:

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
+from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.ddp import DistributedDataParallel
-from distributed.group import Group
 from distributed.ring_group import RingGroup
-from distributed.script import run_script
-from distributed.trace import Trace
-from distributed.world import launch
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 
 MicroBatch = tuple[torch.Tensor, torch.Tensor]  # x[b, d] and labels[b]; label IGNORED counts not
 IGNORED = -100

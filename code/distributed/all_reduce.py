@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from distributed import Group, launch
 from distributed.double_tree import double_tree, double_tree_sent
-from distributed.group import Group, check_op, divide, divisors
 from distributed.halving_doubling import halving_doubling, halving_doubling_sent
 from distributed.parts import (
     COMBINE,
@@ -30,9 +30,9 @@ from distributed.parts import (
     cut_up,
     others,
 )
-from distributed.script import run_script
-from distributed.transport import Array, as_tensor
-from distributed.world import launch
+from distributed.runtime.group import check_op, divide, divisors
+from distributed.runtime.script import run_script
+from distributed.runtime.transport import Array, as_tensor
 
 
 def all_reduce(

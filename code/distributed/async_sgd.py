@@ -17,12 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from distributed.group import Group
-from distributed.script import run_script
+from distributed import Group, launch
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 from distributed.simple_ddp import make_network
 from distributed.single_device import batches, digits
-from distributed.trace import Trace
-from distributed.world import launch
 
 END = -1.0
 

@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from distributed.group import Group
-from distributed.script import run_script
-from distributed.world import launch
+from distributed import Group, launch
+from distributed.runtime.script import run_script
 
 
 class SyncedNorm(torch.autograd.Function):

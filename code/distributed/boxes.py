@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets, sizes
 

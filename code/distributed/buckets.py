@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from distributed.group import Group
+from distributed import Group
 
 
 class Bucket:

@@ -19,13 +19,12 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 
+from distributed import Group, launch
 from distributed.boxes import Boxed
 from distributed.dp import shard
-from distributed.group import Group
 from distributed.memory_use import make_network, train
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.single_device import batches
-from distributed.world import launch
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3

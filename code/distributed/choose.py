@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from distributed.memory import RECIPES, STAGES, Recipe, total
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 MOST_RANKS = 1 << 20
 

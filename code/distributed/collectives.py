@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import torch
 
+from distributed import Group, launch
 from distributed.all_reduce import (
     ALGORITHMS,
     children,
@@ -25,13 +26,11 @@ from distributed.all_reduce import (
     tree_broadcast,
     tree_reduce,
 )
-from distributed.group import Group
 from distributed.hierarchical import HierarchicalGroup
 from distributed.measure import HEADER, Work, row, time_one
 from distributed.parts import PIECE, Algorithm, Combine, Sent, in_parts, others
-from distributed.script import run_script, to_bytes
+from distributed.runtime.script import run_script, to_bytes
 from distributed.shared_memory import SharedGroup
-from distributed.world import launch
 
 
 def linear_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
+from distributed import Group, launch
 from distributed.buckets import Bucket
-from distributed.group import Group, Handle
 from distributed.ring_group import RingGroup
-from distributed.script import run_script
-from distributed.trace import Trace
-from distributed.world import launch
+from distributed.runtime.group import Handle
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 
 
 class Gradients(NamedTuple):

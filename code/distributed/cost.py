@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
-from distributed.script import run_script
-from distributed.trace import overlapped
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import overlapped
 
 
 class Link(NamedTuple):

@@ -17,14 +17,13 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from distributed import Group, launch
 from distributed.buckets import Hook, all_reduce_hook, fill, make_memory
 from distributed.dp import shard
-from distributed.group import Group
-from distributed.script import run_script
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 from distributed.simple_ddp import broadcast_module, make_network, train
 from distributed.single_device import batches
-from distributed.trace import Trace
-from distributed.world import launch
 
 
 class DistributedDataParallel(nn.Module):

@@ -11,10 +11,9 @@ from itertools import zip_longest
 
 import torch
 
-from distributed.group import Group
+from distributed import Group, launch
 from distributed.parts import PIECE, Combine, Sent, count, cut_up
-from distributed.script import run_script
-from distributed.world import launch
+from distributed.runtime.script import run_script
 
 
 def double_tree(group: Group, x: torch.Tensor, combine: Combine) -> None:

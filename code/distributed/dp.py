@@ -8,8 +8,8 @@ gradients, so all of them take the same step and stay equal.
 
 import numpy as np
 
-from distributed.group import Group
-from distributed.script import run_script
+from distributed import Group, launch
+from distributed.runtime.script import run_script
 from distributed.single_device import (
     Array,
     Arrays,
@@ -21,7 +21,6 @@ from distributed.single_device import (
     initial_weights,
     train,
 )
-from distributed.world import launch
 
 
 class DataParallel(SingleDevice):

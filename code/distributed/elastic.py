@@ -18,14 +18,13 @@ from pathlib import Path
 
 import torch
 
+from distributed import Group, launch
 from distributed.checkpoint import STAGES, load, save, steps
 from distributed.dp import shard
-from distributed.group import Group
 from distributed.memory_use import make_network, train
-from distributed.report import RankError
-from distributed.script import run_script, under_torchrun
+from distributed.runtime.report import RankError
+from distributed.runtime.script import run_script, under_torchrun
 from distributed.single_device import batches
-from distributed.world import launch
 
 
 def train_rank(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 
 class _Wait(torch.autograd.Function):

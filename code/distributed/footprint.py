@@ -11,7 +11,7 @@ t × t (Dao et al. 2022). Frameworks lose some memory between pieces: `allowance
 from typing import NamedTuple
 
 from distributed.memory import Recipe, per_rank
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 
 class Shape(NamedTuple):

@@ -8,10 +8,9 @@ as many steps in reverse order gather it. A rank count that is no power of two c
 
 import torch
 
-from distributed.group import Group
+from distributed import Group, launch
 from distributed.parts import Combine, Sent, bounds, count
-from distributed.script import run_script
-from distributed.world import launch
+from distributed.runtime.script import run_script
 
 
 def halving_doubling(group: Group, x: torch.Tensor, combine: Combine) -> None:

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from distributed import Group, launch
 from distributed.all_reduce import COMBINE, Sent, meet, ring, ring_sent
-from distributed.group import Group, divide, divisors
-from distributed.script import run_script
+from distributed.runtime.group import divide, divisors
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
+from distributed.runtime.transport import as_tensor
 from distributed.shared_memory import SharedGroup, stores_in_order
-from distributed.trace import Trace
-from distributed.transport import as_tensor
-from distributed.world import launch
 
 
 class HierarchicalGroup(Group):

@@ -13,16 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.dp import shard
-from distributed.group import Group
 from distributed.memory_use import Alone, make_network, train
 from distributed.ring_group import RingGroup
-from distributed.script import run_script
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 from distributed.shards import Unit
 from distributed.single_device import batches
-from distributed.trace import Trace
-from distributed.world import launch
 from distributed.zero3 import Zero3
 
 

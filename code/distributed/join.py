@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
+from distributed import Group, launch
 from distributed.ddp import DistributedDataParallel
-from distributed.group import Group
-from distributed.script import run_script
-from distributed.world import launch
+from distributed.runtime.script import run_script
 
 
 def joined(model: DistributedDataParallel, batches: Iterable[Any]) -> Iterator[Any]:

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from distributed import Group, launch
 from distributed.dp import shard
-from distributed.group import Group
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.simple_ddp import make_network
 from distributed.single_device import batches, digits
-from distributed.world import launch
 
 TRAINED = 1500  # digits to train on; the others are to test
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 
 def hide(parameter: nn.Parameter) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from distributed.group import Group
+from distributed import Group
 
 Work = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
 PERIOD = 29  # numbers after which `values` begin again

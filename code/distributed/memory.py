@@ -8,7 +8,7 @@ its master copy and the optimizer's states (Rajbhandari et al. 2020, §3 and §5
 
 from typing import NamedTuple
 
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 

@@ -16,9 +16,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from distributed import Group
 from distributed.dp import shard
-from distributed.group import Group
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.single_device import batches, digits
 
 Named = Mapping[str, Iterable[torch.Tensor]]  # what tensors are for → the tensors

@@ -10,10 +10,9 @@ later (after Karimireddy et al. 2019, §3).
 
 import torch
 
+from distributed import Group, launch
 from distributed.compression import Compressor, Gradients, WithMemory
-from distributed.group import Group
-from distributed.script import run_script
-from distributed.world import launch
+from distributed.runtime.script import run_script
 
 A, B = (4.0, -1.0, -1.0, -1.0), (1.0, -1.0, 1.0, -1.0)  # of each rank; their means: 1/4 and 0
 

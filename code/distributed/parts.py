@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from distributed.group import Group
-from distributed.trace import Trace
+from distributed import Group
+from distributed.runtime.trace import Trace
 
 Combine = Callable[..., Any]  # combine(a, b, out=a): a[n] ← a[n] with b[n]
 Algorithm = Callable[[Group, torch.Tensor, Combine], None]

@@ -15,13 +15,12 @@ import numpy as np
 import torch
 from torch import nn
 
+from distributed import Group, launch
 from distributed.dp import shard
-from distributed.group import Group
 from distributed.ring_group import RingGroup
-from distributed.script import run_script
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 from distributed.tensor_parallel import mesh
-from distributed.trace import Trace
-from distributed.world import launch
 
 
 def make_stage(stage: int, width: int = 32, last: bool = False) -> nn.Module:

@@ -14,7 +14,7 @@ from distributed.cost import Cluster, Link, Step, step_ddp, step_hsdp, step_zero
 from distributed.footprint import Shape, footprint
 from distributed.memory import RECIPES, STAGES
 from distributed.published import CASES, median_deviation
-from distributed.script import Parser, to_bytes
+from distributed.runtime.script import Parser, to_bytes
 
 # Bandwidth inside a host, in each direction, for each device: what vendors state (bytes/s).
 INTERCONNECTS = {

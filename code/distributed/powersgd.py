@@ -10,12 +10,11 @@ are linear in M, so they can be all-reduced: ranks need not gather what each oth
 
 import torch
 
+from distributed import Group, launch
 from distributed.compression import Gradients
-from distributed.group import Group
 from distributed.ring_group import RingGroup
-from distributed.script import run_script
-from distributed.trace import Trace
-from distributed.world import launch
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 
 
 class PowerSGD:

@@ -12,14 +12,13 @@ import copy
 import torch
 from torch import nn
 
+from distributed import Group, launch
 from distributed.dp import shard
-from distributed.group import Group
 from distributed.ring_group import RingGroup
-from distributed.script import run_script
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 from distributed.simple_ddp import broadcast_module
 from distributed.single_device import batches, digits
-from distributed.trace import Trace
-from distributed.world import launch
 
 
 class LossScale:

@@ -8,8 +8,8 @@ import statistics
 from typing import NamedTuple
 
 from distributed.cost import Cluster, Link
+from distributed.runtime.script import run_script
 from distributed.scaling import BUCKET, step
-from distributed.script import run_script
 
 LATENCY_INSIDE, LATENCY_BETWEEN = 10e-6, 30e-6  # s, of a message; assumed, for all cases
 NVLINK_1, NVLINK_2, PCIE_3 = 80e9, 150e9, 16e9  # bytes/s in each direction, as vendors state

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from distributed import Group, launch
 from distributed.all_reduce import (
     COMBINE,
     Sent,
@@ -20,11 +21,10 @@ from distributed.all_reduce import (
     tree_broadcast,
 )
 from distributed.collectives import all_gather_sent, reduce_scatter_sent
-from distributed.group import Group, divide, divisors
-from distributed.script import run_script
-from distributed.trace import Trace
-from distributed.transport import as_tensor
-from distributed.world import launch
+from distributed.runtime.group import divide, divisors
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
+from distributed.runtime.transport import as_tensor
 
 
 class RingGroup(Group):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler, Sampler
 
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 
 class ShardSampler(Sampler[int]):

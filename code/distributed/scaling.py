@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from distributed.cost import Cluster, Link, Step, all_reduce, slowest
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 BUCKET = 25e6  # bytes, as in DDP
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 PARTITIONS = ("flat", "parameter")
 # These update each number by itself, so that a parameter can be cut anywhere.

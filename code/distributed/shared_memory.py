@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from distributed import Group, launch
 from distributed.all_reduce import COMBINE, cut_up, others
-from distributed.group import Group, check_op
-from distributed.script import run_script
-from distributed.transport import as_tensor
-from distributed.world import launch
+from distributed.runtime.group import check_op
+from distributed.runtime.script import run_script
+from distributed.runtime.transport import as_tensor
 
 # Processors that show a rank's stores to the others in the order in which it made them. All else
 # here rests on that: numbers first, then how far it is. Elsewhere a fence would have to stand

@@ -11,12 +11,11 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from distributed import Group, launch
 from distributed.dp import shard
-from distributed.group import Group
-from distributed.script import run_script
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 from distributed.single_device import batches, digits
-from distributed.trace import Trace
-from distributed.world import launch
 
 
 def check_same_model(module: nn.Module, group: Group) -> None:

@@ -13,12 +13,11 @@ from collections import deque
 import torch
 from torch import nn
 
+from distributed import Group, launch
 from distributed.dp import shard
-from distributed.group import Group
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.simple_ddp import broadcast_module, make_network
 from distributed.single_device import batches, digits
-from distributed.world import launch
 
 
 class Delayed:

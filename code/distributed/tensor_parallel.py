@@ -10,11 +10,12 @@ bo numbers. On a mesh both go together: tensors over one group of ranks, the bat
 
 import numpy as np
 
+from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.dp import shard
-from distributed.group import Group
 from distributed.ring_group import RingGroup
-from distributed.script import run_script
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 from distributed.single_device import (
     Array,
     Arrays,
@@ -26,8 +27,6 @@ from distributed.single_device import (
     initial_weights,
     train,
 )
-from distributed.trace import Trace
-from distributed.world import launch
 
 
 class TensorParallel(SingleDevice):

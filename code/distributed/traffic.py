@@ -14,16 +14,15 @@ from collections.abc import Sequence
 
 import torch
 
+from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.ddp import DistributedDataParallel
-from distributed.group import Group
 from distributed.memory import STAGES
 from distributed.memory_use import make_network
 from distributed.ring_group import RingGroup
-from distributed.script import run_script
+from distributed.runtime.script import run_script
+from distributed.runtime.trace import Trace
 from distributed.single_device import batches, digits
-from distributed.trace import Trace
-from distributed.world import launch
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from distributed import Group, launch
 from distributed.ddp import DistributedDataParallel
-from distributed.group import Group
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.transformer import CharTransformer, Config, Text, corpus, make_model
-from distributed.world import launch
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import distributed
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 
 @dataclass(frozen=True)

@@ -20,21 +20,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.compression import Cast, hook
 from distributed.ddp import DistributedDataParallel
 from distributed.emulated import emulated_network, train_step
-from distributed.group import Group
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
 from distributed.hsdp import Hsdp, between_hosts, in_hosts
 from distributed.measure import seconds
 from distributed.memory_use import make_network
 from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.simple_ddp import average_gradients
 from distributed.traffic import CLASSES, numbers_sent, shares_of
-from distributed.world import launch
 
 LAYERS, SIDE = 8, 256  # of the emulated network: 2 MB of gradients
 

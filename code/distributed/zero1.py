@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from distributed.group import Group
+from distributed import Group, launch
 from distributed.memory_use import Alone, make_network, train, train_together
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.shards import Shard, Unit, check_groups, check_optimizer, make_units, runs
 from distributed.simple_ddp import check_same_lines, check_same_model
 from distributed.single_device import batches
-from distributed.world import launch
 
 
 class Zero1:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.shards import Unit
 from distributed.zero1 import Zero1, show
 

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from distributed.group import Group
+from distributed import Group
 from distributed.materialise import by_reset_parameters, hide, leave_meta, make_real
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.shards import Unit, make_units
 from distributed.zero1 import show
 from distributed.zero2 import Zero2

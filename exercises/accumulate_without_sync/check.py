@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from distributed import Group
 from distributed.accumulation import IGNORED, MicroBatch, uneven_batches
 from distributed.ddp import DistributedDataParallel
-from distributed.group import Group
 from distributed.ring_group import RingGroup
-from distributed.trace import Trace
+from distributed.runtime.trace import Trace
 from playground.exercises.check import Wrong, compare, on_ranks
 
 HINTS = [

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from distributed.group import Group
+from distributed import Group
 from playground.exercises.check import Draw, Wrong, compare, mark, on_ranks, whose
 from playground.exercises.watch import Event, paired, told, watched
 

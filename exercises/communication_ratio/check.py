@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
+from distributed import Group
 from distributed.ddp import DistributedDataParallel
-from distributed.group import Group
+from distributed.runtime.trace import Span, Trace
 from distributed.simple_ddp import make_network
-from distributed.trace import Span, Trace
 from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.watch import watched
 

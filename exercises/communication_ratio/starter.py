@@ -1,4 +1,4 @@
-from distributed.trace import Trace
+from distributed.runtime.trace import Trace
 from playground.exercises.check import check
 
 

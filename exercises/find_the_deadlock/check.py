@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
-from distributed.group import Group
-from distributed.trace import Trace
+from distributed import Group
+from distributed.runtime.trace import Trace
 from playground.exercises.check import Wrong, mark, on_ranks, whose
 from playground.exercises.watch import Event, watched
 

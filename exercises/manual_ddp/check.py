@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from distributed.group import Group
+from distributed import Group
 from playground.exercises.check import Wrong, compare, mark, on_ranks, whose
 
 HINTS = [

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from distributed.group import Group, Handle
-from distributed.trace import Trace
+from distributed import Group
+from distributed.runtime.group import Handle
+from distributed.runtime.trace import Trace
 from playground.exercises.check import Wrong, compare, on_ranks
 
 HINTS = [

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
+from distributed import Group
 from distributed.all_reduce import ring_sent
-from distributed.group import Group
-from distributed.trace import Trace
+from distributed.runtime.trace import Trace
 from playground.exercises.check import Draw, Wrong, mark, on_ranks, whose
 
 HINTS = [

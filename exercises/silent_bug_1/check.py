@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from distributed.group import Group
+from distributed import Group
 from distributed.ring_group import RingGroup
 from playground.exercises.check import Wrong, on_ranks
 from playground.exercises.silent import (

@@ -6,8 +6,9 @@ from typing import Any
 import torch
 from playground.exercises.silent_bug_1.check import moved
 
-from distributed.group import Group, Handle
+from distributed import Group
 from distributed.ring_group import RingGroup
+from distributed.runtime.group import Handle
 from playground.exercises.check import Wrong, on_ranks
 from playground.exercises.silent import (
     LR,

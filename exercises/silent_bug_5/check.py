@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
+from distributed import Group
 from distributed.all_reduce import ring_sent
-from distributed.group import Group
 from distributed.ring_group import RingGroup
-from distributed.trace import Trace
+from distributed.runtime.trace import Trace
 from playground.exercises.check import Wrong, on_ranks
 from playground.exercises.silent import (
     LR,

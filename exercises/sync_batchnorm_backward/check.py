@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from distributed import Group
 from distributed.batchnorm import across
-from distributed.group import Group
 from playground.exercises.check import Draw, Wrong, compare, on_ranks
 from playground.exercises.watch import Event, watched
 

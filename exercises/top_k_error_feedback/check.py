@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from distributed.group import Group
+from distributed import Group
 from distributed.ring_group import RingGroup
-from distributed.trace import Trace
+from distributed.runtime.trace import Trace
 from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import normal, recognise
 

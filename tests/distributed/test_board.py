@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from distributed.board import AnsweringStore, Board
-from distributed.world import RankError
+from distributed.runtime.board import AnsweringStore, Board
+from distributed.runtime.report import RankError
 
 
 def test_ranks_that_run_far_ahead_are_not_taken_for_a_mismatch(pools):

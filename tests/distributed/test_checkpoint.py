@@ -25,8 +25,8 @@ from distributed.boxes import boxes
 from distributed.checkpoint import full_state_dict, load, load_path, save, steps
 from distributed.hsdp import Hsdp, in_hosts
 from distributed.memory_use import MemoryUse, make_network, train
+from distributed.runtime.report import RankError
 from distributed.single_device import batches
-from distributed.world import RankError
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3

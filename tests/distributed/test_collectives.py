@@ -20,9 +20,9 @@ from distributed.all_reduce import ALGORITHMS, COMBINE, tree_broadcast, tree_red
 from distributed.collectives import GROUPS, OPS, SENT
 from distributed.measure import buffers, fit, is_right
 from distributed.ring_group import RingGroup
-from distributed.script import to_bytes
-from distributed.trace import Trace
-from distributed.world import RankError
+from distributed.runtime.report import RankError
+from distributed.runtime.script import to_bytes
+from distributed.runtime.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 IN_PLACE = {

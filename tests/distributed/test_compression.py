@@ -18,8 +18,8 @@ from distributed.ddp import DistributedDataParallel
 from distributed.one_bit import Sign, descend, pack, unpack
 from distributed.powersgd import PowerSGD, numbers_to_send
 from distributed.ring_group import RingGroup
-from distributed.trace import Trace
-from distributed.world import RankError
+from distributed.runtime.report import RankError
+from distributed.runtime.trace import Trace
 
 N = 1000
 COMPRESSORS = {

@@ -14,11 +14,12 @@ from torch.utils.checkpoint import checkpoint
 from distributed.ddp import DistributedDataParallel
 from distributed.join import joined
 from distributed.ring_group import RingGroup
+from distributed.runtime.report import RankError
+from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 from distributed.simple_ddp import average_gradients, broadcast_module
-from distributed.trace import Trace
 from distributed.transformer import Config, make_model
-from distributed.world import RankError, launch
+from distributed.world import launch
 
 KINDS = ["ours", "torch"]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.dp import DataParallel, main, shard, train_data_parallel
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 from distributed.single_device import (
     SingleDevice,
     Sizes,

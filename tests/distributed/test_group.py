@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.all_reduce import all_reduce
-from distributed.group import divisors, timeout_of
 from distributed.hierarchical import HierarchicalGroup
-from distributed.rank import NEVER
 from distributed.ring_group import RingGroup
+from distributed.runtime.group import divisors, timeout_of
+from distributed.runtime.rank import NEVER
+from distributed.runtime.report import RankError
 from distributed.shared_memory import SharedGroup
-from distributed.world import RankError, launch
+from distributed.world import launch
 
 REDUCE = {
     "sum": lambda arrays: arrays.sum(0),

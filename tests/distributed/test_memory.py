@@ -9,7 +9,7 @@ from torch import nn
 
 from distributed.memory import RECIPES, Recipe, main, per_rank, total
 from distributed.memory_use import Alone, MemoryUse, make_network, nbytes, watch
-from distributed.script import run_script
+from distributed.runtime.script import run_script
 
 PAPER = RECIPES["bf16, Adam in fp32, fp32 master copy"]
 

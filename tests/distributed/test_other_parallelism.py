@@ -18,9 +18,9 @@ from distributed.pipeline_parallel import (
     waiting,
 )
 from distributed.ring_group import RingGroup
+from distributed.runtime.report import RankError
+from distributed.runtime.trace import Span, Trace
 from distributed.single_device import SingleDevice, Sizes, batches, digits, initial_weights, train
-from distributed.trace import Span, Trace
-from distributed.world import RankError
 
 
 @pytest.mark.parametrize(("ranks", "across"), [(1, 1), (2, 2), (3, 3), (4, 2), (6, 3), (2, 1)])

@@ -26,7 +26,7 @@ from distributed.memory import RECIPES, STAGES, Recipe, total
 from distributed.memory_use import MemoryUse
 from distributed.plan import INTERCONNECTS, LIMITS, main, measure_module, plan, shape_for
 from distributed.published import CASES
-from distributed.trace import overlapped
+from distributed.runtime.trace import overlapped
 from distributed.transformer import Config, make_model
 
 HOST = Cluster(8, 8, Link(1e-5, 1e10), Link(1e-4, 1e9), 1e12)

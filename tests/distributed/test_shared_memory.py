@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from leftovers import shared_memory
 
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
+from distributed.runtime.report import RankError
+from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
-from distributed.trace import Trace
-from distributed.world import RankError, launch
+from distributed.world import launch
 
 NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
 

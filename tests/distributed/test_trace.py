@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.trace import Span, Trace, chrome_trace, overlap, save_chrome_trace
+from distributed.runtime.trace import Span, Trace, chrome_trace, overlap, save_chrome_trace
 
 
 def pass_around(group, numbers):

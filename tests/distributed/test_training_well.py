@@ -19,10 +19,10 @@ from distributed.large_batch import (
     warm_up,
 )
 from distributed.ring_group import RingGroup
+from distributed.runtime.report import RankError
+from distributed.runtime.trace import Trace
 from distributed.simple_ddp import make_network, train_by_hand
 from distributed.single_device import batches
-from distributed.trace import Trace
-from distributed.world import RankError
 
 PSI = sum(p.numel() for p in make_network().parameters())
 

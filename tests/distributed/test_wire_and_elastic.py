@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed import elastic, wire
-from distributed.group import Group
-from distributed.world import RankError
+from distributed.runtime.group import Group
+from distributed.runtime.report import RankError
 
 
 def test_the_card_lo_sees_every_message_of_every_rank(pools):

@@ -23,10 +23,12 @@ import torch
 import torch.distributed as dist
 from leftovers import shared_memory
 
-from distributed.board import Board
-from distributed.group import timeout_of
-from distributed.rank import Place, choose_backend, join
-from distributed.world import RankError, World, launch, world
+from distributed.runtime.board import Board
+from distributed.runtime.caller import World
+from distributed.runtime.group import timeout_of
+from distributed.runtime.rank import Place, choose_backend, join
+from distributed.runtime.report import RankError
+from distributed.world import launch, world
 
 
 def process_ids(group):
@@ -540,9 +542,9 @@ def test_a_rank_that_the_kernel_kills_for_its_memory_is_named():
 
 def test_a_result_that_is_too_large_is_refused_with_its_size(monkeypatch):
     def return_much(group):
-        import distributed.rank
+        import distributed.runtime.rank
 
-        distributed.rank.LARGEST_RESULT = 1000
+        distributed.runtime.rank.LARGEST_RESULT = 1000
         return torch.zeros(1000)
 
     with pytest.raises(RankError, match=r"the result, of type Tensor, has \d+ bytes, more than"):

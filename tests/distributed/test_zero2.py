@@ -6,8 +6,8 @@ from torch import nn
 
 from distributed.memory_use import make_network, train, watch
 from distributed.ring_group import RingGroup
+from distributed.runtime.trace import Trace
 from distributed.single_device import batches
-from distributed.trace import Trace
 from distributed.zero2 import Zero2
 
 PSI = 64 * 256 + 256 + 7 * (256 * 256 + 256) + 256 * 10 + 10

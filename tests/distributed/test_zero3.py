@@ -10,9 +10,9 @@ from torch import nn
 from distributed.materialise import leave_meta, make_real
 from distributed.memory_use import MemoryUse, make_network, train, watch
 from distributed.ring_group import RingGroup
+from distributed.runtime.report import RankError
+from distributed.runtime.trace import Trace
 from distributed.single_device import batches
-from distributed.trace import Trace
-from distributed.world import RankError
 from distributed.zero3 import Zero3, check_blocks
 
 LAYER = 64 * 64 + 64

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from distributed.group import Group
 from distributed.ring_group import RingGroup
-from distributed.trace import Trace
+from distributed.runtime.group import Group
+from distributed.runtime.trace import Trace
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3

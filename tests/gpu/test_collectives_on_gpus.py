@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from distributed.collectives import OPS, main
-from distributed.world import RankError
+from distributed.runtime.report import RankError
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="this machine has no CUDA GPU")

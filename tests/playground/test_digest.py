@@ -17,7 +17,11 @@ def pages_that_use(name: str) -> set[str]:
     ("module", "these", "not_these"),
     [
         ("code/distributed/zero3.py", ["zero/zero3.md", "zero/checkpoints.md"], ["ddp/by_hand.md"]),
-        ("code/distributed/transport.py", ["collectives/all_reduce.md", "zero/zero3.md"], []),
+        (
+            "code/distributed/runtime/transport.py",
+            ["collectives/all_reduce.md", "zero/zero3.md"],
+            [],
+        ),
         (
             "code/playground/show/calculator.py",
             ["at_scale/scaling.md", "zero/memory.md"],

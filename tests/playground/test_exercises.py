@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from playground.exercises.sampler_without_repetition.check import CASES
 
-from distributed.world import check_timeout
+from distributed.runtime.caller import check_timeout
 from playground.exercises import FOLDER, mistakes, names
 from playground.exercises import check as checking
 from playground.exercises.check import Verdict, Wrong, check, compare, mark, whose

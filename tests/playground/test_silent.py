@@ -9,7 +9,7 @@ from playground.exercises.silent_bug_2.check import make_model
 from playground.exercises.silent_bug_3.check import Data
 from torch.nn.functional import cross_entropy
 
-from distributed.group import Group
+from distributed.runtime.group import Group
 from playground.exercises import FOLDER
 from playground.exercises import check as checking
 from playground.exercises.check import Wrong

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from distributed.group import Group
+from distributed.runtime.group import Group
 from playground.exercises.watch import Event, rounds, watched
 
 

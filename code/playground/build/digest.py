@@ -33,8 +33,8 @@ def path_of(name: str) -> Path | None:
         folder, parts = ROOT, parts[:3]
     for part in parts:
         if not (folder / part).is_dir():
-            file = folder / f"{part}.py"
-            return file if file.exists() else None
+            files = (folder / f"{part}.py", folder / "__init__.py")  # or a name that a package has
+            return next((file for file in files if file.exists()), None)
         folder = folder / part
     file = folder / "__init__.py"
     return file if file.exists() else None

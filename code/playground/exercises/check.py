@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from distributed.report import RankError, RanksHang
-from distributed.world import launch
+from distributed import launch
+from distributed.runtime.report import RankError, RanksHang
 from playground.exercises import names
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from distributed.group import Group
+from distributed import Group
 
 
 class Event(NamedTuple):

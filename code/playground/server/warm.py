@@ -8,7 +8,7 @@ import importlib
 import threading
 from multiprocessing import forkserver
 
-from distributed.fork_server import fork_server
+from distributed.runtime.fork_server import fork_server
 
 if fork_server().get_start_method() == "forkserver":
     forkserver.ensure_running()

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from distributed.trace import Trace
+from distributed.runtime.trace import Trace
 
 # Okabe and Ito's palette, which people with any colour vision can tell apart.
 RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8F98"]

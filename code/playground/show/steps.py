@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from distributed.group import Group
-from distributed.world import world
+from distributed import Group, world
 
 CELL, ROW, LEFT = 64, 56, 64  # px: width of a place in the array, height of a rank, its name
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from distributed.board import Board
-from distributed.transport import Array, Transport, as_tensor
+from distributed.runtime.board import Board
+from distributed.runtime.transport import Array, Transport, as_tensor
 
 REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
     "sum": dist.ReduceOp.SUM,

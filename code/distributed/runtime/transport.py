@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from distributed.trace import Trace
+from distributed.runtime.trace import Trace
 
 Array = TypeVar("Array", torch.Tensor, np.ndarray)
 

@@ -25,10 +25,10 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
-from distributed.board import Board
-from distributed.group import Group
-from distributed.processes import end_children
-from distributed.report import describe
+from distributed.runtime.board import Board
+from distributed.runtime.group import Group
+from distributed.runtime.processes import end_children
+from distributed.runtime.report import describe
 
 # The caller keeps the time: this only has to be longer than any call.
 NEVER = timedelta(days=365)

@@ -1,61 +1,22 @@
-"""One file, three ways to run it: as a script, as one rank under torchrun, as a cell of a page.
+"""torchrun, or an engine like it, has started this process as one rank: call a function in it."""
 
-`run_script(main)` turns the parameters of `main` into options of a command line, and its wrong
-arguments into one line of error. Under torchrun every rank runs the whole file: there rank 0 alone
-speaks outside of `launch`, and inside it every line carries its rank's number.
-"""
-
-import argparse
 import atexit
 import contextlib
-import inspect
 import io
 import os
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+import torch
+import torch.distributed as dist
+from torch.distributed.constants import default_pg_timeout
 
-
-class Parser(argparse.ArgumentParser):
-    """A command line whose errors are one line, without the usage above it."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
-def to_bytes(size: str | int) -> int:
-    """ "64MB" → 64,000,000; "64MiB" → 67,108,864. Raises ValueError for anything else."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMG]i?B|B)?", str(size))
-    if not match:
-        raise ValueError(f"size={size!r}: write it like 64MB (10⁶ bytes) or 64MiB (2²⁰ bytes)")
-    return int(float(match[1]) * UNITS[match[2] or ""])
-
-
-def run_script(main: Callable[..., Any]) -> None:
-    """Call `main` with the options given on the command line; in a cell, with its defaults."""
-    if "__file__" not in main.__globals__:  # a cell: the command line is the kernel's, not ours
-        main()
-        return
-    parser = Parser(description=inspect.getdoc(main))
-    for name, parameter in inspect.signature(main).parameters.items():
-        default = parameter.default
-        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"({default})")
-    options = vars(parser.parse_args())
-    try:
-        with _only_rank_0_speaks():
-            main(**options)
-    except ValueError as error:  # a wrong argument, found before any rank started
-        parser.error(str(error))
-
-
-def under_torchrun() -> bool:
-    """Whether torchrun, or an engine like it, started this process as one rank."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ)
+from distributed.runtime.board import Board
+from distributed.runtime.group import Group, timeout_of
+from distributed.runtime.rank import WITH_NCCL, Place, choose_backend
+from distributed.runtime.report import RankError, describe
 
 
 def run_as_torchrun_rank(
@@ -71,15 +32,6 @@ def run_as_torchrun_rank(
     PyTorch's). Raises ValueError for a device whose back end the world has not got, where another
     than `launch` has made it.
     """
-    import torch  # here, because models of cost are scripts that need no torch
-    import torch.distributed as dist
-    from torch.distributed.constants import default_pg_timeout
-
-    from distributed.board import Board
-    from distributed.group import Group, timeout_of
-    from distributed.rank import WITH_NCCL, Place, choose_backend
-    from distributed.report import RankError, describe
-
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     on_this_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     backend, shares_gpu, how = choose_backend(on_this_host, device)
@@ -111,13 +63,6 @@ def run_as_torchrun_rank(
     if of_all:
         dist.destroy_process_group(of_all)
     return results
-
-
-@contextlib.contextmanager
-def _only_rank_0_speaks() -> Iterator[None]:
-    quiet = under_torchrun() and os.environ["RANK"] != "0"
-    with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
-        yield
 
 
 class _Labelled(io.TextIOBase):

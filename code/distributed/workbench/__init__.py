@@ -1,0 +1,1 @@
+"""What taught modules are tried on: data, networks, one training loop, instruments."""
