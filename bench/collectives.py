@@ -10,9 +10,9 @@ import torch
 from bench.pairs import summary
 from distributed import Group, world
 from distributed.collectives import OPS
-from distributed.measure import buffers, seconds
 from distributed.runtime.script import to_bytes
 from distributed.shared_memory import SharedGroup
+from distributed.workbench.measure import buffers, seconds
 
 SIZES = ["4KB", "256KB", "4MB", "64MB"]
 LARGE = ["4MB", "64MB"]

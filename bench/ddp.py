@@ -10,10 +10,10 @@ from torch import nn
 from bench.pairs import summary
 from distributed import Group, world
 from distributed.ddp import DistributedDataParallel
-from distributed.measure import seconds
 from distributed.shared_memory import SharedGroup
 from distributed.simple_ddp import average_gradients
-from distributed.transformer import Config, make_model
+from distributed.workbench.measure import seconds
+from distributed.workbench.transformer import Config, make_model
 
 MODELS = ["transformer", "mlp"]
 OURS = ["ddp", "ddp_by_hand", "ddp_one_bucket", "ddp_shared"]  # the ladder, and shared memory

@@ -16,9 +16,9 @@ from bench.pairs import ROOT
 from distributed import Group, world
 from distributed.all_reduce import ALGORITHMS
 from distributed.collectives import OPS, SENT
-from distributed.measure import buffers, seconds
 from distributed.runtime.caller import World
 from distributed.runtime.script import to_bytes
+from distributed.workbench.measure import buffers, seconds
 from playground.environment import environment
 
 SIZES = ["4KB", "256KB", "4MB", "64MB"]  # with 4 ranks

@@ -21,7 +21,6 @@ from distributed import Group, launch
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import make_network
-from distributed.single_device import batches, digits
 
 END = -1.0
 
@@ -96,6 +95,8 @@ def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) 
 
     It sleeps `pause` seconds in each, as if its computation took so long.
     """
+    from distributed.workbench.data import digits
+
     images, labels = (torch.from_numpy(array) for array in digits())
     parameters = list(module.parameters())
     message = torch.empty(sum(p.numel() for p in parameters) + 1)
@@ -138,6 +139,8 @@ def train_rank(
     `pauses` are seconds that each worker sleeps in each gradient. Raises ValueError where there is
     no worker, where the server would wait for more than there are, or `pauses` are not theirs.
     """
+    from distributed.workbench.data import batches, digits
+
     if not 1 <= wait_for < group.size:
         raise ValueError(f"wait_for={wait_for}: there are {group.size - 1} workers, and 1 server")
     if pauses and len(pauses) != group.size - 1:

@@ -22,9 +22,7 @@ from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 from distributed import Group, launch
 from distributed.boxes import Boxed
 from distributed.dp import shard
-from distributed.memory_use import make_network, train
 from distributed.runtime.script import run_script
-from distributed.single_device import batches
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
@@ -245,6 +243,9 @@ def train_and_save(
     group: Group, stage: int, folder: str, batch: int, until: int, every: int
 ) -> list[float]:
     """One rank: go on from the last checkpoint, or begin; losses of the steps that are done now."""
+    from distributed.workbench.data import batches
+    from distributed.workbench.training import make_network, train
+
     zero = STAGES[stage](make_network(seed=group.rank), torch.optim.AdamW, group, lr=1e-2)
     done = load(zero, folder)["done"] if steps(folder) else 0
     losses = []

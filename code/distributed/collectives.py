@@ -27,10 +27,11 @@ from distributed.all_reduce import (
     tree_reduce,
 )
 from distributed.hierarchical import HierarchicalGroup
-from distributed.measure import HEADER, Work, row, time_one
 from distributed.parts import PIECE, Algorithm, Combine, Sent, in_parts, others
 from distributed.runtime.script import run_script, to_bytes
 from distributed.shared_memory import SharedGroup
+
+Work = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
 
 
 def linear_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
@@ -221,6 +222,8 @@ def main(
     device: str = "auto",
 ) -> None:
     """Time collectives of several sizes and algorithms (lists with commas), as NCCL's tests do."""
+    from distributed.workbench.measure import HEADER, row, time_one
+
     sizes, names = [to_bytes(one) for one in size.split(",")], algorithm.split(",")
     if op not in OPS:
         raise ValueError(f"op={op!r}: choose one of {', '.join(OPS)}")

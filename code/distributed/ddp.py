@@ -23,7 +23,6 @@ from distributed.dp import shard
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import broadcast_module, make_network, train
-from distributed.single_device import batches
 
 
 class DistributedDataParallel(nn.Module):
@@ -313,6 +312,8 @@ def check_can_be_wrapped(module: nn.Module) -> None:
 
 def train_wrapped(group: Group, batch: int, steps: int) -> tuple[list[float], Trace]:
     """One rank: train the network of the last chapter in small buckets; losses, what happened."""
+    from distributed.workbench.data import batches
+
     module = make_network(seed=group.rank).to(group.device)
     model = DistributedDataParallel(module, group, bucket_bytes=20_000)
     group.trace = trace = Trace(group.rank)

@@ -16,8 +16,6 @@ from distributed.single_device import (
     SingleDevice,
     Sizes,
     as_torch,
-    batches,
-    digits,
     initial_weights,
     train,
 )
@@ -43,6 +41,8 @@ def train_rank(
     group: Group, images: np.ndarray, labels: np.ndarray, sizes: Sizes, steps: int, library: str
 ) -> tuple[list[float], Arrays]:
     """Train on this rank's share of every batch; the losses of the whole batches, the weights."""
+    from distributed.workbench.data import batches
+
     weights = initial_weights(sizes, seed=group.rank, dtype=str(images.dtype))
     if library == "torch":
         weights = as_torch(weights, group.device)
@@ -71,6 +71,8 @@ def train_data_parallel(
 
     Raises ValueError, before a rank starts, for arguments that make no sense.
     """
+    from distributed.workbench.data import digits
+
     if library not in ("torch", "numpy"):
         raise ValueError(f"library={library!r}: choose 'torch' or 'numpy'")
     if dtype not in ("float32", "float64"):
@@ -94,6 +96,8 @@ def main(
     device: str = "auto",
 ) -> None:
     """Train on several ranks and on one device: the losses are the same."""
+    from distributed.workbench.data import batches, digits
+
     losses, replicas = train_data_parallel(ranks, batch, steps, dtype, library, device)
 
     images, labels = digits(dtype)

@@ -21,10 +21,8 @@ import torch
 from distributed import Group, launch
 from distributed.checkpoint import STAGES, load, save, steps
 from distributed.dp import shard
-from distributed.memory_use import make_network, train
 from distributed.runtime.report import RankError
 from distributed.runtime.script import run_script, under_torchrun
-from distributed.single_device import batches
 
 
 def train_rank(
@@ -43,6 +41,9 @@ def train_rank(
     `pace` seconds longer, for accidents from outside. Raises ValueError on a rank that has another
     folder than rank 0.
     """
+    from distributed.workbench.data import batches
+    from distributed.workbench.training import make_network, train
+
     check_shared(folder, group)
     zero = STAGES[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
     losses: list[float] = json.loads(load(zero, folder)["losses"]) if steps(folder) else []

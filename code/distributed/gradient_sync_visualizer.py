@@ -21,11 +21,11 @@ from torch import nn
 
 from distributed import Group, launch, world
 from distributed.ddp import DistributedDataParallel
-from distributed.measure import all_reduce_times, fit, seconds
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace, overlap, overlapped
 from distributed.simple_ddp import average_gradients
-from distributed.transformer import CharTransformer, Config, make_model
+from distributed.workbench.measure import all_reduce_times, fit, seconds
+from distributed.workbench.transformer import CharTransformer, Config, make_model
 
 ALL_IN_ONE = 1 << 40  # bytes: more than any model here has
 WAYS = {  # bucket_bytes; None: by hand, when the backward pass is over

@@ -16,12 +16,10 @@ from torch import nn
 from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.dp import shard
-from distributed.memory_use import Alone, make_network, train
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 from distributed.shards import Unit
-from distributed.single_device import batches
 from distributed.zero3 import Zero3
 
 
@@ -92,6 +90,9 @@ def train_rank(
     group: Group, per_host: int, batch: int, steps: int
 ) -> tuple[list[float], int, int, list[int]]:
     """One rank: losses; bytes sent in the last step inside its host, and between; its shares."""
+    from distributed.workbench.data import batches
+    from distributed.workbench.training import make_network, train
+
     inside, between = (RingGroup(part) for part in in_hosts(group, per_host))
     model = make_network(seed=group.rank)
     trained = Hsdp(model, torch.optim.AdamW, inside, between, lr=1e-2)
@@ -109,6 +110,9 @@ def train_rank(
 
 def main(ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 30) -> None:
     """Train on what plays several hosts: the losses of one device, and few bytes between hosts."""
+    from distributed.workbench.data import batches
+    from distributed.workbench.training import Alone, make_network, train
+
     results = launch(train_rank, per_host, batch, steps, ranks=ranks, device="cpu")
     alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
     expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)

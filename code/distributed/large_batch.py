@@ -19,7 +19,6 @@ from distributed import Group, launch
 from distributed.dp import shard
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import make_network
-from distributed.single_device import batches, digits
 
 TRAINED = 1500  # digits to train on; the others are to test
 
@@ -100,6 +99,8 @@ def train(
     On N ranks with a shard of the batch each the steps are the same, so one device is enough here.
     Raises ValueError for an optimizer that torch.optim has not.
     """
+    from distributed.workbench.data import batches, digits
+
     if not hasattr(torch.optim, optimizer):
         raise ValueError(f"optimizer={optimizer!r}: a name from torch.optim, like SGD or Adam")
     images, labels = (torch.from_numpy(array) for array in digits())
@@ -171,6 +172,8 @@ def follow_noise(
 
 def measure_noise(group: Group, batch: int, steps: int, rate: float) -> list[NoiseScale]:
     """One rank: learn digits with shards of the batch; the noise scale in each quarter."""
+    from distributed.workbench.data import batches, digits
+
     images, labels = (torch.from_numpy(array) for array in digits())
     model = make_network()
     shards = (shard(rows, group.rank, group.size) for rows in batches(TRAINED, batch, steps))

@@ -20,7 +20,6 @@ from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import broadcast_module, make_network
-from distributed.single_device import batches, digits
 
 
 class LocalSGD:
@@ -92,6 +91,8 @@ def train(
     group: Group, agree: LocalSGD | Gossip, module: nn.Module, rows: Iterable[np.ndarray], lr: float
 ) -> list[float]:
     """Train on this rank's rows of the digits; the mean loss over ranks in each step."""
+    from distributed.workbench.data import digits
+
     images, labels = (torch.from_numpy(array) for array in digits())
     optimizer = torch.optim.SGD(module.parameters(), lr=lr)
     losses = []
@@ -121,6 +122,8 @@ def train_rank(
     `way` is "gossip", or "every H" with "momentum" behind it for DiLoCo's outer step. Raises
     ValueError for another.
     """
+    from distributed.workbench.data import batches
+
     if not re.fullmatch(r"gossip|every \d+( momentum)?", way):
         raise ValueError(f'way={way!r}: "gossip", "every 8" or "every 8 momentum"')
     rings, module = RingGroup(group), make_network(seed)

@@ -18,7 +18,6 @@ from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import broadcast_module
-from distributed.single_device import batches, digits
 
 
 class LossScale:
@@ -121,6 +120,8 @@ def train_rank(
     `smaller` divides the loss and multiplies the rate: in exact numbers that changes nothing.
     Raises ValueError for a `way` that is none of WAYS.
     """
+    from distributed.workbench.data import batches, digits
+
     if way not in WAYS:
         raise ValueError(f"way={way!r}: choose one of {', '.join(WAYS)}")
     dtype, master, scaled = WAYS[way]

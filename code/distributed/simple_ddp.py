@@ -15,7 +15,6 @@ from distributed import Group, launch
 from distributed.dp import shard
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
-from distributed.single_device import batches, digits
 
 
 def check_same_model(module: nn.Module, group: Group) -> None:
@@ -71,6 +70,8 @@ def train(
     average: bool = True,
 ) -> list[float]:
     """Train on this rank's rows of the digits; each step is recorded in the group's trace."""
+    from distributed.workbench.data import digits
+
     images, labels = (torch.from_numpy(array).to(group.device) for array in digits())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     trace = group.trace or Trace(group.rank)
@@ -91,6 +92,8 @@ def train(
 
 def train_by_hand(group: Group, batch: int, steps: int) -> tuple[list[float], dict, Trace]:
     """One rank: the mean loss of each whole batch, the final weights, and what took how long."""
+    from distributed.workbench.data import batches
+
     module = make_network(seed=group.rank).to(group.device)  # every rank draws other weights
     broadcast_module(module, group)
     group.trace = trace = Trace(group.rank)

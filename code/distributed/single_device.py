@@ -5,8 +5,7 @@
 Later chapters change what happens between devices. This is what happens on each of them.
 """
 
-from collections.abc import Iterable, Iterator
-from importlib.metadata import distribution
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,27 +110,6 @@ def as_torch(arrays: Arrays, device: Any = "cpu") -> Arrays:
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
-def digits(dtype: str = "float32") -> tuple[np.ndarray, np.ndarray]:
-    """1,797 handwritten digits: x[1797, 64] in [0, 1] and labels[1797] (scikit-learn's copy)."""
-    # Straight from scikit-learn's file: to import the package takes every rank a second.
-    file = distribution("scikit-learn").locate_file("sklearn/datasets/data/digits.csv.gz")
-    rows = np.loadtxt(str(file), delimiter=",")
-    return (rows[:, :64] / 16).astype(dtype), rows[:, 64].astype(int)
-
-
-def batches(examples: int, batch: int, steps: int, seed: int = 0) -> Iterator[np.ndarray]:
-    """The rows of each step's batch: a new shuffle for every pass over the data."""
-    if not 1 <= batch <= examples:
-        raise ValueError(f"batch={batch}: choose 1 to {examples}, the examples there are")
-    random = np.random.default_rng(seed)
-    rows = np.array([], dtype=int)
-    for _ in range(steps):
-        if len(rows) < batch:
-            rows = random.permutation(examples)
-        yield rows[:batch]
-        rows = rows[batch:]
-
-
 def train(
     model: SingleDevice,
     data: Iterable[tuple[Array, Array]],
@@ -152,6 +130,8 @@ def train(
 
 def main() -> None:
     """Check the gradients by hand against autograd, then learn to read digits."""
+    from distributed.workbench.data import batches, digits
+
     sizes = SIZES["page"]
     weights = as_torch(initial_weights(sizes, dtype="float64"))
     x, dy = (torch.randn(sizes.b, n, dtype=torch.float64) for n in (sizes.d, sizes.o))

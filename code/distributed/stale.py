@@ -17,7 +17,6 @@ from distributed import Group, launch
 from distributed.dp import shard
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import broadcast_module, make_network
-from distributed.single_device import batches, digits
 
 
 class Delayed:
@@ -49,6 +48,8 @@ def train_rank(
     group: Group, delay: int, lr: float, steps: int, batch: int = 128, seed: int = 0
 ) -> list[float]:
     """One rank: the loss of each whole batch of digits."""
+    from distributed.workbench.data import batches, digits
+
     module = make_network(seed)
     broadcast_module(module, group)
     delayed = Delayed(list(module.parameters()), group, delay, lr)

@@ -22,8 +22,6 @@ from distributed.single_device import (
     SingleDevice,
     Sizes,
     as_torch,
-    batches,
-    digits,
     initial_weights,
     train,
 )
@@ -73,6 +71,8 @@ def train_rank(
     group: Group, across: int, batch: int, steps: int, f: int = 128
 ) -> tuple[list[float], Arrays, int, int]:
     """One rank: losses of whole batches, its shares, bytes sent a step along row and column."""
+    from distributed.workbench.data import batches, digits
+
     row, column = (RingGroup(part) for part in mesh(group, across))
     images, labels = digits("float64")
     sizes = Sizes(batch, images.shape[1], f, 10)
@@ -88,6 +88,8 @@ def train_rank(
 
 def main(ranks: int = 4, across: int = 2, batch: int = 128, steps: int = 40) -> None:
     """Train on a mesh, each layer over its rows and the batch over its columns."""
+    from distributed.workbench.data import batches, digits
+
     if ranks < 1 or across < 1 or ranks % across or batch % ranks:
         raise ValueError(f"ranks={ranks}, across={across}, batch={batch}: each a multiple, please")
     images, labels = digits("float64")

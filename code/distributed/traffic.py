@@ -18,11 +18,9 @@ from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.ddp import DistributedDataParallel
 from distributed.memory import STAGES
-from distributed.memory_use import make_network
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
-from distributed.single_device import batches, digits
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
@@ -76,6 +74,8 @@ def count_sent(zero: Zero1 | DistributedDataParallel, rows: Sequence[int]) -> di
 
     `zero` works on a `RingGroup`: a backend's own collectives are not seen.
     """
+    from distributed.workbench.data import digits
+
     images, labels = (torch.from_numpy(array)[rows] for array in digits())
     zero.group.trace = trace = Trace(zero.group.rank)
     marks = [0]
@@ -94,6 +94,9 @@ def count_on_rank(
     group: Group, stage: int, depth: int = 6
 ) -> tuple[dict[str, int], dict[str, int]]:
     """One rank: bytes predicted and counted for a network of `depth` layers, in float32."""
+    from distributed.workbench.data import batches
+    from distributed.workbench.training import make_network
+
     model, ring = make_network(width=128, depth=depth), RingGroup(group)
     rows = next(iter(batches(1797, 16, 1))).tolist()
     if stage == 0:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from distributed import Group, launch
 from distributed.ddp import DistributedDataParallel
 from distributed.runtime.script import run_script
-from distributed.transformer import CharTransformer, Config, Text, corpus, make_model
+from distributed.workbench.transformer import CharTransformer, Config, Text, corpus, make_model
 
 
 def save(path: Path, state: dict[str, Any]) -> None:

@@ -24,16 +24,16 @@ from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.compression import Cast, hook
 from distributed.ddp import DistributedDataParallel
-from distributed.emulated import emulated_network, train_step
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
 from distributed.hsdp import Hsdp, between_hosts, in_hosts
-from distributed.measure import seconds
-from distributed.memory_use import make_network
 from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import average_gradients
 from distributed.traffic import CLASSES, numbers_sent, shares_of
+from distributed.workbench.emulated import emulated_network, train_step
+from distributed.workbench.measure import seconds
+from distributed.workbench.training import make_network
 
 LAYERS, SIDE = 8, 256  # of the emulated network: 2 MB of gradients
 
@@ -188,6 +188,7 @@ CASES: dict[str, Callable[[Site, int], Work]] = {
 
 def timed(group: Group, card: str, work: Callable[[], Any], times: int) -> tuple[float, int]:
     """Seconds of `work`, and what the card sent for all `times` of it and for the timing itself."""
+
     group.barrier()
     before = sent_by(card)
     taken = statistics.median(seconds(group, work, times, warm_up=0))

@@ -15,11 +15,9 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.memory_use import Alone, make_network, train, train_together
 from distributed.runtime.script import run_script
 from distributed.shards import Shard, Unit, check_groups, check_optimizer, make_units, runs
 from distributed.simple_ddp import check_same_lines, check_same_model
-from distributed.single_device import batches
 
 
 class Zero1:
@@ -239,6 +237,8 @@ class Zero1:
 
 def train_rank(group: Group, stage: type[Zero1], batch: int, steps: int) -> tuple[list[float], int]:
     """One rank: the losses of the whole batches, and how many numbers its optimizer keeps."""
+    from distributed.workbench.training import make_network, train_together
+
     model = make_network(seed=group.rank)
     zero = stage(model, torch.optim.AdamW, group, lr=1e-2)
     losses = train_together(group, model, zero.step, batch, steps)
@@ -247,6 +247,9 @@ def train_rank(group: Group, stage: type[Zero1], batch: int, steps: int) -> tupl
 
 def show(stage: type[Zero1], ranks: int, batch: int, steps: int) -> None:
     """Train on several ranks and on one device: the losses are the same."""
+    from distributed.workbench.data import batches
+    from distributed.workbench.training import Alone, make_network, train
+
     if not ranks <= batch <= 1797:
         raise ValueError(f"batch={batch}: choose {ranks} (one example a rank) to 1797")
     results = launch(train_rank, stage, batch, steps, ranks=ranks, device="cpu")

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from distributed import Group
-from distributed.memory_use import MemoryUse
 from distributed.ring_group import RingGroup
 from distributed.runtime.trace import Trace
+from distributed.workbench.memory_meter import MemoryUse
 from playground.exercises.check import Wrong, on_ranks
 from playground.exercises.suspects import expect, normal
 

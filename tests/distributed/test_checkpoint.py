@@ -24,9 +24,10 @@ from torch.distributed.fsdp import fully_shard
 from distributed.boxes import boxes
 from distributed.checkpoint import full_state_dict, load, load_path, save, steps
 from distributed.hsdp import Hsdp, in_hosts
-from distributed.memory_use import MemoryUse, make_network, train
 from distributed.runtime.report import RankError
-from distributed.single_device import batches
+from distributed.workbench.data import batches
+from distributed.workbench.memory_meter import MemoryUse
+from distributed.workbench.training import make_network, train
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
@@ -475,7 +476,7 @@ FOREVER = """
 import sys
 import torch
 from distributed.checkpoint import save
-from distributed.memory_use import make_network
+from distributed.workbench.training import make_network
 from distributed.world import launch
 from distributed.zero3 import Zero3
 

@@ -18,11 +18,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from distributed import collectives
 from distributed.all_reduce import ALGORITHMS, COMBINE, tree_broadcast, tree_reduce
 from distributed.collectives import GROUPS, OPS, SENT
-from distributed.measure import buffers, fit, is_right
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.script import to_bytes
 from distributed.runtime.trace import Trace
+from distributed.workbench.measure import buffers, fit, is_right
 
 ROOT = Path(__file__).parents[2]
 IN_PLACE = {

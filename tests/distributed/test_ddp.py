@@ -18,7 +18,7 @@ from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 from distributed.simple_ddp import average_gradients, broadcast_module
-from distributed.transformer import Config, make_model
+from distributed.workbench.transformer import Config, make_model
 from distributed.world import launch
 
 KINDS = ["ours", "torch"]

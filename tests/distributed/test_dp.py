@@ -17,12 +17,11 @@ from distributed.single_device import (
     SingleDevice,
     Sizes,
     as_torch,
-    batches,
     cross_entropy,
-    digits,
     initial_weights,
     train,
 )
+from distributed.workbench.data import batches, digits
 
 ROOT = Path(__file__).parents[2]
 # The ranks add the same numbers in another order. Each of the few hundred additions behind one

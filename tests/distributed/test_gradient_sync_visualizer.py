@@ -14,7 +14,7 @@ from distributed.gradient_sync_visualizer import (
     record_step,
     watch_one_step,
 )
-from distributed.transformer import make_model
+from distributed.workbench.transformer import make_model
 
 
 def test_gradients_are_shown_before_and_after_their_mean(pools):

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from distributed.hsdp import Hsdp, between_hosts, in_hosts
-from distributed.memory_use import Alone, make_network, train
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.single_device import batches
 from distributed.traffic import numbers_sent, shares_of
+from distributed.workbench.data import batches
+from distributed.workbench.training import Alone, make_network, train
 
 CLIP = 0.5
 

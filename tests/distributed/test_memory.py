@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from distributed.memory import RECIPES, Recipe, main, per_rank, total
-from distributed.memory_use import Alone, MemoryUse, make_network, nbytes, watch
 from distributed.runtime.script import run_script
+from distributed.workbench.memory_meter import MemoryUse, nbytes
+from distributed.workbench.training import Alone, make_network, watch
 
 PAPER = RECIPES["bf16, Adam in fp32, fp32 master copy"]
 

@@ -20,7 +20,8 @@ from distributed.pipeline_parallel import (
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Span, Trace
-from distributed.single_device import SingleDevice, Sizes, batches, digits, initial_weights, train
+from distributed.single_device import SingleDevice, Sizes, initial_weights, train
+from distributed.workbench.data import batches, digits
 
 
 @pytest.mark.parametrize(("ranks", "across"), [(1, 1), (2, 2), (3, 3), (4, 2), (6, 3), (2, 1)])

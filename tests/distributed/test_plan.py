@@ -23,11 +23,11 @@ from distributed.cost import (
 )
 from distributed.footprint import GPT, Shape, activations, footprint
 from distributed.memory import RECIPES, STAGES, Recipe, total
-from distributed.memory_use import MemoryUse
 from distributed.plan import INTERCONNECTS, LIMITS, main, measure_module, plan, shape_for
 from distributed.published import CASES
 from distributed.runtime.trace import overlapped
-from distributed.transformer import Config, make_model
+from distributed.workbench.memory_meter import MemoryUse
+from distributed.workbench.transformer import Config, make_model
 
 HOST = Cluster(8, 8, Link(1e-5, 1e10), Link(1e-4, 1e9), 1e12)
 times = st.lists(st.floats(0, 1), min_size=1, max_size=30)

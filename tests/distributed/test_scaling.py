@@ -19,11 +19,11 @@ from distributed.cost import (
 )
 from distributed.cost import slowest as slowest_of
 from distributed.ddp import DistributedDataParallel
-from distributed.emulated import EmulatedLayer, emulated_network, train_step
-from distributed.measure import fit_ring
 from distributed.published import CASES, Case, saved
 from distributed.runtime.trace import overlapped
 from distributed.scaling import BUCKET, buckets, flops_to_hide, step, strong, weak
+from distributed.workbench.emulated import EmulatedLayer, emulated_network, train_step
+from distributed.workbench.measure import fit_ring
 
 CLUSTER = Cluster(8, 8, Link(5e-6, 4.5e11), Link(1e-5, 5e10), 4e14)
 clusters = st.builds(

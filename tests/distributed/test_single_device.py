@@ -12,12 +12,11 @@ from distributed.single_device import (
     SingleDevice,
     Sizes,
     as_torch,
-    batches,
     cross_entropy,
-    digits,
     initial_weights,
     train,
 )
+from distributed.workbench.data import batches, digits
 
 small = st.builds(Sizes, *(st.integers(1, 9) for _ in range(4)))
 

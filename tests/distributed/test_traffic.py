@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.ddp import DistributedDataParallel
-from distributed.memory_use import make_network
 from distributed.ring_group import RingGroup
-from distributed.single_device import batches
 from distributed.traffic import CLASSES, count_sent, ddp_sent, numbers_sent, shares_of
+from distributed.workbench.data import batches
+from distributed.workbench.training import make_network
 from distributed.zero3 import Zero3
 
 ROWS = next(iter(batches(1797, 16, 1))).tolist()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from distributed.train_text import save, train, write
-from distributed.transformer import CharTransformer, Config, Text, make_model
+from distributed.workbench.transformer import CharTransformer, Config, Text, make_model
 
 WRITTEN = "All ranks add their numbers; every rank has the sum of all ranks' numbers. " * 20
 

@@ -22,7 +22,7 @@ from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import make_network, train_by_hand
-from distributed.single_device import batches
+from distributed.workbench.data import batches
 
 PSI = sum(p.numel() for p in make_network().parameters())
 

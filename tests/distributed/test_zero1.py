@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from distributed.memory_use import make_network, train, watch
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.single_device import batches
+from distributed.workbench.data import batches
+from distributed.workbench.training import make_network, train, watch
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from distributed.memory_use import make_network, train, watch
 from distributed.ring_group import RingGroup
 from distributed.runtime.trace import Trace
-from distributed.single_device import batches
+from distributed.workbench.data import batches
+from distributed.workbench.training import make_network, train, watch
 from distributed.zero2 import Zero2
 
 PSI = 64 * 256 + 256 + 7 * (256 * 256 + 256) + 256 * 10 + 10

@@ -8,11 +8,12 @@ import torch
 from torch import nn
 
 from distributed.materialise import leave_meta, make_real
-from distributed.memory_use import MemoryUse, make_network, train, watch
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.single_device import batches
+from distributed.workbench.data import batches
+from distributed.workbench.memory_meter import MemoryUse
+from distributed.workbench.training import make_network, train, watch
 from distributed.zero3 import Zero3, check_blocks
 
 LAYER = 64 * 64 + 64

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from distributed.memory_use import make_network, train
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
-from distributed.single_device import batches
+from distributed.workbench.data import batches
+from distributed.workbench.training import make_network, train
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3

@@ -7,9 +7,9 @@ from torch import nn
 from distributed.ddp import DistributedDataParallel
 from distributed.elastic import train_rank
 from distributed.memory import Recipe, total
-from distributed.memory_use import Alone, make_network, train, train_together
-from distributed.single_device import batches
 from distributed.traffic import CLASSES
+from distributed.workbench.data import batches
+from distributed.workbench.training import Alone, make_network, train, train_together
 from distributed.world import launch
 
 GPUS = torch.cuda.device_count()

@@ -10,16 +10,12 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distributed import Group
-from distributed.dp import shard
 from distributed.runtime.script import run_script
-from distributed.single_device import batches, digits
 
 Named = Mapping[str, Iterable[torch.Tensor]]  # what tensors are for → the tensors
 
@@ -86,92 +82,6 @@ class MemoryUse(TorchDispatchMode):
         return found
 
 
-def make_network(seed: int = 0, width: int = 128, depth: int = 1) -> nn.Sequential:
-    """Images x[b, 64] → logits y[b, 10]: the same weights for the same seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layers: list[nn.Module] = [nn.Linear(64, width), nn.ReLU()]
-        for _ in range(depth - 1):
-            layers.append(nn.Sequential(nn.Linear(width, width), nn.ReLU()))
-        return nn.Sequential(*layers, nn.Linear(width, 10))
-
-
-def train(
-    model: nn.Module,
-    step: Callable[[], Any],
-    rows_of_steps: Iterable[np.ndarray],
-    examples: float,
-    use: MemoryUse | None = None,
-) -> list[float]:
-    """Train on these rows of the digits: losses, each the sum over its rows ÷ `examples`."""
-    phase = use.phase if use else lambda name: contextlib.nullcontext()
-    with phase("data"):
-        where = next(model.parameters())
-        images, labels = (torch.from_numpy(array).to(where.device) for array in digits())
-        images = images.to(where.dtype)
-    losses = []
-    for rows in rows_of_steps:
-        with phase("activations"):
-            logits = model(images[rows])
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            loss = nn.functional.cross_entropy(logits, labels[rows], reduction="sum") / examples
-        with phase("backward"):
-            loss.backward()
-        losses.append(loss.item())
-        del logits, loss
-        with phase("step"):
-            step()
-    return losses
-
-
-def train_together(
-    group: Group, model: nn.Module, step: Callable[[], Any], batch: int, steps: int
-) -> list[float]:
-    """One rank: train on its rows of each batch; the losses of the whole batches."""
-    mine = (shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps))
-    losses = train(model, step, mine, examples=batch / group.size)
-    return group.all_reduce(torch.tensor(losses, device=group.device), "avg").tolist()
-
-
-class Alone:
-    """A model and its optimizer on one device; every stage of ZeRO has these two methods, too.
-
-    PyTorch's own stages are a model and an optimizer as well: then these are what a rank has.
-    """
-
-    def __init__(
-        self, model: nn.Module, optimizer_class: type[torch.optim.Optimizer], **settings: Any
-    ):
-        self.model = model
-        self.optimizer = optimizer_class(model.parameters(), **settings)
-
-    def step(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def tensors(self) -> Named:
-        """What training keeps, by what it is for."""
-        parameters = [*self.model.parameters()]
-        states = [state.values() for state in self.optimizer.state.values()]
-        return {
-            "parameters": parameters,
-            "gradients": [p.grad for p in parameters if p.grad is not None],
-            "optimizer states": [t for s in states for t in s if isinstance(t, torch.Tensor)],
-        }
-
-
-def watch(model: nn.Module, trained: Any, batch: int, examples: float) -> MemoryUse:
-    """Watch the second of two steps, for the first makes the optimizer's states.
-
-    `trained` has `step()` and `tensors()`, as `Alone`; `batch` is how many rows this rank takes.
-    """
-    first, last = batches(1797, batch, 2)
-    train(model, trained.step, [first], examples)
-    with MemoryUse(trained.tensors) as use:
-        train(model, trained.step, [last], examples, use)
-    return use
-
-
 def peak_of_step(make: Callable[[], Callable[[], Any]], warm_up: int = 2) -> int:
     """Bytes that are alive when most is, in a step after the first ones.
 
@@ -188,6 +98,8 @@ def peak_of_step(make: Callable[[], Callable[[], Any]], warm_up: int = 2) -> int
 
 def main(width: int = 256, depth: int = 4, batch: int = 128) -> None:
     """Adam in fp32 keeps 16 bytes for each parameter, and the forward pass keeps activations."""
+    from distributed.workbench.training import Alone, make_network, watch
+
     model = make_network(width=width, depth=depth)
     use = watch(model, Alone(model, torch.optim.Adam), batch, examples=batch)
     parameters = sum(p.numel() for p in model.parameters())
