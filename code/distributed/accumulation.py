@@ -13,11 +13,8 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.all_reduce import ring_sent
 from distributed.ddp import DistributedDataParallel
-from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
 
 MicroBatch = tuple[torch.Tensor, torch.Tensor]  # x[b, d] and labels[b]; label IGNORED counts not
 IGNORED = -100
@@ -79,6 +76,9 @@ def network() -> nn.Module:
 
 def count_bytes(group: Group, passes: int, every_pass: bool) -> int:
     """What this rank sends to accumulate over so many passes (bytes, by the counter)."""
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.trace import Trace
+
     model = DistributedDataParallel(network(), RingGroup(group))
     batches = uneven_batches(group.rank, group.size, passes)
     accumulate(model, batches, every_pass)  # buckets are rebuilt after the first time
@@ -90,6 +90,8 @@ def count_bytes(group: Group, passes: int, every_pass: bool) -> int:
 
 def main(ranks: int = 4, passes: int = 4) -> None:
     """Count what is sent with and without no_sync."""
+    from distributed.all_reduce import ring_sent
+
     each = launch(count_bytes, passes, True, ranks=ranks)
     once = launch(count_bytes, passes, False, ranks=ranks)
     print(f"bytes sent by rank 0 for {passes} passes: {each[0]:,}, with no_sync {once[0]:,}")

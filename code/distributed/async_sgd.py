@@ -20,7 +20,6 @@ from torch import nn
 from distributed import Group, launch
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
-from distributed.simple_ddp import make_network
 
 END = -1.0
 
@@ -139,6 +138,7 @@ def train_rank(
     `pauses` are seconds that each worker sleeps in each gradient. Raises ValueError where there is
     no worker, where the server would wait for more than there are, or `pauses` are not theirs.
     """
+    from distributed.simple_ddp import make_network
     from distributed.workbench.data import batches, digits
 
     if not 1 <= wait_for < group.size:

@@ -21,7 +21,6 @@ from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 
 from distributed import Group, launch
 from distributed.boxes import Boxed
-from distributed.dp import shard
 from distributed.runtime.script import run_script
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
@@ -243,6 +242,7 @@ def train_and_save(
     group: Group, stage: int, folder: str, batch: int, until: int, every: int
 ) -> list[float]:
     """One rank: go on from the last checkpoint, or begin; losses of the steps that are done now."""
+    from distributed.dp import shard
     from distributed.workbench.data import batches
     from distributed.workbench.training import make_network, train
 

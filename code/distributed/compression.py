@@ -15,10 +15,8 @@ import torch.distributed as dist
 
 from distributed import Group, launch
 from distributed.buckets import Bucket
-from distributed.ring_group import RingGroup
 from distributed.runtime.group import Handle
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
 
 
 class Gradients(NamedTuple):
@@ -147,6 +145,9 @@ def check_share(share: float) -> float:
 
 def main(ranks: int = 4, n: int = 100_000) -> None:
     """Average one gradient in every way: bytes counted, and how far from the mean."""
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.trace import Trace
+
     ways: dict[str, Compressor] = {
         "bfloat16": Cast(torch.bfloat16),
         "float16": Cast(torch.float16),

@@ -19,7 +19,6 @@ from torch.utils._pytree import tree_leaves
 
 from distributed import Group, launch
 from distributed.buckets import Hook, all_reduce_hook, fill, make_memory
-from distributed.dp import shard
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import broadcast_module, make_network, train
@@ -312,6 +311,7 @@ def check_can_be_wrapped(module: nn.Module) -> None:
 
 def train_wrapped(group: Group, batch: int, steps: int) -> tuple[list[float], Trace]:
     """One rank: train the network of the last chapter in small buckets; losses, what happened."""
+    from distributed.dp import shard
     from distributed.workbench.data import batches
 
     module = make_network(seed=group.rank).to(group.device)

@@ -20,7 +20,6 @@ import torch
 
 from distributed import Group, launch
 from distributed.checkpoint import STAGES, load, save, steps
-from distributed.dp import shard
 from distributed.runtime.report import RankError
 from distributed.runtime.script import run_script, under_torchrun
 
@@ -41,6 +40,7 @@ def train_rank(
     `pace` seconds longer, for accidents from outside. Raises ValueError on a rank that has another
     folder than rank 0.
     """
+    from distributed.dp import shard
     from distributed.workbench.data import batches
     from distributed.workbench.training import make_network, train
 

@@ -14,7 +14,6 @@ from distributed import Group, launch
 from distributed.all_reduce import COMBINE, Sent, meet, ring, ring_sent
 from distributed.runtime.group import divide, divisors
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
 from distributed.runtime.transport import as_tensor
 from distributed.shared_memory import SharedGroup, stores_in_order
 
@@ -82,6 +81,7 @@ def hierarchical_sent(n: int, rank: int, ranks: int, per_host: int) -> Sent:
 
 def main(ranks: int = 4, per_host: int = 2, n: int = 1000) -> None:
     """Let one machine play several hosts, and count what goes between them."""
+    from distributed.runtime.trace import Trace
 
     def count(group: Group) -> Sent:
         hierarchy = HierarchicalGroup(group, per_host)

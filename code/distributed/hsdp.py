@@ -15,10 +15,7 @@ from torch import nn
 
 from distributed import Group, launch
 from distributed.all_reduce import ring_sent
-from distributed.dp import shard
-from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
 from distributed.shards import Unit
 from distributed.zero3 import Zero3
 
@@ -90,6 +87,9 @@ def train_rank(
     group: Group, per_host: int, batch: int, steps: int
 ) -> tuple[list[float], int, int, list[int]]:
     """One rank: losses; bytes sent in the last step inside its host, and between; its shares."""
+    from distributed.dp import shard
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches
     from distributed.workbench.training import make_network, train
 

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.dp import shard
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import make_network
 
@@ -172,6 +171,7 @@ def follow_noise(
 
 def measure_noise(group: Group, batch: int, steps: int, rate: float) -> list[NoiseScale]:
     """One rank: learn digits with shards of the batch; the noise scale in each quarter."""
+    from distributed.dp import shard
     from distributed.workbench.data import batches, digits
 
     images, labels = (torch.from_numpy(array) for array in digits())

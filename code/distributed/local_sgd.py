@@ -15,10 +15,7 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.dp import shard
-from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
 from distributed.simple_ddp import broadcast_module, make_network
 
 
@@ -122,6 +119,9 @@ def train_rank(
     `way` is "gossip", or "every H" with "momentum" behind it for DiLoCo's outer step. Raises
     ValueError for another.
     """
+    from distributed.dp import shard
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches
 
     if not re.fullmatch(r"gossip|every \d+( momentum)?", way):

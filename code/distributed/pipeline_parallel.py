@@ -16,11 +16,8 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.dp import shard
-from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
-from distributed.tensor_parallel import mesh
 
 
 def make_stage(stage: int, width: int = 32, last: bool = False) -> nn.Module:
@@ -91,6 +88,10 @@ def crossing(parameters: int, width: int) -> float:
 
 def on_a_mesh(group: Group, across: int, micro: int, batch: int) -> tuple[list[torch.Tensor], int]:
     """One rank of a mesh with rows of `across` stages: its stage's gradients, and bytes sent."""
+    from distributed.dp import shard
+    from distributed.ring_group import RingGroup
+    from distributed.tensor_parallel import mesh
+
     row, column = mesh(group, across)
     stage = make_stage(row.rank, last=row.rank == row.size - 1)
     x, labels = make_batch(batch)

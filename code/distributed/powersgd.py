@@ -12,9 +12,7 @@ import torch
 
 from distributed import Group, launch
 from distributed.compression import Gradients
-from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
 
 
 class PowerSGD:
@@ -87,6 +85,8 @@ def numbers_to_send(shapes: list[tuple[int, int]], rank: int) -> int:
 
 def main(ranks: int = 4, a: int = 400, b: int = 300, steps: int = 4) -> None:
     """Average the same matrices some times: with a warm start, rank r gets closer to the best."""
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.trace import Trace
 
     def approach(group: Group, rank: int, warm_start: bool) -> tuple[list[float], float, int]:
         rings, power = RingGroup(group), PowerSGD(rank, False, warm_start)

@@ -13,10 +13,7 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.dp import shard
-from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
 from distributed.simple_ddp import broadcast_module
 
 
@@ -120,6 +117,9 @@ def train_rank(
     `smaller` divides the loss and multiplies the rate: in exact numbers that changes nothing.
     Raises ValueError for a `way` that is none of WAYS.
     """
+    from distributed.dp import shard
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches, digits
 
     if way not in WAYS:

@@ -20,10 +20,8 @@ from distributed.all_reduce import (
     ring_sent,
     tree_broadcast,
 )
-from distributed.collectives import all_gather_sent, reduce_scatter_sent
 from distributed.runtime.group import divide, divisors
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
 from distributed.runtime.transport import as_tensor
 
 
@@ -81,6 +79,9 @@ class RingGroup(Group):
 
 def main(ranks: int = 4, n: int = 1000) -> None:
     """An all-reduce is a reduce-scatter and an all-gather: the counter says so."""
+    from distributed.collectives import all_gather_sent, reduce_scatter_sent
+    from distributed.runtime.trace import Trace
+
     n -= n % ranks
 
     def count(group: Group) -> list[Sent]:

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.dp import shard
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 
@@ -92,6 +91,7 @@ def train(
 
 def train_by_hand(group: Group, batch: int, steps: int) -> tuple[list[float], dict, Trace]:
     """One rank: the mean loss of each whole batch, the final weights, and what took how long."""
+    from distributed.dp import shard
     from distributed.workbench.data import batches
 
     module = make_network(seed=group.rank).to(group.device)  # every rank draws other weights

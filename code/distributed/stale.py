@@ -14,9 +14,7 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.dp import shard
 from distributed.runtime.script import run_script
-from distributed.simple_ddp import broadcast_module, make_network
 
 
 class Delayed:
@@ -48,6 +46,8 @@ def train_rank(
     group: Group, delay: int, lr: float, steps: int, batch: int = 128, seed: int = 0
 ) -> list[float]:
     """One rank: the loss of each whole batch of digits."""
+    from distributed.dp import shard
+    from distributed.simple_ddp import broadcast_module, make_network
     from distributed.workbench.data import batches, digits
 
     module = make_network(seed)

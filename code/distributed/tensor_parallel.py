@@ -11,11 +11,8 @@ bo numbers. On a mesh both go together: tensors over one group of ranks, the bat
 import numpy as np
 
 from distributed import Group, launch
-from distributed.all_reduce import ring_sent
 from distributed.dp import shard
-from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
 from distributed.single_device import (
     Array,
     Arrays,
@@ -71,6 +68,8 @@ def train_rank(
     group: Group, across: int, batch: int, steps: int, f: int = 128
 ) -> tuple[list[float], Arrays, int, int]:
     """One rank: losses of whole batches, its shares, bytes sent a step along row and column."""
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches, digits
 
     row, column = (RingGroup(part) for part in mesh(group, across))
@@ -88,6 +87,7 @@ def train_rank(
 
 def main(ranks: int = 4, across: int = 2, batch: int = 128, steps: int = 40) -> None:
     """Train on a mesh, each layer over its rows and the batch over its columns."""
+    from distributed.all_reduce import ring_sent
     from distributed.workbench.data import batches, digits
 
     if ranks < 1 or across < 1 or ranks % across or batch % ranks:

@@ -21,7 +21,6 @@ from distributed import Group
 from distributed.materialise import by_reset_parameters, hide, leave_meta, make_real
 from distributed.runtime.script import run_script
 from distributed.shards import Unit, make_units
-from distributed.zero1 import show
 from distributed.zero2 import Zero2
 
 
@@ -353,6 +352,8 @@ def check_blocks(module: nn.Module, blocks: Sequence[nn.Module] | None) -> list[
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """ZeRO-3 learns what one device learns, and keeps a share of everything."""
+    from distributed.zero1 import show
+
     show(Zero3, ranks, batch, steps)
 
 
