@@ -45,7 +45,8 @@ def imported_by_chapter(root: Path) -> dict[str, set[str]]:
     order = pages_in_order(root)[1:]
     owned = [pair for pairs in modules_by_part(root).values() for pair in pairs]
     owners = {path.stem: page for path, page in owned}
-    owners["__init__"] = owners["world"]  # `from distributed import launch`
+    if "world" in owners:  # `from distributed import launch`
+        owners["__init__"] = owners["world"]
     found = {}
     for number, page in enumerate(order):
         names = [file.stem for path, own in owned if own == page for file in imports_of(path)]

@@ -1,5 +1,6 @@
 """A browser for the tests, and a small book with the real extension and the real static files."""
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from playground.build.pdf import BROWSERS, find_browser
 
 ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "book"
+BUILT = "built"  # the file that says that the small book is complete
 
 expect.set_options(timeout=PATIENCE)
 
@@ -36,8 +38,20 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our pages, built with what the real book brings beside its own."""
-    folder = tmp_path_factory.mktemp("book") / "source"
+    """Our pages, built with what the real book brings beside its own: once for all workers."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "small book" / "source"
+    with open(shared / "small book.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / BUILT).exists():
+            build_small_book(folder)
+            (folder / BUILT).touch()
+    return folder / "_build" / "html"
+
+
+def build_small_book(folder: Path) -> None:
     shutil.copytree(PAGES, folder)
     shutil.copytree(ROOT / "book" / "_ext", folder / "book" / "_ext")
     shutil.copytree(ROOT / "book" / "_static", folder / "book" / "_static")
@@ -49,7 +63,6 @@ def small_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = [sys.executable, "-m", *module]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-    return folder / "_build" / "html"
 
 
 @pytest.fixture(scope="session")

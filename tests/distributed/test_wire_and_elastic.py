@@ -12,19 +12,18 @@ from distributed.runtime.report import RankError
 
 
 def test_the_card_lo_sees_every_message_of_every_rank(pools):
+    """Others use `lo` as well, in the work or in what is taken off for the timing: look again."""
     cases = ["ring", "ZeRO-1", "ZeRO-3"]
-    least = dict.fromkeys(cases, float("inf"))
-    for _ in range(60):  # others use lo as well, but not all the time
-        if max(least.values()) < 1.5:
-            break
+    quiet: set[str] = set()
+    for _ in range(60):
         for seen in pools[3](wire.watch, cases, "lo", 100_000, 2, 0.0):
             ring, zero_1, zero_3 = seen
             assert ring.payload == pytest.approx(3 * 4 * 2 * 2 / 3 * 100_000, rel=1e-4)
             assert zero_3.payload > 1.3 * zero_1.payload
-            for row in seen:
-                assert row.payload <= row.wire
-                least[row.name] = min(least[row.name], row.wire / row.payload)
-    assert max(least.values()) < 1.5, least
+            quiet |= {row.name for row in seen if row.payload <= row.wire < 1.5 * row.payload}
+        if quiet == {*cases}:
+            return
+    raise AssertionError(f"only {quiet} sent what the formula says, and headers")
 
 
 def test_what_the_timing_itself_sends_is_not_taken_for_the_works(pools):
