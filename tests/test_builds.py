@@ -99,6 +99,7 @@ def test_a_page_shows_the_outputs_that_it_has_now(book: Book) -> None:
     assert re.search(r"Outputs of 20\d\d-\d\d-\d\d: .+, torch .+\. Run makes yours\.", text)
 
 
+@pytest.mark.slow
 def test_a_page_that_warned_is_judged_again(book: Book) -> None:
     (book.folder / "index.md").write_text("# Book\n\n{doc}`nowhere`\n")
     for _ in range(2):
@@ -108,6 +109,7 @@ def test_a_page_that_warned_is_judged_again(book: Book) -> None:
     assert book.build(), book.log
 
 
+@pytest.mark.slow
 def test_the_template_of_a_chapter_builds_when_its_names_are_filled_in(book: Book) -> None:
     template = (ROOT / "docs/chapter.md").read_text()
     (book.folder / "code/distributed").mkdir(parents=True)
@@ -123,6 +125,7 @@ def test_the_template_of_a_chapter_builds_when_its_names_are_filled_in(book: Boo
     assert "Li et al." in built
 
 
+@pytest.mark.slow
 def test_neither_torch_nor_a_grammar_is_waited_for(book: Book) -> None:
     slow = {"torch", "lark", "fontTools.subset"}  # lark reads the grammars
     done = subprocess.run(

@@ -145,6 +145,7 @@ def test_a_reader_runs_edits_and_breaks_data_parallelism(
     assert "largest relative difference" in page.run_and_wait(module)
 
 
+@pytest.mark.slow
 def test_killing_a_rank_from_outside_is_told_in_the_page(
     visit: Callable[..., LivePage], book: Server
 ) -> None:
@@ -211,6 +212,7 @@ def check_looks(page: LivePage, path: str) -> None:
     assert not found, "\n\n".join(found)
 
 
+@pytest.mark.slow
 def test_the_pages_that_no_author_writes_read_as_well(
     visit: Callable[..., LivePage], shelf: Server
 ) -> None:

@@ -62,6 +62,7 @@ def go_to(page: LivePage, target: Locator, key: str = "Tab") -> None:
     pytest.fail(f"{key} does not lead to {target}")
 
 
+@pytest.mark.slow
 def test_an_exercise_is_solved_with_the_keyboard_alone(page: LivePage) -> None:
     press, cell = page.page.keyboard.press, page.cell(STARTER)
     starter = page.code(STARTER)

@@ -232,6 +232,7 @@ def test_the_same_command_under_torchrun_says_it_once():
     assert [(row[1], row[-1]) for row in rows] == [(name, "ok") for name in names]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -137,6 +137,7 @@ def losses_in(text: str) -> list[str]:
     return re.findall(r"^ *\d+   (\d\.\d{8})", text, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_torchrun_and_the_script_print_the_same_losses():
     script = subprocess.run(
         [sys.executable, "code/distributed/dp.py", "--steps", "20"],

@@ -110,6 +110,7 @@ def test_restarting_the_kernel_ends_the_ranks(kernel):
     )
 
 
+@pytest.mark.slow
 def test_shutting_the_kernel_down_ends_the_ranks(kernel):
     kernel.start(SLEEP)
     pids = kernel.pids()
@@ -126,6 +127,7 @@ launch(lambda group: print([name in sys.modules for name in names]), ranks=1)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "before", ["", "import playground.server.warm"], ids=["plain", "of a page"]
 )

@@ -392,6 +392,7 @@ def test_no_rank_outlives_a_caller_that_is_interrupted_or_killed(tmp_path, how):
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_a_caller_that_is_killed_leaves_no_file(tmp_path, monkeypatch, how):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -412,6 +413,7 @@ def test_a_caller_that_is_killed_leaves_no_file(tmp_path, monkeypatch, how):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_process_that_was_forked_after_a_launch_launches_too(tmp_path):
     process = run_script(
         tmp_path,
@@ -652,6 +654,7 @@ def test_work_that_a_rank_left_in_a_thread_is_finished(tmp_path):
     assert (tmp_path / "file").read_text() == "written"
 
 
+@pytest.mark.slow
 def test_a_thread_that_never_ends_is_told_of_and_killed(capsys):
     def leave_a_thread(group):
         threading.Thread(target=time.sleep, args=[600]).start()

@@ -87,6 +87,7 @@ def run(book: Path, *options: str, fails: bool = False) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_pages_run_at_the_same_time_and_one_that_fails_is_named(book: Path) -> None:
     said = run(book, fails=True)
     assert executed(book) == {"one": "we met\n", "two": "we met\n"}, (book / LOG).read_text()
@@ -97,6 +98,7 @@ def test_pages_run_at_the_same_time_and_one_that_fails_is_named(book: Path) -> N
     assert run(book) == ""
 
 
+@pytest.mark.slow
 def test_a_page_that_cannot_even_start_is_named_too(book: Path) -> None:
     (book / "wrong.md").write_text(PAGE.replace("name: python3", "name: nowhere") % "print(1)")
     assert "No such kernel named nowhere" in run(book, fails=True)
@@ -163,6 +165,7 @@ def test_a_check_runs_all_and_names_what_says_something_else(recorded: Path) -> 
     assert "and now it says\ntwo and two is 4 in 0.3 ms" in said
 
 
+@pytest.mark.slow
 def test_a_cell_of_which_it_is_noted_that_it_measures_may_say_anything(recorded: Path) -> None:
     file = outputs.recorded(recorded, "says")
     file.write_text(file.read_text().replace("is 4", "is 5"))

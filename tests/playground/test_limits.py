@@ -197,6 +197,7 @@ def test_an_error_of_any_length_is_shown_by_its_ends(kernel: Kernel) -> None:
     assert kernel.run("print(6 * 7)") == "42"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "content"),
     [
