@@ -2,7 +2,7 @@
 
     python -m distributed.plan --params 70e9 --gpus 64 --gpu-memory 80GB --interconnect nvlink
 
-Memory is `footprint`'s, time is `cost`'s. Numbers of machines are stated, not measured: give your
+Memory is `bytes_at_peak`'s, time is `cost`'s. Numbers of machines are stated, not measured: give your
 own where you have them.
 """
 
@@ -11,8 +11,8 @@ import json
 from typing import Any, NamedTuple
 
 from distributed.cost import Cluster, Link, Step, step_ddp, step_hsdp, step_zero
-from distributed.footprint import Shape, footprint
-from distributed.memory import RECIPES, STAGES
+from distributed.model_states import RECIPES, STAGES
+from distributed.peak_memory import Shape, bytes_at_peak
 from distributed.published import CASES, median_deviation
 from distributed.runtime.script import Parser, to_bytes
 
@@ -86,7 +86,7 @@ def plan(
     for name in [*STAGES, *(["HSDP"] if hosts > 1 and cluster.per_host > 1 else [])]:
         stage = STAGES.index(name) if name in STAGES else 3
         sharded = cluster.per_host if name == "HSDP" else cluster.ranks
-        held = footprint(
+        held = bytes_at_peak(
             shape, rows, sharded, stage, sizes, checkpoint, 25e6, allowance, parameters
         )
         if stage == 0:

@@ -17,7 +17,7 @@ import torch
 from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.ddp import DistributedDataParallel
-from distributed.memory import STAGES
+from distributed.model_states import STAGES
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace

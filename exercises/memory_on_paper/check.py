@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from distributed.memory import RECIPES, STAGES, Recipe, total
+from distributed.model_states import RECIPES, STAGES, Recipe, total
 from distributed.workbench.training import Alone, make_network, watch
 from playground.exercises.check import Draw, Wrong
 from playground.exercises.suspects import recognise

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator
 from serving import Server
 
 from distributed.cost import Cluster, Link
-from distributed.memory import STAGES, Recipe, per_rank
+from distributed.model_states import STAGES, Recipe, per_rank
 from distributed.plan import INTERCONNECTS
 from distributed.scaling import Scaling, weak
 from playground.show.calculator import (

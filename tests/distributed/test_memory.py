@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from distributed.memory import RECIPES, Recipe, main, per_rank, total
+from distributed.model_states import RECIPES, Recipe, main, per_rank, total
 from distributed.runtime.script import run_script
 from distributed.workbench.memory_meter import MemoryUse, nbytes
 from distributed.workbench.training import Alone, make_network, watch

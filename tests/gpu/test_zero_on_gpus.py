@@ -6,7 +6,7 @@ from torch import nn
 
 from distributed.ddp import DistributedDataParallel
 from distributed.elastic import train_rank
-from distributed.memory import Recipe, total
+from distributed.model_states import Recipe, total
 from distributed.traffic import CLASSES
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train, train_together

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 
 @dataclass
 class Span:
@@ -82,7 +80,7 @@ class Trace:
 
     def seconds(self, kind: str) -> float:
         """Time in which at least one span of this kind was open (s): what overlaps counts once."""
-        total, until = 0.0, -np.inf
+        total, until = 0.0, float("-inf")
         for span in sorted((s for s in self.spans if s.kind == kind), key=lambda s: s.start):
             total += max(0.0, span.end - max(span.start, until))
             until = max(until, span.end)

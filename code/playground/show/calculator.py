@@ -1,6 +1,6 @@
 """Calculators that work on the page itself, without a kernel: Altair's charts with sliders.
 
-What they compute is written twice, as it must be: in `distributed.memory` and
+What they compute is written twice, as it must be: in `distributed.model_states` and
 `distributed.scaling`, and here as expressions of the chart. A test moves the sliders at random and
 compares. Which stage cuts what, links and colours come from the modules.
 
@@ -16,7 +16,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
-from distributed.memory import STAGES, Recipe, per_rank
+from distributed.model_states import STAGES, Recipe, per_rank
 from distributed.plan import INTERCONNECTS
 from distributed.scaling import BUCKET
 from playground.show.figures import RANKS

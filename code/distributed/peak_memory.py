@@ -1,6 +1,7 @@
-"""All that a rank must hold in a step: model states, activations, and rooms for communication.
+"""All that a rank must hold in a step: model states, activations, buffers of communication.
 
-    model states: `memory.per_rank`;  activations: rows · t · (16d + 4 + heads) numbers a layer
+    model states: `model_states.per_rank`
+    activations: rows · t · (16d + 4 + heads) elements a layer
     ZeRO-3 gathers two blocks and holds the gradient of one; ZeRO-2 fills two buckets; DDP and
     ZeRO-1 send gradients from where they are, so their buckets are the gradients themselves
 
@@ -10,7 +11,7 @@ t × t (Dao et al. 2022). Frameworks lose some memory between pieces: `allowance
 
 from typing import NamedTuple
 
-from distributed.memory import Recipe, per_rank
+from distributed.model_states import Recipe, per_rank
 from distributed.runtime.script import run_script
 
 
@@ -48,7 +49,7 @@ def activations(shape: Shape, rows: float, size: float, checkpoint: bool = False
     return size * (kept + tokens * (2 * shape.d + 2 + shape.v))
 
 
-def footprint(
+def bytes_at_peak(
     shape: Shape,
     rows: float,
     ranks: int,
@@ -95,7 +96,9 @@ def main(ranks: int = 64, rows: int = 1) -> None:
     """The models of GPT-3's paper, in GB on each rank, with one row each."""
     recipe = Recipe(2, 2, 4, 8)
     for name, shape in GPT.items():
-        sizes = [sum(footprint(shape, rows, ranks, stage, recipe).values()) for stage in range(4)]
+        sizes = [
+            sum(bytes_at_peak(shape, rows, ranks, stage, recipe).values()) for stage in range(4)
+        ]
         shown = ", ".join(f"{size / 1e9:.1f}" for size in sizes)
         print(f"{name:12} {shape.parameters / 1e9:6.1f} billion; DDP, ZeRO-1, 2, 3: {shown} GB")
         assert sizes[0] > sizes[1] > sizes[2]

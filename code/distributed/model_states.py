@@ -40,7 +40,7 @@ RECIPES = {
 def per_rank(parameters: float, ranks: int, stage: int, recipe: Recipe) -> dict[str, float]:
     """Bytes that stay on each rank from step to step, by what they are for.
 
-    Activations, buffers of communication (see `footprint`) and padding come on top.
+    Activations, buffers of communication (see `bytes_at_peak`) and padding come on top.
     Raises ValueError for a stage or a number that makes no sense.
     """
     if stage not in range(len(STAGES)):

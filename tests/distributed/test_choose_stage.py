@@ -4,8 +4,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from distributed.choose import choose
-from distributed.memory import RECIPES, total
+from distributed.choose_stage import choose
+from distributed.model_states import RECIPES, total
 
 PAPER = RECIPES["bf16, Adam in fp32, fp32 master copy"]
 

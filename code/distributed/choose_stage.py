@@ -7,7 +7,7 @@ the whole step. So the answer follows from memory alone, until links between hos
 from collections.abc import Callable
 from typing import NamedTuple
 
-from distributed.memory import RECIPES, STAGES, Recipe, total
+from distributed.model_states import RECIPES, STAGES, Recipe, total
 from distributed.runtime.script import run_script
 
 MOST_RANKS = 1 << 20
