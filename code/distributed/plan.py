@@ -2,8 +2,8 @@
 
     python -m distributed.plan --params 70e9 --gpus 64 --gpu-memory 80GB --interconnect nvlink
 
-Memory is `bytes_at_peak`'s, time is `cost`'s. Numbers of machines are stated, not measured: give your
-own where you have them.
+Memory is that of `peak_memory`, time that of `cost`. What machines can do is stated, not measured:
+give your own numbers where you have them.
 """
 
 import importlib
