@@ -30,7 +30,7 @@ from distributed.parts import (
     cut_up,
     others,
 )
-from distributed.runtime.group import check_op, divide, divisors
+from distributed.runtime.group import divide, divisors
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import Array, as_tensor
 
@@ -60,23 +60,7 @@ def all_reduce(
             reduce(group, flat, COMBINE[op])
             divide(flat, after)
 
-    return meet(group, f"all_reduce {op} by {reduce.__name__}", x, op, work, async_op)
-
-
-def meet(
-    group: Group,
-    call: str,
-    x: Any,
-    op: str,
-    work: Callable[[Group], Any],
-    async_op: bool,
-    out: Any = None,
-) -> Any:
-    """Check and announce a collective on x, then do its `work(group)`, now or in the background."""
-    with as_tensor(x) as tensor:
-        check_op(op, COMBINE, tensor)
-        group.announce(call, tensor)
-    return group.in_order(x if out is None else out, work, async_op)
+    return group.in_turn(f"all_reduce {op} by {reduce.__name__}", x, work, op, async_op)
 
 
 def central(group: Group, x: torch.Tensor, combine: Combine) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from distributed import Group, launch
 from distributed.buckets import Bucket
-from distributed.runtime.group import Handle
+from distributed.runtime.queue import Handle
 from distributed.runtime.script import run_script
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from distributed import Group, launch
-from distributed.all_reduce import COMBINE, Sent, meet, ring, ring_sent
+from distributed.all_reduce import COMBINE, Sent, ring, ring_sent
 from distributed.runtime.group import divide, divisors
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import as_tensor
@@ -31,7 +31,7 @@ class HierarchicalGroup(Group):
         per_host = per_host or group.local_size
         if group.size % per_host or group.local_size % per_host:
             raise ValueError(f"per_host={per_host}: {group.size} ranks do not make such hosts")
-        super().__init__(group.device, group.board, group.local_size, group.backend)
+        super().__init__(group.device, group.board, group.local_size, group.backend, group.queue)
         self.trace = group.trace
         inside = group.split(group.rank // per_host)
         self.inside: Group = SharedGroup(inside) if stores_in_order() else inside
@@ -64,7 +64,7 @@ class HierarchicalGroup(Group):
                 tensor.view(-1).copy_(whole[: tensor.numel()])
                 divide(tensor, after)
 
-        return meet(self, f"all_reduce {op} by hosts", x, op, work, async_op)
+        return self.in_turn(f"all_reduce {op} by hosts", x, work, op, async_op)
 
     def _room_inside(self, n: int, dtype: torch.dtype) -> torch.Tensor:
         """x[n] in the host's shared memory, the same each time if it is large enough."""

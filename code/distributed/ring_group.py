@@ -14,7 +14,6 @@ from distributed.all_reduce import (
     Sent,
     all_reduce,
     cut_up,
-    meet,
     ring_all_gather,
     ring_reduce_scatter,
     ring_sent,
@@ -29,7 +28,7 @@ class RingGroup(Group):
     """`group`, with collectives around a ring (broadcast: down a binomial tree)."""
 
     def __init__(self, group: Group):
-        super().__init__(group.device, group.board, group.local_size, group.backend)
+        super().__init__(group.device, group.board, group.local_size, group.backend, group.queue)
         self.trace = group.trace
 
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
@@ -53,7 +52,7 @@ class RingGroup(Group):
             out.view(-1).copy_(parts[group.rank])
             divide(out, after)
 
-        return meet(self, f"reduce_scatter {op}", x, op, work, async_op, out)
+        return self.in_turn(f"reduce_scatter {op}", x, work, op, async_op, out)
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
         """x[s] of each rank → out[N·s]; each rank sends (N − 1)s."""
@@ -64,7 +63,7 @@ class RingGroup(Group):
             parts[group.rank].copy_(x.view(-1))
             ring_all_gather(group, parts)
 
-        return meet(self, "all_gather", x, "sum", work, async_op, out)
+        return self.in_turn("all_gather", x, work, async_op=async_op, out=out)
 
     def broadcast(self, x: Any, source: int = 0, async_op: bool = False) -> Any:
         """x[...] of rank `source` → x[...] on every rank; a rank sends n to each child."""
@@ -74,7 +73,7 @@ class RingGroup(Group):
             with as_tensor(x) as tensor:
                 tree_broadcast(group, tensor.view(-1), source)
 
-        return meet(self, f"broadcast from {source}", x, "sum", work, async_op)
+        return self.in_turn(f"broadcast from {source}", x, work, async_op=async_op)
 
 
 def main(ranks: int = 4, n: int = 1000) -> None:

@@ -16,7 +16,6 @@ import torch
 
 from distributed import Group, launch
 from distributed.all_reduce import COMBINE, cut_up, others
-from distributed.runtime.group import check_op
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import as_tensor
 
@@ -109,7 +108,7 @@ class SharedGroup(Group):
                 f"group: {platform.machine()} may change the order of stores to shared memory, "
                 "which needs x86: use the group itself, or a RingGroup"
             )
-        super().__init__(group.device, group.board, group.local_size, group.backend)
+        super().__init__(group.device, group.board, group.local_size, group.backend, group.queue)
         self.trace = group.trace
         self.meeting = Meeting(group)
         # Two, used in turns: a rank can fill one while others still read the other.
@@ -140,7 +139,7 @@ class SharedGroup(Group):
                     for rank in others(self):
                         whole[rank].copy_(parts[rank][rank])
 
-        return self._in_order(f"all_reduce {op}", x, x, work, async_op, op)
+        return self._shared(f"all_reduce {op}", x, work, op, async_op)
 
     def reduce_scatter(
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
@@ -155,7 +154,7 @@ class SharedGroup(Group):
             for here, of_ranks in self.at_hand(flat.view(self.size, -1)):
                 self.add_up([view[self.rank] for view in of_ranks], op, to=[out.view(-1)[here]])
 
-        return self._in_order(f"reduce_scatter {op}", x, out, work, async_op, op)
+        return self._shared(f"reduce_scatter {op}", x, work, op, async_op, out)
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
         """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
@@ -166,7 +165,7 @@ class SharedGroup(Group):
                 for target, view in zip(out.view(self.size, -1), of_ranks, strict=True):
                     target[here].copy_(view[0])
 
-        return self._in_order("all_gather", x, out, work, async_op)
+        return self._shared("all_gather", x, work, async_op=async_op, out=out)
 
     def broadcast(self, x: Any, source: int = 0, async_op: bool = False) -> Any:
         """x[...] of rank `source` → x[...] on every rank."""
@@ -177,7 +176,7 @@ class SharedGroup(Group):
                 if self.rank != source:
                     flat[here].copy_(of_ranks[source][0])
 
-        return self._in_order(f"broadcast from {source}", x, x, work, async_op)
+        return self._shared(f"broadcast from {source}", x, work, async_op=async_op)
 
     def at_hand(self, x: torch.Tensor) -> Iterator[tuple[slice, list[torch.Tensor]]]:
         """What every rank has of x[k, s]: where along s, and N of [k, there].
@@ -235,16 +234,16 @@ class SharedGroup(Group):
                 if target.data_ptr() != total.data_ptr():
                     target[here].copy_(total[here])
 
-    def _in_order(
+    def _shared(
         self,
         call: str,
         x: Any,
-        result: Any,
         work: Callable[[torch.Tensor], None],
-        async_op: bool,
         op: str = "sum",
+        async_op: bool = False,
+        out: Any = None,
     ) -> Any:
-        """Do `work` on flat x after all that was begun before: memory and barrier are one each."""
+        """Do `work` on flat x, and record it. In its turn: there is one scratch, one meeting."""
 
         def traced(_: Group) -> None:
             with as_tensor(x) as tensor, self._traced(call) as trace:
@@ -252,10 +251,7 @@ class SharedGroup(Group):
                 if trace:
                     trace.handed_over += tensor.nbytes
 
-        with as_tensor(x) as tensor:
-            check_op(op, COMBINE, tensor)
-            self.announce(call, tensor)
-        return self.in_order(result, traced, async_op)
+        return self.in_turn(call, x, traced, op, async_op, out)
 
 
 def main(ranks: int = 4, n: int = 1_000_000) -> None:

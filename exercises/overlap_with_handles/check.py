@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.runtime.group import Handle
+from distributed.runtime.queue import Handle
 from distributed.runtime.trace import Trace
 from playground.exercises.check import Wrong, compare, on_ranks
 

@@ -8,7 +8,7 @@ from playground.exercises.silent_bug_1.check import moved
 
 from distributed import Group
 from distributed.ring_group import RingGroup
-from distributed.runtime.group import Handle
+from distributed.runtime.queue import Handle
 from playground.exercises.check import Wrong, on_ranks
 from playground.exercises.silent import (
     LR,

@@ -6,7 +6,6 @@ call: they add, average, cut up and copy arrays across all of them, and here the
 
 import contextlib
 from collections.abc import Callable, Collection
-from concurrent import futures
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from distributed.runtime.board import Board
+from distributed.runtime.queue import Handle, Queue
 from distributed.runtime.transport import Array, Transport, as_tensor
 
 REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
@@ -25,24 +25,6 @@ REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
 }
 
 
-class Handle:
-    """A collective under way. `wait()` before you read or change its array; it returns the array.
-
-    `finish` is what is left to do when the numbers have come: divide, copy back.
-    """
-
-    def __init__(self, array: Any, wait: Callable[[], Any], finish: Callable[[], Any]):
-        self.array, self._wait, self._finish = array, wait, finish
-        self.done = False
-
-    def wait(self) -> Any:
-        if not self.done:
-            self._wait()
-            self._finish()
-            self.done = True
-        return self.array
-
-
 class Group(Transport):
     """The ranks that work together, as one of them sees them.
 
@@ -51,6 +33,9 @@ class Group(Transport):
     must be called by every rank with the same shape and dtype; a `board` notices when it is not.
     `launch` gives one. Where you make a group yourself, give `Board.of_hosts(local_rank, here)`:
     without a board ranks that differ hang, or gloo aborts the process.
+
+    Collectives start in program order, synchronous or not: see `Queue`. A group that works on the
+    same ranks by other means takes the `queue` of the one that it is made from.
     """
 
     def __init__(
@@ -59,13 +44,13 @@ class Group(Transport):
         board: Board | None = None,
         local_size: int | None = None,
         backend: dist.ProcessGroup | None = None,
+        queue: Queue | None = None,
     ):
         super().__init__(device, backend)
         self.board = board
         self.local_size = local_size or self.size
-        self._background: futures.ThreadPoolExecutor | None = None
-        self._aside: Group | None = None
-        self._last: futures.Future[Any] | None = None  # the youngest work in the background
+        self.queue = queue or Queue()
+        self._beside: Group | None = None  # whose messages no others of this rank are mixed with
 
     keeps = False  # whether what `empty` makes is dear to make: keep it, and use it again
 
@@ -152,27 +137,36 @@ class Group(Transport):
         return part
 
     def in_background(self, x: Any, work: Callable[["Group"], Any]) -> Handle:
-        """Do `work(group)` on x beside what this rank goes on to do, one work after the other."""
-        if self._background is None or self._aside is None:
-            self._background = futures.ThreadPoolExecutor(1, "collectives")
-            self._aside = Group(self.device, None, self.local_size, self.backend)
-            self._aside.tag = 1
-        self._aside.trace = self.trace
-        self._last = self._background.submit(work, self._aside)
-        return Handle(x, self._last.result, lambda: None)
+        """Do `work(group)` on x beside what this rank goes on to do, in its turn."""
+        if self._beside is None:
+            self._beside = Group(self.device, None, self.local_size, self.backend)
+            self._beside.tag = 1
+        beside = self._beside
+        beside.trace = self.trace
+        return Handle(x, self.queue.submit(lambda: work(beside)), lambda: None)
 
-    def in_order(self, x: Any, work: Callable[["Group"], Any], async_op: bool) -> Any:
-        """Do `work(group)` on x after all that was begun before: now, or in the background.
+    def in_turn(
+        self,
+        call: str,
+        x: Any,
+        work: Callable[["Group"], Any],
+        op: str = "sum",
+        async_op: bool = False,
+        out: Any = None,
+    ) -> Any:
+        """A collective on x that is made of `work(group)`: check, announce, and do it in its turn.
 
-        Returns x, or with `async_op` a Handle. What was begun before may work in the same memory,
-        so this waits for it even if it was asynchronous. Its error is for its own handle to raise.
+        Returns `out` (x, if there is none), or with `async_op` a Handle at once. Raises ValueError
+        for an op that there is not, or that x's dtype has not got, before anything is sent.
         """
+        with as_tensor(x) as tensor:
+            check_op(op, REDUCTIONS, tensor)
+            self.announce(call, tensor)
+        result = x if out is None else out
         if async_op:
-            return self.in_background(x, work)
-        if self._last:
-            futures.wait([self._last])
-        work(self)
-        return x
+            return self.in_background(result, work)
+        self.queue.run(lambda: work(self))
+        return result
 
     def announce(self, call: str, x: torch.Tensor) -> None:
         """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""
@@ -188,27 +182,38 @@ class Group(Transport):
         op: str = "sum",
         result: Any = None,
     ) -> Any:
+        """A collective of the backend, which `start(tensor)` begins, and which then runs itself."""
         finish = contextlib.ExitStack()
         tensor = finish.enter_context(as_tensor(x))
         result = x if result is None else result
         after = divisors(op, self.size, tensor.dtype).after
         finish.callback(divide, tensor if result is x else result, after)
         self.announce(call, tensor)
-        trace = self.trace
-        span = trace.begin(call, "communication") if trace else None
-        work = start(tensor)
-        wait = work.wait
-        if trace and span:
-            trace.handed_over += tensor.nbytes
-            recorded = work.get_future().then(lambda _: trace.end(span))
 
-            def wait() -> None:
-                # First as without a trace: only this orders NCCL's stream, and raises its errors.
-                work.wait()
-                recorded.wait()
+        def begin() -> Callable[[], Any]:
+            return self._recorded(call, tensor, start)
 
-        handle = Handle(result, wait, finish.close)
+        handle = Handle(result, self.queue.begin(begin), finish.close)
         return handle if async_op else handle.wait()
+
+    def _recorded(
+        self, call: str, tensor: torch.Tensor, start: Callable[[torch.Tensor], Any]
+    ) -> Callable[[], Any]:
+        """Begin what `start` begins, and record in the trace when it ends; what waits for it."""
+        trace = self.trace
+        if trace is None:
+            return start(tensor).wait
+        span = trace.begin(call, "communication")
+        work = start(tensor)
+        trace.handed_over += tensor.nbytes
+        recorded = work.get_future().then(lambda _: trace.end(span))
+
+        def wait() -> None:
+            # First as without a trace: only this orders NCCL's stream, and raises its errors.
+            work.wait()
+            recorded.wait()
+
+        return wait
 
     def check_parts(self, whole: torch.Tensor, part: torch.Tensor) -> None:
         """Raise ValueError unless whole[N·s] is made of one part[s] from each rank."""

@@ -1,0 +1,72 @@
+"""The order of a group's collectives: that of the program, on every rank and on every back end."""
+
+import threading
+from collections.abc import Callable
+from concurrent import futures
+from typing import Any
+
+
+class Handle:
+    """A collective under way. `wait()` before you read or change its array; it returns the array.
+
+    `finish` is what is left to do when the result has come: divide, copy back. An error of the
+    collective is raised by `wait`.
+    """
+
+    def __init__(self, array: Any, wait: Callable[[], Any], finish: Callable[[], Any]):
+        self.array, self._wait, self._finish = array, wait, finish
+        self.done = False
+
+    def wait(self) -> Any:
+        if not self.done:
+            self._wait()
+            self._finish()
+            self.done = True
+        return self.array
+
+
+class Queue:
+    """Starts the collectives of a group one after the other, as the program calls them.
+
+    All ranks call them in the same order, so each meets its own counterpart, however long another
+    one takes somewhere. What blocks (algorithms on messages or on shared memory) runs in the
+    caller, or in one thread beside it. What a back end runs by itself is only begun in its turn:
+    gloo and NCCL keep the order of what they have been given.
+    """
+
+    def __init__(self) -> None:
+        self._thread: futures.ThreadPoolExecutor | None = None
+        self._number: int | None = None  # of the thread, as it says itself
+        self._last: futures.Future[Any] | None = None  # the youngest that is not the caller's
+
+    def run(self, work: Callable[[], Any]) -> Any:
+        """Do `work()` here, when all before it is done; its result.
+
+        An error of what was before is for its own handle to raise.
+        """
+        if self._last and not self._is_in_thread():
+            futures.wait([self._last])
+        return work()
+
+    def submit(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Do `work()` beside the caller, when all before it is done; what waits for its result."""
+        if self._is_in_thread():  # a part of the collective that is under way there
+            result = work()
+            return lambda: result
+        if self._thread is None:
+            self._thread = futures.ThreadPoolExecutor(1, "collectives", self._enter_thread)
+        self._last = self._thread.submit(work)
+        return self._last.result
+
+    def begin(self, start: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
+        """Call `start()`, which does not block, when all before it is done; what waits for it."""
+        is_free = self._last is None or self._last.done()
+        if is_free or self._is_in_thread():
+            return start()
+        return self.submit(lambda: start()())
+
+    def _enter_thread(self) -> None:
+        self._number = threading.get_ident()
+
+    def _is_in_thread(self) -> bool:
+        return threading.get_ident() == self._number
