@@ -12,31 +12,29 @@ roundings as each algorithm says. k of them are off by k/2 units in the last pla
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from distributed import Group, launch
 from distributed.double_tree import double_tree, double_tree_sent
 from distributed.halving_doubling import halving_doubling, halving_doubling_sent
 from distributed.parts import (
-    COMBINE,
     PIECE,
     Algorithm,
+    Array,
     Combine,
+    Messages,
     Sent,
     bounds,
-    count,
     cut_up,
     others,
 )
-from distributed.runtime.group import divide, divisors
 from distributed.runtime.script import run_script
-from distributed.runtime.transport import Array, as_tensor
+
+if TYPE_CHECKING:
+    from distributed import Group
 
 
 def all_reduce(
-    group: Group,
+    group: "Group",
     x: Array,
     op: str = "sum",
     algorithm: str | Algorithm = "ring",
@@ -44,33 +42,29 @@ def all_reduce(
 ) -> Any:
     """x[...]{partial over ranks} → x[...], in place. Returns x, or with `async_op` a Handle.
 
-    `op` is a key of COMBINE, `algorithm` one of ALGORITHMS or a function like those. Sums are made
-    in x's dtype; the mean of float16 is divided as `group.divisors` says. Raises ValueError for
-    any other op or algorithm, and for an op that x's dtype has not got, before anything is sent.
+    `op` is one of sum, avg, max, min and product, `algorithm` one of ALGORITHMS or a function like
+    those. Sums are made in x's dtype; the mean of float16 is divided as `group.divisors` says.
+    Raises ValueError for any other op or algorithm, and for an op that x's dtype has not got,
+    before anything is sent.
     """
     if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm={algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
     reduce = ALGORITHMS[algorithm] if isinstance(algorithm, str) else algorithm
 
-    def work(group: Group) -> None:
-        with as_tensor(x) as tensor:
-            flat = tensor.view(-1)
-            before, after = divisors(op, group.size, flat.dtype)
-            divide(flat, before)
-            reduce(group, flat, COMBINE[op])
-            divide(flat, after)
+    def work(group: "Group") -> None:
+        group.reduce_by(reduce, x, op)
 
     return group.in_turn(f"all_reduce {op} by {reduce.__name__}", x, work, op, async_op)
 
 
-def central(group: Group, x: torch.Tensor, combine: Combine) -> None:
+def central(group: Messages, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: rank 0 gets all arrays, and sends the result back.
 
     2(N − 1) steps, for rank 0 has one link. It receives and sends (N − 1)n numbers, the others n.
     So does a parameter server (Dean et al. 2012). N − 1 roundings.
     """
     if group.rank == 0:
-        incoming = torch.empty_like(x)
+        incoming = group.empty_like(x)
         for other in others(group):
             combine(x, group.receive(incoming, other), out=x)
         for other in others(group):
@@ -85,17 +79,17 @@ def central_sent(n: int, rank: int, ranks: int) -> Sent:
     return Sent(n, 1) if rank else Sent(n * (ranks - 1), ranks - 1)
 
 
-def naive(group: Group, x: torch.Tensor, combine: Combine) -> None:
+def naive(group: Messages, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: everyone sends to everyone, and combines in rank order.
 
     N − 1 steps: in step k to rank r + k, from rank r − k (Thakur et al. 2005, §4: pairwise
     exchange). Each rank sends (N − 1)n numbers and holds N arrays. N − 1 roundings.
     """
-    arrays = {group.rank: x.clone()}
+    arrays = {group.rank: group.copy(x, group.empty_like(x))}
     for step in range(1, group.size):
         right, left = (group.rank + step) % group.size, (group.rank - step) % group.size
-        arrays[left] = group.exchange(arrays[group.rank], right, torch.empty_like(x), left)
-    x.copy_(arrays[0])
+        arrays[left] = group.exchange(arrays[group.rank], right, group.empty_like(x), left)
+    group.copy(arrays[0], x)
     for rank in range(1, group.size):
         combine(x, arrays[rank], out=x)
 
@@ -105,7 +99,7 @@ def naive_sent(n: int, rank: int, ranks: int) -> Sent:
     return Sent(n * (ranks - 1), ranks - 1)
 
 
-def tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
+def tree(group: Messages, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: up a binomial tree to rank 0, and down the same tree.
 
     2⌈log₂ N⌉ steps. A rank sends n numbers to its parent and n to each child (Thakur et al. 2005,
@@ -115,20 +109,20 @@ def tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
     tree_broadcast(group, x)
 
 
-def tree_reduce(group: Group, x: torch.Tensor, combine: Combine, root: int = 0) -> None:
+def tree_reduce(group: Messages, x: Array, combine: Combine, root: int = 0) -> None:
     """x[n]{partial over ranks} → x[n] of rank `root`, up a binomial tree; the others' x is spent.
 
     ⌈log₂ N⌉ steps. Every rank but the root sends n numbers, once (Thakur et al. 2005, §4).
     """
     place = (group.rank - root) % group.size  # as if the root were rank 0
-    incoming = torch.empty_like(x)
+    incoming = group.empty_like(x)
     for child in children(place, group.size):
         combine(x, group.receive(incoming, (child + root) % group.size), out=x)
     if place:
         group.send(x, (parent(place) + root) % group.size)
 
 
-def tree_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
+def tree_broadcast(group: Messages, x: Array, root: int = 0) -> None:
     """x[n] of rank `root` → x[n] on every rank, down a binomial tree.
 
     ⌈log₂ N⌉ steps. A rank sends n numbers to each of its children (Thakur et al. 2005, §4).
@@ -158,7 +152,7 @@ def tree_sent(n: int, rank: int, ranks: int) -> Sent:
     return Sent(n * messages, messages)
 
 
-def ring(group: Group, x: torch.Tensor, combine: Combine) -> None:
+def ring(group: Messages, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: reduce-scatter around a ring, then all-gather around it.
 
     2(N − 1) steps. Each rank sends 2n(N − 1)/N numbers, which no algorithm can go below (Patarasuk
@@ -169,7 +163,7 @@ def ring(group: Group, x: torch.Tensor, combine: Combine) -> None:
     ring_all_gather(group, parts)
 
 
-def ring_reduce_scatter(group: Group, parts: list[torch.Tensor], combine: Combine) -> None:
+def ring_reduce_scatter(group: Messages, parts: list[Array], combine: Combine) -> None:
     """parts[N][n/N]{partial over ranks} → parts[rank] is complete, the others are spent.
 
     N − 1 steps of n/N numbers from each rank, in messages of PIECE.
@@ -182,7 +176,7 @@ def ring_reduce_scatter(group: Group, parts: list[torch.Tensor], combine: Combin
             combine(part[here], came, out=part[here])
 
 
-def ring_all_gather(group: Group, parts: list[torch.Tensor]) -> None:
+def ring_all_gather(group: Messages, parts: list[Array]) -> None:
     """parts[rank] of each rank → all of parts[N][n/N] on every rank.
 
     N − 1 steps of n/N numbers from each rank.
@@ -216,8 +210,10 @@ SENT: dict[str, Callable[[int, int, int], Sent]] = {
 
 def main(ranks: int = 4, n: int = 1000) -> None:
     """Count what every algorithm sends, beside its formula."""
+    from distributed import Group, launch
+    from distributed.workbench.measure import count
 
-    def count_all(group: Group) -> dict[str, Sent]:
+    def count_all(group: Group) -> dict[str, tuple[int, int]]:
         return {name: count(group, n, algorithm) for name, algorithm in ALGORITHMS.items()}
 
     counts = launch(count_all, ranks=ranks)

@@ -27,11 +27,19 @@ from distributed.all_reduce import (
     tree_reduce,
 )
 from distributed.hierarchical import HierarchicalGroup
-from distributed.parts import PIECE, Algorithm, Combine, Sent, in_parts, others
+from distributed.parts import PIECE, Combine, Sent, cut_up, others
 from distributed.runtime.script import run_script, to_bytes
 from distributed.shared_memory import SharedGroup
 
 Work = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
+
+
+def in_parts(group: Group, whole: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
+    """Views of whole[N·s], one for each rank, as large as part[s]; ValueError if it has others."""
+    group.check_parts(whole, part)
+    if not whole.is_contiguous():
+        raise ValueError(f"x and out: {list(whole.shape)} has gaps, give it as .contiguous()")
+    return cut_up(whole.view(-1), group.size)
 
 
 def linear_broadcast(group: Group, x: torch.Tensor, root: int = 0) -> None:
@@ -167,7 +175,7 @@ def all_gather_sent(n: int, rank: int, ranks: int) -> Sent:
     return Sent(n * (ranks - 1) // ranks, ranks - 1)
 
 
-def by_messages(algorithm: Algorithm) -> Work:
+def by_messages(algorithm: Callable[..., None]) -> Work:
     return lambda group, x, out: algorithm(group, x, torch.add)
 
 

@@ -9,32 +9,29 @@ second tree those are the inner ones. Each tree carries half of the array (Sande
 
 from itertools import zip_longest
 
-import torch
-
-from distributed import Group, launch
-from distributed.parts import PIECE, Combine, Sent, count, cut_up
+from distributed.parts import PIECE, Array, Combine, Messages, Sent, cut_up, pieces
 from distributed.runtime.script import run_script
 
 
-def double_tree(group: Group, x: torch.Tensor, combine: Combine) -> None:
+def double_tree(group: Messages, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: each half up its tree, piece by piece, and down again.
 
     About 2 log₂ N steps. A rank sends at most 2n numbers: in each tree n/2 to the rank above and to
     each one below (Sanders, Speck and Träff 2009). 2⌈log₂ N⌉ roundings to x's dtype, for two come
     from below at each step.
     """
-    halves = [half.split(PIECE) for half in cut_up(x, 2)]
+    halves = [pieces(half) for half in cut_up(x, 2)]
     trees = [links(group.rank, group.size, tree) for tree in (0, 1)]
-    incoming = torch.empty_like(halves[1][0])
-    for pieces in zip_longest(*halves):  # one of each tree in turn: both are under way
-        for piece, (above, below) in zip(pieces, trees, strict=True):
+    incoming = group.empty_like(halves[1][0])
+    for both in zip_longest(*halves):  # one of each tree in turn: both are under way
+        for piece, (above, below) in zip(both, trees, strict=True):
             if piece is not None:
                 for child in below:
                     combine(piece, group.receive(incoming[: len(piece)], child), out=piece)
                 if above is not None:
                     group.send(piece, above)
-    for pieces in zip_longest(*halves):
-        for piece, (above, below) in zip(pieces, trees, strict=True):
+    for both in zip_longest(*halves):
+        for piece, (above, below) in zip(both, trees, strict=True):
             if piece is not None:
                 if above is not None:
                     group.receive(piece, above)
@@ -77,6 +74,9 @@ def double_tree_sent(n: int, rank: int, ranks: int) -> Sent:
 
 def main(ranks: int = 6, n: int = 1000) -> None:
     """Show both trees, and count what each rank sends beside the formula."""
+    from distributed import launch
+    from distributed.workbench.measure import count
+
     counted = launch(count, n, double_tree, ranks=ranks)
     for rank, (numbers, _) in enumerate(counted):
         (above, below), (above2, below2) = (links(rank, len(counted), tree) for tree in (0, 1))

@@ -6,14 +6,11 @@ In each step two ranks swap halves of what they still work on, so log₂ N steps
 as many steps in reverse order gather it. A rank count that is no power of two costs extra.
 """
 
-import torch
-
-from distributed import Group, launch
-from distributed.parts import Combine, Sent, bounds, count
+from distributed.parts import Array, Combine, Messages, Sent, bounds
 from distributed.runtime.script import run_script
 
 
-def halving_doubling(group: Group, x: torch.Tensor, combine: Combine) -> None:
+def halving_doubling(group: Messages, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n] by halves, quarters …, and back (Rabenseifner 2004, §2).
 
     2 log₂ N steps; a power of two sends 2n(N − 1)/N numbers. Of other N, some ranks hand their
@@ -27,21 +24,21 @@ def halving_doubling(group: Group, x: torch.Tensor, combine: Combine) -> None:
         group.receive(x, group.rank + 1)
         return
     if has_neighbour:
-        combine(x, group.receive(torch.empty_like(x), group.rank - 1), out=x)
+        combine(x, group.receive(group.empty_like(x), group.rank - 1), out=x)
     halve_and_double(group, x, combine, aside)
     if has_neighbour:
         group.send(x, group.rank - 1)
 
 
-def halve_and_double(group: Group, x: torch.Tensor, combine: Combine, aside: int) -> None:
+def halve_and_double(group: Messages, x: Array, combine: Combine, aside: int) -> None:
     """x[n]{partial over the ranks at work} → x[n] on each of these, a power of two of them."""
     place = group.rank // 2 if group.rank < 2 * aside else group.rank - aside
-    cut = bounds(x.numel(), group.size - aside)
+    cut = bounds(len(x), group.size - aside)
     steps = [1 << i for i in range((group.size - aside).bit_length() - 1)]
     for half in reversed(steps):
         partner, mine, theirs = halves(place, half, aside)
         keep, give = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
-        combine(keep, group.exchange(give, partner, torch.empty_like(keep), partner), out=keep)
+        combine(keep, group.exchange(give, partner, group.empty_like(keep), partner), out=keep)
     for half in steps:
         partner, mine, theirs = halves(place, half, aside)
         have, want = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
@@ -77,6 +74,9 @@ def halving_doubling_sent(n: int, rank: int, ranks: int) -> Sent:
 
 def main(ranks: int = 6, n: int = 1000) -> None:
     """Count what each rank sends, beside the formula."""
+    from distributed import launch
+    from distributed.workbench.measure import count
+
     counted = launch(count, n, halving_doubling, ranks=ranks)
     for rank, (numbers, messages) in enumerate(counted):
         print(f"rank {rank} sent {numbers} numbers in {messages} messages")

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from distributed import Group, launch
-from distributed.all_reduce import COMBINE, Sent, ring, ring_sent
-from distributed.runtime.group import divide, divisors
+from distributed.all_reduce import ring, ring_sent
+from distributed.parts import Sent
+from distributed.runtime.group import COMBINE, divide, divisors
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import as_tensor
 from distributed.shared_memory import SharedGroup, stores_in_order

@@ -1,28 +1,36 @@
 """What all algorithms of all-reduce share: parts of an array, how to combine two, what is sent.
 
 An algorithm is a function of a group, this rank's x[n] and the way to combine: x is changed in
-place. Beside it stands its formula: what a rank sends, in numbers and in messages.
+place. Beside it stands its formula: what a rank sends, in numbers and in messages. None of this
+knows an array library: the group makes arrays, sends them, and says how to combine two.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-import torch
-
-from distributed import Group
-from distributed.runtime.trace import Trace
-
+Array = Any  # what the group's messages carry: a tensor, a memoryview, … with slices and a length
 Combine = Callable[..., Any]  # combine(a, b, out=a): a[n] ← a[n] with b[n]
-Algorithm = Callable[[Group, torch.Tensor, Combine], None]
-COMBINE: dict[str, Combine] = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-    "product": torch.mul,
-}
 PIECE = 1 << 20  # numbers of one message of a long part: work on it while the next one comes
+
+
+class Messages(Protocol):
+    """What an algorithm needs of a group, whatever carries its messages: see `Transport`."""
+
+    rank: int
+    size: int
+
+    def send(self, x: Array, to: int) -> None: ...
+    def receive(self, x: Array, source: int) -> Array: ...
+    def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> Array: ...
+    def exchanging(
+        self, outgoing: Array, to: int, n: int, source: int, piece: int
+    ) -> Iterator[tuple[slice, Array]]: ...
+    def empty_like(self, x: Array) -> Array: ...
+    def copy(self, x: Array, into: Array) -> Array: ...
+
+
+Algorithm = Callable[[Messages, Array, Combine], None]
 
 
 class Sent(NamedTuple):
@@ -32,17 +40,14 @@ class Sent(NamedTuple):
     messages: int
 
 
-def cut_up(x: torch.Tensor, parts: int) -> list[torch.Tensor]:
+def cut_up(x: Array, parts: int) -> list[Array]:
     """Views of x[n] that differ in length by one at most: part i is x[n·i/N : n·(i + 1)/N]."""
     return [x[start:end] for start, end in pairwise(bounds(len(x), parts))]
 
 
-def in_parts(group: Group, whole: torch.Tensor, part: torch.Tensor) -> list[torch.Tensor]:
-    """Views of whole[N·s], one for each rank, as large as part[s]; ValueError if it has others."""
-    group.check_parts(whole, part)
-    if not whole.is_contiguous():
-        raise ValueError(f"x and out: {list(whole.shape)} has gaps, give it as .contiguous()")
-    return cut_up(whole.view(-1), group.size)
+def pieces(x: Array) -> list[Array]:
+    """Views of x[n], of PIECE each, the last one shorter; of nothing, one that is empty."""
+    return [x[start : start + PIECE] for start in range(0, max(1, len(x)), PIECE)]
 
 
 def bounds(n: int, parts: int) -> list[int]:
@@ -50,16 +55,6 @@ def bounds(n: int, parts: int) -> list[int]:
     return [n * i // parts for i in range(parts + 1)]
 
 
-def others(group: Group) -> list[int]:
+def others(group: Messages) -> list[int]:
     """All ranks but this one, in order."""
     return [rank for rank in range(group.size) if rank != group.rank]
-
-
-def count(group: Group, n: int, algorithm: Algorithm) -> Sent:
-    """Sum x[n] of float32 over the ranks by `algorithm`, and check it; what this rank sent."""
-    x = torch.full((n,), float(group.rank))
-    group.trace = trace = Trace(group.rank)
-    algorithm(group, x, torch.add)
-    group.trace = None
-    assert (x == sum(range(group.size))).all()
-    return Sent(trace.sent // x.itemsize, trace.messages)

@@ -10,16 +10,14 @@ import torch
 
 from distributed import Group, launch
 from distributed.all_reduce import (
-    COMBINE,
-    Sent,
     all_reduce,
-    cut_up,
     ring_all_gather,
     ring_reduce_scatter,
     ring_sent,
     tree_broadcast,
 )
-from distributed.runtime.group import divide, divisors
+from distributed.parts import cut_up
+from distributed.runtime.group import COMBINE, divide, divisors
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import as_tensor
 
@@ -83,7 +81,7 @@ def main(ranks: int = 4, n: int = 1000) -> None:
 
     n -= n % ranks
 
-    def count(group: Group) -> list[Sent]:
+    def count(group: Group) -> list[tuple[int, int]]:
         rings, x = RingGroup(group), torch.ones(n)
         part, counted = torch.empty(n // group.size), []
         for call in (
@@ -93,11 +91,11 @@ def main(ranks: int = 4, n: int = 1000) -> None:
         ):
             rings.trace = trace = Trace(group.rank)
             call()
-            counted.append(Sent(trace.sent // 4, trace.messages))
+            counted.append((trace.sent // 4, trace.messages))
         return counted
 
     for rank, (scattered, gathered, reduced) in enumerate(launch(count, ranks=ranks)):
-        print(f"rank {rank}: {scattered.numbers} + {gathered.numbers} = {reduced.numbers} numbers")
+        print(f"rank {rank}: {scattered[0]} + {gathered[0]} = {reduced[0]} numbers")
         assert reduced == ring_sent(n, rank, ranks)
         assert scattered == reduce_scatter_sent(n, rank, ranks)
         assert gathered == all_gather_sent(n, rank, ranks)

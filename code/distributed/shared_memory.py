@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from distributed import Group, launch
-from distributed.all_reduce import COMBINE, cut_up, others
+from distributed.parts import cut_up, others
+from distributed.runtime.group import COMBINE
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import as_tensor
 

@@ -6,11 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed import all_reduce as all_reduce_module
+from distributed import parts
 from distributed.all_reduce import ALGORITHMS, SENT, all_reduce, bounds, children, parent
 from distributed.double_tree import double_tree_sent, links
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
+from distributed.workbench.measure import count
 from distributed.world import launch
 
 NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
@@ -133,14 +134,14 @@ def test_thirty_two_ranks():
 
 @pytest.mark.parametrize("algorithm", ["ring", "double_tree"])
 def test_long_arrays_go_in_several_messages_and_those_are_counted(pools, algorithm):
-    n = 3 * all_reduce_module.PIECE + 5
+    n = 3 * parts.PIECE + 5
 
     def count_long(group, algorithm, n):
-        return all_reduce_module.count(group, n, ALGORITHMS[algorithm])
+        return count(group, n, ALGORITHMS[algorithm])
 
     counted = pools[2](count_long, algorithm, n)
     assert counted == [SENT[algorithm](n, rank, 2) for rank in range(2)]
-    assert counted[0].messages > SENT[algorithm](5, 0, 2).messages
+    assert counted[0][1] > SENT[algorithm](5, 0, 2).messages
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16])

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed import collectives
-from distributed.all_reduce import ALGORITHMS, COMBINE, tree_broadcast, tree_reduce
+from distributed.all_reduce import ALGORITHMS, tree_broadcast, tree_reduce
 from distributed.collectives import GROUPS, OPS, SENT
 from distributed.ring_group import RingGroup
+from distributed.runtime.group import COMBINE
 from distributed.runtime.report import RankError
 from distributed.runtime.script import to_bytes
 from distributed.runtime.trace import Trace

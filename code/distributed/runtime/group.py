@@ -24,6 +24,14 @@ REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
     "product": dist.ReduceOp.PRODUCT,
 }
 
+COMBINE: dict[str, Callable[..., Any]] = {  # combine(a, b, out=a): a[n] ← a[n] with b[n]
+    "sum": torch.add,
+    "avg": torch.add,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "product": torch.mul,
+}
+
 
 class Group(Transport):
     """The ranks that work together, as one of them sees them.
@@ -135,6 +143,19 @@ class Group(Transport):
         part = Group(self.device, board, board.here if board else None, backend)
         part.trace = self.trace
         return part
+
+    def reduce_by(self, algorithm: Callable[..., None], x: Array, op: str) -> None:
+        """x[...]{partial over ranks} → x[...] by `algorithm(group, flat x, combine)`.
+
+        The algorithm sends what it adds up, so sums are made in x's dtype, and rounded to it. A
+        mean is divided as `divisors` says.
+        """
+        with as_tensor(x) as tensor:
+            flat = tensor.view(-1)
+            before, after = divisors(op, self.size, flat.dtype)
+            divide(flat, before)
+            algorithm(self, flat, COMBINE[op])
+            divide(flat, after)
 
     def in_background(self, x: Any, work: Callable[["Group"], Any]) -> Handle:
         """Do `work(group)` on x beside what this rank goes on to do, in its turn."""

@@ -88,6 +88,14 @@ class Transport:
             for batch in works[:go]:
                 batch[-1].wait()
 
+    def empty_like(self, x: torch.Tensor) -> torch.Tensor:
+        """An array as x, for what comes: its elements mean nothing yet."""
+        return torch.empty_like(x)
+
+    def copy(self, x: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
+        """x[n] → into[n]."""
+        return into.copy_(x)
+
     def room(self, k: int, n: int, dtype: torch.dtype) -> torch.Tensor:
         """Room for [k, n] numbers, the same memory each time: to touch new memory takes longer."""
         size = k * n * dtype.itemsize

@@ -9,11 +9,13 @@ PERFORMANCE.md).
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 
 from distributed import Group
+from distributed.runtime.trace import Trace
 
 Work = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
 PERIOD = 29  # numbers after which `values` begin again
@@ -29,6 +31,21 @@ CROSSINGS: dict[str, Callable[[int], float]] = {
     "broadcast": lambda ranks: 1,
     "reduce": lambda ranks: 1,
 }
+
+
+def count(
+    group: Group, n: int, algorithm: Callable[[Group, Any, Callable[..., Any]], None]
+) -> tuple[int, int]:
+    """Sum x[n] of float32 over the ranks by `algorithm`, and check it.
+
+    Returns what this rank sent: elements, and messages.
+    """
+    x = torch.full((n,), float(group.rank))
+    group.trace = trace = Trace(group.rank)
+    algorithm(group, x, torch.add)
+    group.trace = None
+    assert (x == sum(range(group.size))).all()
+    return trace.sent // x.itemsize, trace.messages
 
 
 def seconds(

@@ -1,0 +1,97 @@
+"""Ranks that are threads, and messages that are lists: a transport without any library.
+
+An algorithm that runs here as well as between processes knows nothing about tensors. An array is a
+`memoryview` of an `array.array`: it can be cut without a copy, as a tensor can.
+"""
+
+import threading
+from array import array
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+from typing import Any
+
+from distributed.runtime.trace import Trace
+
+Mailboxes = dict[tuple[int, int], "SimpleQueue[list[Any]]"]
+
+
+def numbers(values: list[Any], kind: str = "q") -> memoryview:
+    """x[n] of `values`; `kind` is a type code of `array.array`, "q" for whole numbers."""
+    return memoryview(array(kind, values))
+
+
+def add(a: memoryview, b: memoryview, out: memoryview) -> None:
+    """a[n] + b[n] → out[n], an element at a time."""
+    for i, (x, y) in enumerate(zip(a, b, strict=True)):
+        out[i] = x + y
+
+
+class ThreadGroup:
+    """One of the ranks that are threads of this process: what algorithms need of a `Group`."""
+
+    def __init__(self, rank: int, size: int, mailboxes: Mailboxes):
+        self.rank, self.size = rank, size
+        self.mailboxes = mailboxes  # (sender, receiver) → its messages, in order
+        self.trace = Trace(rank)
+
+    def send(self, x: memoryview, to: int) -> None:
+        """A copy of x[n] for rank `to`; does not wait for it."""
+        self.mailboxes[self.rank, to].put(x.tolist())
+        self.trace.count_sent(x.nbytes)
+
+    def receive(self, x: memoryview, source: int) -> memoryview:
+        """Fill x[n] with what rank `source` sends."""
+        for i, value in enumerate(self.mailboxes[source, self.rank].get()):
+            x[i] = value
+        self.trace.count_received(x.nbytes)
+        return x
+
+    def exchange(
+        self, outgoing: memoryview, to: int, incoming: memoryview, source: int
+    ) -> memoryview:
+        """Send `outgoing` to one rank and fill `incoming` from another (or the same) one."""
+        self.send(outgoing, to)
+        return self.receive(incoming, source)
+
+    def exchanging(
+        self, outgoing: memoryview, to: int, n: int, source: int, piece: int
+    ) -> Iterator[tuple[slice, memoryview]]:
+        """Send outgoing[m] while n elements come, in messages of `piece`; see `Transport`."""
+        for start in range(0, max(1, len(outgoing)), piece):
+            self.send(outgoing[start : start + piece], to)
+        for start in range(0, max(1, n), piece):
+            here = slice(start, min(n, start + piece))
+            incoming = numbers([0] * (here.stop - here.start), outgoing.format)
+            yield here, self.receive(incoming, source)
+
+    def empty_like(self, x: memoryview) -> memoryview:
+        """An array as x, for what comes."""
+        return numbers([0] * len(x), x.format)
+
+    def copy(self, x: memoryview, into: memoryview) -> memoryview:
+        """x[n] → into[n]."""
+        into[:] = x
+        return into
+
+
+def run_in_threads(fn: Callable[[ThreadGroup], Any], ranks: int) -> list[Any]:
+    """Call `fn(group)` in `ranks` threads; the results in rank order, or the first error."""
+    mailboxes: Mailboxes = {(a, b): SimpleQueue() for a in range(ranks) for b in range(ranks)}
+    results: list[Any] = [None] * ranks
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            results[rank] = fn(ThreadGroup(rank, ranks, mailboxes))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=[rank], daemon=True) for rank in range(ranks)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive() and not errors:
+            thread.join(0.05)
+    if errors:
+        raise errors[0]
+    return results
