@@ -42,6 +42,11 @@ class Group(Transport):
     `launch` gives one. Where you make a group yourself, give `Board.of_hosts(local_rank, here)`:
     without a board ranks that differ hang, or gloo aborts the process.
 
+    What runs where, in this and every other kind of group: arrays live on `device`, NumPy arrays on
+    the CPU; results stand where x or `out` is, in its dtype. Sums are made in x's dtype and each of
+    the N − 1 is rounded to it, but for shared memory, which adds 16 bits in float32 and rounds
+    once. Means are sums, divided as `divisors` says.
+
     Collectives start in program order, synchronous or not: see `Queue`. A group that works on the
     same ranks by other means takes the `queue` of the one that it is made from.
     """
