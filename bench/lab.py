@@ -31,10 +31,10 @@ WAYS = ("by hand", "one bucket", "overlapped", "hierarchical", "bf16", "PowerSGD
 
 
 def watch(lab: Laboratory, names: list[str], per_host: int, **options: Any) -> list[dict[str, Any]]:
-    """What the first host's card saw of each case."""
+    """What the first host's NIC saw of each case."""
     with tempfile.TemporaryDirectory() as folder:
         to = Path(folder, "seen.json")
-        given = {"cases": ",".join(names), "card": "eth0", "json_to": to, **options}
+        given = {"cases": ",".join(names), "nic": "eth0", "json_to": to, **options}
         words = [str(word) for name, value in given.items() for word in (f"--{name}", value)]
         ranks = per_host * len(lab.hosts)
         lab.torchrun([WIRE, "--ranks", str(ranks), *words], per_host, timeout=400)
@@ -114,7 +114,7 @@ def accident(name: str) -> dict[str, Any]:
 
 
 def slow_link(bandwidth: str = "1Mbit", steps: int = 10) -> dict[str, Any]:
-    """Seconds of a step before and after a host's link becomes slow, and the bytes that its card
+    """Seconds of a step before and after a host's link becomes slow, and the bytes that its NIC
     sent or received, whichever are more, in a step before. Nothing is saved in the meantime."""
     with tempfile.TemporaryDirectory() as folder, laboratory(2) as lab:
         training = Training(lab, f"{folder}/run", until=10_000, every=10_000, pace=0.05)

@@ -54,7 +54,7 @@ class HierarchicalGroup(Group):
             within = "sum" if op == "avg" else op
             with as_tensor(x) as tensor:
                 part = -(-tensor.numel() // self.inside.size)
-                whole = self._room_inside(part * self.inside.size, tensor.dtype)
+                whole = self._buffer_inside(part * self.inside.size, tensor.dtype)
                 mine = whole[part * self.inside.rank :][:part]
                 before, after = divisors(op, self.size, tensor.dtype)
                 whole[: tensor.numel()].copy_(tensor.view(-1))
@@ -67,7 +67,7 @@ class HierarchicalGroup(Group):
 
         return self.in_turn(f"all_reduce {op} by hosts", x, work, op, async_op)
 
-    def _room_inside(self, n: int, dtype: torch.dtype) -> torch.Tensor:
+    def _buffer_inside(self, n: int, dtype: torch.dtype) -> torch.Tensor:
         """x[n] in the host's shared memory, the same each time if it is large enough."""
         if self._shared.nbytes < n * dtype.itemsize:
             self._shared = self.inside.empty(n * dtype.itemsize, torch.uint8)

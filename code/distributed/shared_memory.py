@@ -61,22 +61,22 @@ class Shared:
         return self.buffers[rank][offset : offset + x.nbytes].view(x.dtype).view(x.shape)
 
 
-class Meeting:
+class SharedBarrier:
     """Where ranks of a host wait for each other, and tell each other a number."""
 
     def __init__(self, group: Group):
         shared = Shared(group, 3 * 8)
-        self.slates = [buffer.view(torch.int64).numpy() for buffer in shared.buffers]
-        self.mine = self.slates[group.rank]
+        self.of_ranks = [buffer.view(torch.int64).numpy() for buffer in shared.buffers]
+        self.mine = self.of_ranks[group.rank]
         self.number, self.told = 0, 0
 
     def wait(self) -> None:
         """Nobody passes before all have come: each writes how often it came, reads the others'."""
         self.number += 1
         self.mine[0] = self.number
-        for slate in self.slates:
+        for counters in self.of_ranks:
             tries = 0
-            while slate[0] < self.number:
+            while counters[0] < self.number:
                 tries += 1
                 # Whoever we wait for may need this core: let it go, and for longer after a while.
                 time.sleep(0 if tries < 200 else 20e-6)
@@ -87,7 +87,7 @@ class Meeting:
         place = 1 + self.told % 2
         self.mine[place] = number
         self.wait()
-        return [int(slate[place]) for slate in self.slates]
+        return [int(counters[place]) for counters in self.of_ranks]
 
 
 class SharedGroup(Group):
@@ -111,7 +111,7 @@ class SharedGroup(Group):
             )
         super().__init__(group.device, group.board, group.local_size, group.backend, group.queue)
         self.trace = group.trace
-        self.meeting = Meeting(group)
+        self.sync = SharedBarrier(group)
         # Two, used in turns: a rank can fill one while others still read the other.
         self.scratch = [Shared(group, scratch), Shared(group, scratch)]
         self.resident: list[Shared] = []
@@ -128,15 +128,15 @@ class SharedGroup(Group):
         """
 
         def work(flat: torch.Tensor) -> None:
-            for here, of_ranks in self.at_hand(flat.view(1, -1)):
-                parts = [cut_up(view[0], self.size) for view in of_ranks]
+            for here, theirs in self.of_all_ranks(flat.view(1, -1)):
+                parts = [cut_up(view[0], self.size) for view in theirs]
                 mine = [of_rank[self.rank] for of_rank in parts]
-                if of_ranks[self.rank].data_ptr() == flat.data_ptr():  # x is shared
+                if theirs[self.rank].data_ptr() == flat.data_ptr():  # x is shared
                     self.add_up(mine, op, to=[mine[self.rank], *mine])
                 else:
                     whole = cut_up(flat[here], self.size)
                     self.add_up(mine, op, to=[whole[self.rank], mine[self.rank]])
-                    self.meeting.wait()
+                    self.sync.wait()
                     for rank in others(self):
                         whole[rank].copy_(parts[rank][rank])
 
@@ -152,8 +152,8 @@ class SharedGroup(Group):
         self.check_parts(x, out)
 
         def work(flat: torch.Tensor) -> None:
-            for here, of_ranks in self.at_hand(flat.view(self.size, -1)):
-                self.add_up([view[self.rank] for view in of_ranks], op, to=[out.view(-1)[here]])
+            for here, theirs in self.of_all_ranks(flat.view(self.size, -1)):
+                self.add_up([view[self.rank] for view in theirs], op, to=[out.view(-1)[here]])
 
         return self._shared(f"reduce_scatter {op}", x, work, op, async_op, out)
 
@@ -162,8 +162,8 @@ class SharedGroup(Group):
         self.check_parts(out, x)
 
         def work(flat: torch.Tensor) -> None:
-            for here, of_ranks in self.at_hand(flat.view(1, -1)):
-                for target, view in zip(out.view(self.size, -1), of_ranks, strict=True):
+            for here, theirs in self.of_all_ranks(flat.view(1, -1)):
+                for target, view in zip(out.view(self.size, -1), theirs, strict=True):
                     target[here].copy_(view[0])
 
         return self._shared("all_gather", x, work, async_op=async_op, out=out)
@@ -173,34 +173,34 @@ class SharedGroup(Group):
         self.check_rank("source", source)
 
         def work(flat: torch.Tensor) -> None:
-            for here, of_ranks in self.at_hand(flat.view(1, -1)):
+            for here, theirs in self.of_all_ranks(flat.view(1, -1)):
                 if self.rank != source:
-                    flat[here].copy_(of_ranks[source][0])
+                    flat[here].copy_(theirs[source][0])
 
         return self._shared(f"broadcast from {source}", x, work, async_op=async_op)
 
-    def at_hand(self, x: torch.Tensor) -> Iterator[tuple[slice, list[torch.Tensor]]]:
+    def of_all_ranks(self, x: torch.Tensor) -> Iterator[tuple[slice, list[torch.Tensor]]]:
         """What every rank has of x[k, s]: where along s, and N of [k, there].
 
-        What is shared, on all ranks, is at hand as a whole, and left alone until all have read it.
+        What is shared, on all ranks, is there as a whole, and left alone until all have read it.
         Anything else is copied into shared memory, a chunk at a time.
         """
-        places = self.meeting.tell(self.place(x))
+        places = self.sync.tell(self.place(x))
         if min(places) >= 0:
             found = enumerate(divmod(place, OFFSETS) for place in places)
             yield slice(None), [self.resident[i].view(rank, at, x) for rank, (i, at) in found]
-            self.meeting.wait()
+            self.sync.wait()
             return
         k, s = x.shape
         width = self.scratch[0].mine.nbytes // (k * x.itemsize)
         for start in range(0, s, width):
             chunk = x[:, start : start + width]
-            room = self.scratch[0]
-            room.view(self.rank, 0, chunk).copy_(chunk)
+            scratch = self.scratch[0]
+            scratch.view(self.rank, 0, chunk).copy_(chunk)
             self.scratch.reverse()
-            self.meeting.wait()
+            self.sync.wait()
             here = slice(start, start + width)
-            yield here, [room.view(rank, 0, chunk) for rank in range(self.size)]
+            yield here, [scratch.view(rank, 0, chunk) for rank in range(self.size)]
 
     def place(self, x: torch.Tensor) -> int:
         """Where x is in shared memory, as one number; -1 if it is not there."""
@@ -244,7 +244,7 @@ class SharedGroup(Group):
         async_op: bool = False,
         out: Any = None,
     ) -> Any:
-        """Do `work` on flat x, and record it. In its turn: there is one scratch, one meeting."""
+        """Do `work` on flat x, and record it. In its turn: there is one scratch, one barrier."""
 
         def traced(_: Group) -> None:
             with as_tensor(x) as tensor, self._traced(call) as trace:

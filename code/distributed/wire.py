@@ -1,4 +1,4 @@
-"""What really crosses a host's network card, beside what the formulas say.
+"""What really crosses a host's network card (NIC), beside what the formulas say.
 
     payload of a host = Σ over its ranks of what they send to ranks of other hosts
     wire = payload + headers of packets + acknowledgements
@@ -6,9 +6,9 @@
 To time work, ranks also meet at barriers and compare their clocks. What that sends is counted with
 nothing to do, and taken off.
 
-The kernel counts bytes for each card, in /proc/net/dev (Linux). On one machine all messages cross
-the card `lo`, so that every rank counts as a host of its own. Under torchrun on several hosts give
-the card that connects them, such as `eth0`: then messages inside a host are not seen.
+The kernel counts bytes for each NIC, in /proc/net/dev (Linux). On one machine all messages cross
+the interface `lo`, so that every rank counts as a host of its own. Under torchrun on several hosts
+give the NIC that connects them, such as `eth0`: then messages inside a host are not seen.
 """
 
 import json
@@ -55,16 +55,16 @@ class Work(NamedTuple):
 
 
 class Site(NamedTuple):
-    """Where a rank is: its group, the card to be watched, and the time that a step computes (s)."""
+    """Where a rank is: its group, the NIC to be watched, and the time that a step computes (s)."""
 
     group: Group
-    card: str
+    nic: str
     compute: float
 
     @property
     def alone(self) -> bool:
-        """Whether each message leaves the host: where all ranks' messages cross one card."""
-        return self.card == "lo" or self.group.local_size == 1
+        """Whether each message leaves the host: where all ranks' messages cross one NIC."""
+        return self.nic == "lo" or self.group.local_size == 1
 
     def ring(self, numbers: float) -> float:
         """Bytes to other hosts, of `numbers` that this rank sends to the next one in a ring."""
@@ -73,17 +73,17 @@ class Site(NamedTuple):
         return 4 * numbers if self.alone or leaves else 0
 
 
-def sent_by(card: str) -> int:
-    """Bytes that this host's card has sent so far.
+def sent_by(nic: str) -> int:
+    """Bytes that this host's NIC has sent so far.
 
-    Raises ValueError for a card that is not there, and where the kernel does not say.
+    Raises ValueError for a NIC that is not there, and where the kernel does not say.
     """
     table = Path("/proc/net/dev")
     lines = table.read_text().splitlines()[2:] if table.exists() else []
-    cards = {name.strip(): row.split() for name, row in (line.split(":") for line in lines)}
-    if card not in cards:
-        raise ValueError(f"card={card!r}: choose from {', '.join(cards) or 'none: no Linux here'}")
-    return int(cards[card][8])
+    nics = {name.strip(): row.split() for name, row in (line.split(":") for line in lines)}
+    if nic not in nics:
+        raise ValueError(f"nic={nic!r}: choose from {', '.join(nics) or 'none: no Linux here'}")
+    return int(nics[nic][8])
 
 
 # --- bytes: collectives, and the stages
@@ -142,7 +142,7 @@ def hsdp(site: Site, n: int) -> Work:
     model = make_network(width=width_for(n), depth=6)
     zero = Hsdp(model, torch.optim.Adam, inside, between)
     blocks, root = shares_of(zero)
-    own = sum(numbers_sent(3, inside.size, blocks, root).values()) if site.card == "lo" else 0
+    own = sum(numbers_sent(3, inside.size, blocks, root).values()) if site.nic == "lo" else 0
     across = between_hosts([*blocks, root], between.rank, between.size)
     return Work(one_step(model, zero.step), 4 * (own + across))
 
@@ -186,28 +186,28 @@ CASES: dict[str, Callable[[Site, int], Work]] = {
 }
 
 
-def timed(group: Group, card: str, work: Callable[[], Any], times: int) -> tuple[float, int]:
-    """Seconds of `work`, and what the card sent for all `times` of it and for the timing itself."""
+def timed(group: Group, nic: str, work: Callable[[], Any], times: int) -> tuple[float, int]:
+    """Seconds of `work`, and what the NIC sent for all `times` of it and for the timing itself."""
 
     group.barrier()
-    before = sent_by(card)
+    before = sent_by(nic)
     taken = statistics.median(seconds(group, work, times, warm_up=0))
-    sent = sent_by(card) - before
+    sent = sent_by(nic) - before
     group.barrier()
     return taken, sent
 
 
 def watch(
-    group: Group, names: list[str], card: str, n: int, times: int, compute: float
+    group: Group, names: list[str], nic: str, n: int, times: int, compute: float
 ) -> list[Seen]:
-    """One rank: for each case, what its host's card sent for one piece of work."""
-    sent_by(card)  # the card must be there before anything starts
-    site, found = Site(group, card, compute), []
+    """One rank: for each case, what its host's NIC sent for one piece of work."""
+    sent_by(nic)  # the NIC must be there before anything starts
+    site, found = Site(group, nic, compute), []
     for name in names:
         work = CASES[name](site, n)
         work.do()
-        _, timing = timed(group, card, lambda: None, times)
-        taken, sent = timed(group, card, work.do, times)
+        _, timing = timed(group, nic, lambda: None, times)
+        taken, sent = timed(group, nic, work.do, times)
         wire = (sent - timing) / times
         payload = None
         if work.payload is not None:
@@ -215,7 +215,7 @@ def watch(
             each[group.rank] = work.payload
             Group.all_reduce(group, each)
             first = group.rank // group.local_size * group.local_size
-            mine = each if card == "lo" else each[first : first + group.local_size]
+            mine = each if nic == "lo" else each[first : first + group.local_size]
             payload = mine.sum().item()
         found.append(Seen(name, wire, payload, taken))
     return found
@@ -224,7 +224,7 @@ def watch(
 def main(
     ranks: int = 4,
     cases: str = "ring,gloo,DDP,ZeRO-1,ZeRO-2,ZeRO-3",
-    card: str = "lo",
+    nic: str = "lo",
     n: int = 500_000,
     times: int = 3,
     compute: float = 0.1,
@@ -236,8 +236,8 @@ def main(
         raise ValueError(f"cases={','.join(unknown)}: choose from {', '.join(CASES)}")
     if n < 1 or times < 1:
         raise ValueError(f"n={n}, times={times}: 1 or more of each")
-    sent_by(card)
-    results = launch(watch, names, card, n, times, compute, ranks=ranks, device="cpu", timeout=300)
+    sent_by(nic)
+    results = launch(watch, names, nic, n, times, compute, ranks=ranks, device="cpu", timeout=300)
     print(f"{'':22}{'payload':>14}{'on the wire':>14}{'more by':>9}{'seconds':>9}")
     for name, wire, payload, taken in results[0]:
         formula = f"{payload:14,.0f}" if payload else f"{'':14}"

@@ -76,7 +76,7 @@ RAISES = {  # cells that are there to fail: page → what their code contains
     "book/zero/which_stage.html": ["run(in_hosts, 4)"],
     "book/at_scale/where_it_ends.html": ["run(mesh, 2)"],
     "book/at_scale/which_strategy.html": ["plan(-7e9"],
-    "book/at_scale/hosts.html": ['main(card="ethernet7")'],
+    "book/at_scale/hosts.html": ['main(nic="ethernet7")'],
     "book/at_scale/your_cluster.html": ["def train_with_a_folder_each"],
     "book/zero/checkpoints.html": ["def killed_while_saving", "def load_wider"],
 }

@@ -11,7 +11,7 @@ from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
 
 
-def test_the_card_lo_sees_every_message_of_every_rank(pools):
+def test_the_interface_lo_sees_every_message_of_every_rank(pools):
     """Others use `lo` as well, in the work or in what is taken off for the timing: look again."""
     cases = ["ring", "ZeRO-1", "ZeRO-3"]
     quiet: set[str] = set()
@@ -27,15 +27,15 @@ def test_the_card_lo_sees_every_message_of_every_rank(pools):
 
 
 def test_what_the_timing_itself_sends_is_not_taken_for_the_works(pools):
-    def watch_a_card_that_we_know(group):
-        card = {"sent": 0}
+    def watch_a_nic_that_we_know(group):
+        nic = {"sent": 0}
 
         def sent_by(_):
-            return card["sent"]
+            return nic["sent"]
 
         def sends(size, call=lambda *args, **given: None):
             def send(*args, **given):
-                card["sent"] += size
+                nic["sent"] += size
                 return call(*args, **given)
 
             return send
@@ -50,13 +50,13 @@ def test_what_the_timing_itself_sends_is_not_taken_for_the_works(pools):
         ):
             return wire.watch(group, ["known"], "lo", 1, 3, 0.0)[0][:3]
 
-    assert pools[1](watch_a_card_that_we_know) == [("known", 10.0, 8.0)]
+    assert pools[1](watch_a_nic_that_we_know) == [("known", 10.0, 8.0)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"card": "eth99"}, "card='eth99': choose from .*lo"),
+        ({"nic": "eth99"}, "nic='eth99': choose from .*lo"),
         ({"cases": "ring,star"}, "cases=star: choose from ring, hierarchical"),
         ({"n": 0}, "n=0, times=3: 1 or more of each"),
     ],

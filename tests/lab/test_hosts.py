@@ -92,8 +92,8 @@ def test_a_limited_link_carries_no_more_than_its_bandwidth(lab: Laboratory, limi
     assert got == 1_000_000
     assert got <= bandwidth * (ended - begun) + 2 * saved
     host.limit(None)
-    for where, card in ((host, "eth0"), (lab.switch, host.port)):
-        assert "rate" not in where.run("tc", "qdisc", "show", "dev", card)
+    for where, nic in ((host, "eth0"), (lab.switch, host.port)):
+        assert "rate" not in where.run("tc", "qdisc", "show", "dev", nic)
 
 
 HOLD = """

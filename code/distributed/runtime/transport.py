@@ -36,7 +36,7 @@ class Transport:
         # Of the last messages: gloo makes whoever lets go of one wait for its own thread, unless
         # that has had the time of another message to be done with it.
         self._kept: list[dist.Work] = []
-        self._room = torch.empty(0, dtype=torch.uint8, device=device)
+        self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
 
     def send(self, x: Array, to: int) -> None:
         """Give x[...] to rank `to`, which must receive it: the call can wait until it does."""
@@ -65,14 +65,14 @@ class Transport:
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         """Send outgoing[m] while n numbers come, in messages of `piece`: where one belongs, and it.
 
-        Work on one while the next is under way. There is room for these two only: use each before
+        Work on one while the next is under way. There are two buffers only: use each before
         you ask for the next.
         """
-        room = self.room(2, min(n, piece), outgoing.dtype)
+        buffer = self.buffer(2, min(n, piece), outgoing.dtype)
         come, go = (max(1, -(-length // piece)) for length in (n, len(outgoing)))
 
         def start(i: int) -> list[dist.Work]:
-            into, out = room[i % 2][: n - i * piece], outgoing[i * piece : (i + 1) * piece]
+            into, out = buffer[i % 2][: n - i * piece], outgoing[i * piece : (i + 1) * piece]
             calls = [(dist.irecv, into, source)] * (i < come) + [(dist.isend, out, to)] * (i < go)
             return self._start(calls)
 
@@ -84,7 +84,7 @@ class Transport:
                 if i < come:
                     works[i][0].wait()
                     here = slice(i * piece, min(n, (i + 1) * piece))
-                    yield here, room[i % 2][: here.stop - here.start]
+                    yield here, buffer[i % 2][: here.stop - here.start]
             for batch in works[:go]:
                 batch[-1].wait()
 
@@ -96,12 +96,12 @@ class Transport:
         """x[n] → into[n]."""
         return into.copy_(x)
 
-    def room(self, k: int, n: int, dtype: torch.dtype) -> torch.Tensor:
-        """Room for [k, n] numbers, the same memory each time: to touch new memory takes longer."""
+    def buffer(self, k: int, n: int, dtype: torch.dtype) -> torch.Tensor:
+        """A buffer of [k, n], the same memory each time: to touch new memory takes longer."""
         size = k * n * dtype.itemsize
-        if len(self._room) < size:
-            self._room = torch.empty(size, dtype=torch.uint8, device=self.device)
-        return self._room[:size].view(dtype).view(k, n)
+        if len(self._buffer) < size:
+            self._buffer = torch.empty(size, dtype=torch.uint8, device=self.device)
+        return self._buffer[:size].view(dtype).view(k, n)
 
     def _start(
         self, messages: list[tuple[Callable[..., Any], torch.Tensor, int]]

@@ -4,7 +4,7 @@
         lab.torchrun(["code/distributed/hsdp.py", "--ranks", "4"], per_host=2)
         lab.hosts[1].cut()
 
-A host is a network namespace and a process namespace of Linux. Its card `eth0` hangs on a switch,
+A host is a network namespace and a process namespace of Linux. Its NIC `eth0` hangs on a switch,
 a namespace too: nothing of this machine's own network is touched. What runs on a host ends with its
 first process, and that ends with us, however we end: then the kernel takes all away.
 
@@ -116,13 +116,13 @@ class Host(Namespace):
 
         Raises ValueError for what `tc` does not understand.
         """
-        for where, card in ((self, "eth0"), (self.switch, self.port)):
+        for where, nic in ((self, "eth0"), (self.switch, self.port)):
             with contextlib.suppress(RuntimeError):  # there was no limit
-                where.run("tc", "qdisc", "delete", "dev", card, "root")
+                where.run("tc", "qdisc", "delete", "dev", nic, "root")
             if bandwidth is not None:
                 rate = ["tbf", "rate", bandwidth, "burst", "64kb", "latency", "50ms"]
                 try:
-                    where.run("tc", "qdisc", "add", "dev", card, "root", *rate)
+                    where.run("tc", "qdisc", "add", "dev", nic, "root", *rate)
                 except RuntimeError as error:
                     raise ValueError(f"bandwidth={bandwidth!r}: {error}; try '100Mbit'") from None
 
@@ -160,9 +160,9 @@ class Host(Namespace):
         return found
 
     def wire(self) -> tuple[int, int]:
-        """Bytes that the card has sent and received so far, headers included."""
-        (card,) = json.loads(self.run("ip", "-s", "-j", "link", "show", "eth0"))
-        return card["stats64"]["tx"]["bytes"], card["stats64"]["rx"]["bytes"]
+        """Bytes that the NIC has sent and received so far, headers included."""
+        (nic,) = json.loads(self.run("ip", "-s", "-j", "link", "show", "eth0"))
+        return nic["stats64"]["tx"]["bytes"], nic["stats64"]["rx"]["bytes"]
 
 
 class Laboratory:
