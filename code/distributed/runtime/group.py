@@ -5,6 +5,7 @@ call: they add, average, cut up and copy arrays across all of them, and here the
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from distributed.runtime.board import Board
 from distributed.runtime.queue import Handle, Queue
 from distributed.runtime.transport import Array, Transport, as_tensor
 
+CPU = torch.device("cpu")
 REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
     "sum": dist.ReduceOp.SUM,
     "avg": dist.ReduceOp.SUM,
@@ -64,6 +66,20 @@ class Group(Transport):
         self.local_size = local_size or self.size
         self.queue = queue or Queue()
         self._beside: Group | None = None  # whose messages no others of this rank are mixed with
+
+    @classmethod
+    def default(cls) -> "Group":
+        """The default process group of torch.distributed, in any program that has one.
+
+        On the current CUDA device if its back end is NCCL, else on the CPU; without a board. How
+        many ranks share a host is what torchrun says in LOCAL_WORLD_SIZE, else all of them. Raises
+        RuntimeError where there is no process group.
+        """
+        if not dist.is_initialized():
+            raise RuntimeError("no process group: call torch.distributed.init_process_group first")
+        on_gpu = torch.cuda.is_available() and "nccl" in dist.get_backend_config()
+        device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else CPU
+        return cls(device, local_size=int(os.environ.get("LOCAL_WORLD_SIZE", 0)) or None)
 
     keeps = False  # whether what `empty` makes is dear to make: keep it, and use it again
 
