@@ -20,9 +20,9 @@ from distributed.runtime.script import run_script
 
 
 class Gradients(NamedTuple):
-    """What a bucket holds: flat[n], each parameter's gradient as a view of it, and whose it is."""
+    """What a bucket holds: buffer[n], each gradient as a view of it, and its parameter."""
 
-    flat: torch.Tensor
+    buffer: torch.Tensor
     views: Sequence[torch.Tensor]
     parameters: Sequence[torch.Tensor]
 
@@ -31,7 +31,7 @@ class Compressor(Protocol):
     """How to average gradients over the ranks with fewer bytes."""
 
     def average(self, group: Group, bucket: Gradients) -> None:
-        """bucket.flat[n]{partial over ranks} → flat[n], about their mean, in place."""
+        """bucket.buffer[n]{partial over ranks} → buffer[n], about their mean, in place."""
 
 
 def hook(compressor: Compressor) -> Callable[[Group, Bucket], Handle]:
@@ -39,8 +39,8 @@ def hook(compressor: Compressor) -> Callable[[Group, Bucket], Handle]:
 
     def reduce(group: Group, bucket: Bucket) -> Handle:
         views = [bucket.views[p] for p in bucket.parameters]
-        compressor.average(group, Gradients(bucket.flat, views, bucket.parameters))
-        return Handle(bucket.flat, lambda: None, lambda: None)
+        compressor.average(group, Gradients(bucket.buffer, views, bucket.parameters))
+        return Handle(bucket.buffer, lambda: None, lambda: None)
 
     return reduce
 
@@ -66,8 +66,8 @@ class Cast:
 
     def average(self, group: Group, bucket: Gradients) -> None:
         # Divided before it is summed: a sum of many could be more than 16 bits can say.
-        small = (bucket.flat / group.size).to(self.dtype)
-        bucket.flat.copy_(group.all_reduce(small))
+        small = (bucket.buffer / group.size).to(self.dtype)
+        bucket.buffer.copy_(group.all_reduce(small))
 
 
 class WithMemory:
@@ -81,7 +81,7 @@ class WithMemory:
         self.memory: dict[int, torch.Tensor] = {}  # whose → what was not sent of its gradient
 
     def average(self, group: Group, bucket: Gradients) -> None:
-        flat, whose = bucket.flat, [id(p) for p in bucket.parameters]
+        flat, whose = bucket.buffer, [id(p) for p in bucket.parameters]
         if self.error_feedback:
             for key, view in zip(whose, bucket.views, strict=True):
                 if key in self.memory:

@@ -1,16 +1,15 @@
-"""DistributedDataParallel: gradients leave in buckets while the backward pass still computes.
+"""DistributedDataParallel: the buckets of `BucketedDDP`, and what real programs ask for besides.
 
-    dW[...]{partial over ranks} → bucket → all_reduce(avg) → dW[...], a view of the bucket
-
-The backward pass computes gradients from the last layer to the first. As soon as all gradients of
-a bucket are there, its all-reduce starts, and the rest of the backward pass hides it (Li et al.
-2020, §3.2).
+Parameters that a pass does not use, graphs that stay the same, accumulation, ranks without data,
+other ways to reduce, buckets in the order in which gradients really come. None of it changes how a
+bucket is filled and sent: that is the `Reducer`'s, and this class decides when to call it.
 """
 
 import contextlib
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
+from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -18,26 +17,88 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from distributed import Group, launch
-from distributed.buckets import Hook, all_reduce_hook, fill, make_memory
+from distributed.bucketed_ddp import Reducer
+from distributed.buckets import Bucket, Hook, all_reduce_hook, fill_buckets
+from distributed.join import Join
 from distributed.runtime.script import run_script
-from distributed.runtime.trace import Trace
-from distributed.simple_ddp import broadcast_module, make_network, train
+from distributed.simple_ddp import broadcast_module, train_wrapped
+
+
+class Phase(Enum):
+    IDLE = auto()  # between two backward passes
+    BACKWARD = auto()  # since the pass reached an output of the module, or the first gradient came
+    FAILED = auto()  # the pass raised: the next one drops what it computed
+
+
+class Usage:
+    """Which gradients come in a backward pass, and how often: what a bucket waits for."""
+
+    def __init__(self, names: dict[nn.Parameter, str], static_graph: bool, find_unused: bool):
+        self.names, self.static_graph = names, static_graph
+        self.find_unused = find_unused and not static_graph
+        # How often each comes in one pass. A static graph's first pass finds it out: None so far.
+        self.expected = None if static_graph else dict.fromkeys(names, 1)
+        self.counts: dict[nn.Parameter, int] = {}  # of this pass; the last to come stands last
+        self.used_by_any = set(names)  # those that get a mean: some rank has a gradient for them
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this pass may leave parameters out: ranks compare at its end."""
+        return self.find_unused or self.expected is None
+
+    def never_used(self) -> list[nn.Parameter]:
+        return [p for p, times in (self.expected or {}).items() if times == 0]
+
+    def count(self, parameter: nn.Parameter) -> bool:
+        """Note a gradient; whether it is the last one for this parameter in this pass."""
+        times = self.counts.pop(parameter, 0) + 1
+        self.counts[parameter] = times
+        if self.expected is None:
+            return False
+        if times > self.expected[parameter]:
+            raise RuntimeError(self._says_got(parameter, times))
+        return times == self.expected[parameter]
+
+    def check_may_come(self, parameter: nn.Parameter) -> None:
+        """In a pass that is not counted, raise for what no rank's static graph has used."""
+        if parameter not in self.used_by_any and not self.find_unused:
+            raise RuntimeError(self._says_got(parameter, 1))
+
+    def _says_got(self, parameter: nn.Parameter, times: int) -> str:
+        advice = "checkpoint with use_reentrant=False, or give static_graph=True"
+        if self.static_graph and self.expected is not None:
+            advice = f"static_graph=True, and the first pass had {self.expected[parameter]}"
+        return f"{self.names[parameter]} got {times} gradients in one backward pass: {advice}"
+
+    def compare(self, group: Group) -> None:
+        """What another rank used gets a mean here too; what no rank used keeps no gradient.
+
+        A gradient may be of an earlier pass, within `no_sync`: so what is there counts, not what
+        came in this one.
+        """
+        came = [self.counts.get(p, 0) for p in self.names]
+        have = [int(p.grad is not None) for p in self.names]
+        both = torch.tensor([came, have], device=group.device)
+        most, used = group.all_reduce(both, "max").tolist()
+        self.used_by_any = {p for p, n in zip(self.names, used, strict=True) if n}
+        if self.expected is None:  # a rank that had no data yet expects what others saw
+            self.expected = dict(zip(self.names, came if self.counts else most, strict=True))
 
 
 class DistributedDataParallel(nn.Module):
     """`module`, whose gradients are averaged over the ranks of `group` in every backward pass.
 
-    `bucket_bytes` is the most that a bucket holds. The first one is smaller, so that communication
-    starts early. With `find_unused_parameters`, a parameter without a gradient counts as zero;
-    without it, RuntimeError names it at the end of backward. With `static_graph`, the first pass
-    learns which gradients come, and how often; later passes must be the same.
+    Without a `group` it is the default process group. A bucket holds up to `bucket_bytes`, the
+    first one less, so that communication starts early; means are made in the gradients' dtype
+    (`all_reduce_hook`). With `find_unused_parameters`, a parameter without a gradient counts as
+    zero; without it, RuntimeError names it at the end of backward. With `static_graph`, the first
+    pass finds which gradients come, and how often; later passes must be the same.
 
     Raises ValueError where the ranks' modules differ, before anything is written, if there is
     nothing to train, if another wrapper has the module already, and for an embedding whose
     gradients are sparse. A gradient that autograd leaves undefined counts as zero. With
     `backward(create_graph=True)` first derivatives alone are averaged, and a warning says so.
-    What PyTorch's class has beyond this, such as sparse gradients, is left out: the reference
-    (*Modules*) has a list.
+    What PyTorch's class has beyond this is in a table of the reference (*Modules*).
 
     A backward pass that raises has to raise on every rank. What it computed is dropped, and the
     next pass starts without gradients: begin the step anew.
@@ -46,7 +107,7 @@ class DistributedDataParallel(nn.Module):
     def __init__(
         self,
         module: nn.Module,
-        group: Group,
+        group: Group | None = None,
         bucket_bytes: int = 25_000_000,
         first_bucket_bytes: int = 1_000_000,
         find_unused_parameters: bool = False,
@@ -60,48 +121,53 @@ class DistributedDataParallel(nn.Module):
         if not self.names:
             raise ValueError("module: no parameter requires a gradient: there is nothing to reduce")
         check_can_be_wrapped(module)
-        self.module, self.group = module, group
-        self.sizes = bucket_bytes, min(first_bucket_bytes, bucket_bytes)
-        self.find_unused_parameters = find_unused_parameters and not static_graph
+        self.module, self.group = module, group or Group.default()
+        self.bucket_sizes = bucket_bytes, first_bucket_bytes
         self.broadcast_buffers = broadcast_buffers
-        self.static_graph = static_graph
-        self.learning = static_graph  # until its first pass is over: then all buckets leave
-        self.hook: Hook = all_reduce_hook
+        self.usage = Usage(self.names, static_graph, find_unused_parameters)
+        # Whether buckets have their final order. Where usage can change, so can the order in which
+        # gradients come: then the first guess stays.
+        self.has_order = self.usage.find_unused
         self.sync = True  # False within no_sync()
-        self.scale = 1.0  # of the mean over all ranks: more than 1 when some have no data left
-        self.rebuilt = self.find_unused_parameters  # order of arrival can change then: keep ours
-        self.times = dict.fromkeys(self.names, float("inf") if static_graph else 1)  # in a pass
-        # Which parameters get the mean: those that any rank has a gradient for. It is found in the
-        # passes where this rank may not use all.
-        self.used_by_any = dict.fromkeys(self.names)
+        self.joining: Join | None = None  # within join()
         # Autograd holds the callback as long as the backward pass runs, and lets go of it when the
         # pass ends or raises. None between passes; a dead reference once a pass has failed.
-        self.end: weakref.ref[Any] | None = None
-        broadcast_module(module, group)
-        self.memory = make_memory(self.names, group)  # all buckets are parts of it
-        self._make_buckets(list(reversed(self.names)))  # about the order in which gradients come
+        self.at_end: weakref.ref[Any] | None = None
+        broadcast_module(module, self.group)
+        # One for all gradients of a dtype. Buckets are parts of it, so new ones need no new memory.
+        self.gradient_buffers = {
+            dtype: self.group.empty(sum(p.numel() for p in self.names if p.dtype == dtype), dtype)
+            for dtype in dict.fromkeys(p.dtype for p in self.names)
+        }
+        about_as_they_come = [*reversed(self.names)]
+        self.reducer = Reducer(self._fill(about_as_they_come), self.group, all_reduce_hook)
         for parameter in self.names:
-            parameter.register_post_accumulate_grad_hook(self._came)
+            parameter.register_post_accumulate_grad_hook(self._gradient_ready)
+
+    @property
+    def buckets(self) -> list[Bucket]:
+        return self.reducer.buckets
+
+    @property
+    def phase(self) -> Phase:
+        if self.at_end is None:
+            return Phase.IDLE
+        return Phase.FAILED if self.at_end() is None else Phase.BACKWARD
+
+    # ------------------------------------------------------------------ what programs call
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the module computes; buffers, such as running statistics, come from rank 0."""
-        self._drop_failed_pass()
+        self._abandon_failed_pass()
         if self.sync and self.training:
+            if self.joining:
+                self.joining.start_step(have_batch=True)
             self._share_buffers()
         output = self.module(*args, **kwargs)
         for tensor in tree_leaves(output):
             if isinstance(tensor, torch.Tensor) and tensor.grad_fn:
-                tensor.register_hook(self._begin)
+                tensor.register_hook(self._start_pass)
         return output
-
-    def take_part(self) -> None:
-        """What a rank without data does while others run forward and backward: give zeros."""
-        self._drop_failed_pass()
-        self._share_buffers()
-        for bucket in self.buckets:
-            bucket.flat.zero_()
-            bucket.waiting.clear()
-        self._finish()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -112,9 +178,27 @@ class DistributedDataParallel(nn.Module):
         finally:
             self.sync = before
 
+    @contextlib.contextmanager
+    def join(self, divide_by_initial_world_size: bool = True) -> Iterator[None]:
+        """Ranks may make different numbers of steps in here, each of one forward and backward.
+
+        Those that are done wait at the end of the block, and take part with zeros until the last
+        one is: then all have its weights. The mean is over all ranks, or with
+        `divide_by_initial_world_size=False` over those that still make steps.
+        """
+        self.joining = joining = Join(self.group, divide_by_initial_world_size)
+        try:
+            yield
+            while joining.start_step(have_batch=False):
+                self._take_part_with_zeros()
+        finally:
+            self.joining = None
+        for tensor in self.module.state_dict().values():
+            self.group.broadcast(tensor, source=joining.source)
+
     def register_comm_hook(self, hook: Hook) -> None:
         """Reduce buckets by `hook(group, bucket)` from now on: compressed, or by other ways."""
-        self.hook = hook
+        self.reducer.hook = hook
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own names: what is saved here can be loaded without this wrapper."""
@@ -137,62 +221,90 @@ class DistributedDataParallel(nn.Module):
         parameters = {name: p for p, name in self.names.items()}
         if sorted(names) != sorted(parameters):
             raise ValueError("names: give each parameter that requires a gradient once")
-        self.rebuilt = True
-        self._make_buckets([parameters[name] for name in names])
+        self._use_order([parameters[name] for name in names])
 
-    def _share_buffers(self) -> None:
-        for buffer in self.module.buffers() if self.broadcast_buffers else ():
-            self.group.broadcast(buffer)
+    # ------------------------------------------------------------------ a backward pass
 
-    def _make_buckets(self, parameters: list[nn.Parameter]) -> None:
-        most, first = self.sizes
-        gradients = [None if p.grad is None else p.grad.clone() for p in parameters]
-        self.buckets = fill(parameters, self.memory, most, first)
-        self.bucket_of = {p: bucket for bucket in self.buckets for p in bucket.parameters}
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = gradient  # not where it was: other gradients are there now
-            self.bucket_of[parameter].take(parameter)
-        self._get_ready()
-
-    def _get_ready(self) -> None:
-        for bucket in self.buckets:
-            bucket.waiting = set(bucket.parameters)
-        self.end = None
-        self.came: dict[nn.Parameter, int] = {}  # how often each has come, the last at the end
-        self.started: list[Any] = []  # handles of the buckets that have left, in order
-
-    def _begin(self, _gradient: Any = None) -> None:
+    def _start_pass(self, _gradient: Any = None) -> None:
         """Called by autograd when the backward pass reaches an output of the module."""
-        self._drop_failed_pass()
+        self._abandon_failed_pass()
         # A reentrant checkpoint is a pass within the pass, with an end of its own: begin outside.
-        if self.sync and self.end is None:
-            end = self._end
-            self.end = weakref.ref(end)
-            for parameter in (p for p, times in self.times.items() if times == 0):
-                self.bucket_of[parameter].do_without(parameter)
+        if self.sync and self.phase is Phase.IDLE:
+            end = self._end_pass
+            self.at_end = weakref.ref(end)
             torch.autograd.Variable._execution_engine.queue_callback(end)
 
-    def _failed(self) -> bool:
-        return self.end is not None and self.end() is None
-
-    def _drop_failed_pass(self) -> None:
-        """Where the last backward pass raised: wait for what it started, and forget the rest."""
-        if not self._failed():
+    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+        """Called by autograd when a gradient is complete."""
+        if self.phase is Phase.FAILED:  # and neither forward nor _start_pass was called since
+            raise RuntimeError("the last backward pass raised: call the wrapper, not its module")
+        self._check_can_be_reduced(parameter)
+        if not self.sync:
+            self.usage.check_may_come(parameter)
+            self.reducer.bucket_of[parameter].store(parameter)
             return
-        if self.started:  # ranks may have failed at different places: all of them send all buckets
+        self._start_pass()  # if the module was called without the wrapper
+        if not self.usage.counts:
+            self._start_reducing()
+        if self.usage.count(parameter):
+            self.reducer.mark_ready(parameter)
+
+    def _start_reducing(self) -> None:
+        self.reducer.start_pass()
+        for parameter in self.usage.never_used():
+            self.reducer.mark_ready(parameter)
+
+    def _end_pass(self) -> None:
+        """Called by autograd at the end of the backward pass."""
+        if self.usage.counts:
+            self._finish()
+        elif self.usage.find_unused:  # other ranks may have gradients
+            self._start_reducing()
+            self._finish()
+        self.at_end = None  # a pass without gradients of ours was for others
+
+    def _finish(self) -> None:
+        """No more gradients come: reduce what is left, and wait for all means."""
+        missing = self.reducer.missing()
+        if missing and not self.usage.is_open:
+            names = ", ".join(sorted(self.names[p] for p in missing))
+            raise RuntimeError(
+                f"no gradient came for {names}: leave them out of the module, or give "
+                "find_unused_parameters=True without static_graph"
+            )
+        for parameter in missing:
+            self.reducer.mark_ready(parameter)
+        trace = self.group.trace
+        with trace.span("wait", "waiting") if trace else contextlib.nullcontext():
+            self.reducer.finish_pass()
+        if self.joining and self.joining.scale != 1:
             for bucket in self.buckets:
-                bucket.waiting.clear()
-            self._start_what_is_full()
-        for handle in self.started:
-            handle.wait()
+                bucket.buffer *= self.joining.scale
+        if self.usage.is_open:
+            self.usage.compare(self.group)
+        for parameter in self.usage.used_by_any:
+            parameter.grad = self.reducer.bucket_of[parameter].views[parameter]
+        came, self.usage.counts = self.usage.counts, {}
+        if not self.has_order:
+            self._agree_on_order([*came, *(p for p in self.names if p not in came)])
+
+    def _take_part_with_zeros(self) -> None:
+        """What a rank without data does while others run forward and backward."""
+        self._abandon_failed_pass()
+        self._share_buffers()
+        self.reducer.start_pass()
         for parameter in self.names:
             parameter.grad = None
-        self._get_ready()
+            self.reducer.mark_ready(parameter)
+        self._finish()
 
-    def _came(self, parameter: nn.Parameter) -> None:
-        """Called by autograd when a gradient is complete."""
-        if self._failed():  # and neither forward nor _begin was called since
-            raise RuntimeError("the last backward pass raised: call the wrapper, not its module")
+    def _abandon_failed_pass(self) -> None:
+        if self.phase is Phase.FAILED:
+            self.reducer.abandon_pass()
+            self.usage.counts.clear()
+            self.at_end = None
+
+    def _check_can_be_reduced(self, parameter: nn.Parameter) -> None:
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
             raise RuntimeError(
                 f"{self.names[parameter]} got a sparse gradient, which a bucket cannot hold: make "
@@ -204,94 +316,39 @@ class DistributedDataParallel(nn.Module):
                 "without a graph; take inner derivatives with torch.autograd.grad",
                 stacklevel=2,
             )
-        bucket = self.bucket_of[parameter]
-        bucket.take(parameter)
-        if not self.sync:
-            if parameter not in self.used_by_any and not self.find_unused_parameters:
-                raise RuntimeError(self._says_got(parameter, 1))
-            return
-        self._begin()  # if the module was called without the wrapper
-        self.came[parameter] = times = self.came.pop(parameter, 0) + 1
-        if times > self.times[parameter]:
-            raise RuntimeError(self._says_got(parameter, times))
-        if times == self.times[parameter]:
-            bucket.waiting.discard(parameter)
-            self._start_what_is_full()
 
-    def _says_got(self, parameter: nn.Parameter, times: int) -> str:
-        advice = "checkpoint with use_reentrant=False, or give static_graph=True"
-        if self.static_graph:
-            advice = f"static_graph=True, and the first pass had {self.times[parameter]}"
-        return f"{self.names[parameter]} got {times} gradients in one backward pass: {advice}"
+    def _share_buffers(self) -> None:
+        if self.broadcast_buffers:
+            for buffer in self.module.buffers():
+                self.group.broadcast(buffer)
 
-    def _start_what_is_full(self) -> None:
-        # In the same order on every rank, whatever order gradients come in.
-        while len(self.started) < len(self.buckets):
-            bucket = self.buckets[len(self.started)]
-            if bucket.waiting:
-                return
-            self.started.append(self.hook(self.group, bucket))
+    # ------------------------------------------------------------------ the order of buckets
 
-    def _end(self) -> None:
-        """Called by autograd at the end of the backward pass."""
-        if self.came or self.find_unused_parameters:  # else it was for other gradients
-            self._finish()
-        self.end = None
+    def _agree_on_order(self, came: list[nn.Parameter]) -> None:
+        """The order in which rank 0's gradients came, as PyTorch does."""
+        index_of = {p: i for i, p in enumerate(self.names)}
+        order = torch.tensor([index_of[p] for p in came], device=self.group.device)
+        parameters = [*self.names]
+        self._use_order([parameters[i] for i in self.group.broadcast(order).tolist()])
 
-    def _finish(self) -> None:
-        """No more gradients come: send what is left, and wait for what has been started."""
-        if self.learning:
-            for bucket in self.buckets:
-                bucket.waiting -= self.came.keys()
-        missing = {p for bucket in self.buckets for p in bucket.waiting}
-        finding = self.find_unused_parameters or self.learning
-        if missing and not finding:
-            names = ", ".join(sorted(self.names[p] for p in missing))
-            raise RuntimeError(
-                f"no gradient came for {names}: leave them out of the module, or give "
-                "find_unused_parameters=True without static_graph"
-            )
-        for parameter in missing:
-            self.bucket_of[parameter].do_without(parameter)
-        self._start_what_is_full()
-        trace = self.group.trace
-        with trace.span("wait", "waiting") if trace else contextlib.nullcontext():
-            for handle in self.started:
-                handle.wait()
-        for bucket in self.buckets if self.scale != 1 else ():
-            bucket.flat *= self.scale
-        if finding:
-            self._find_used()
-        for parameter in self.used_by_any:
-            parameter.grad = self.bucket_of[parameter].views[parameter]
-        order = [*self.came, *(p for p in self.names if p not in self.came)]
-        self._get_ready()
-        if not self.rebuilt:
-            self._rebuild(order)
+    def _use_order(self, parameters: list[nn.Parameter]) -> None:
+        self.has_order = True
+        gradients = {p: p.grad.clone() for p in parameters if p.grad is not None}
+        self.reducer = Reducer(self._fill(parameters), self.group, self.reducer.hook)
+        for parameter in parameters:
+            parameter.grad = gradients.get(parameter)  # where it was, other gradients are now
+            self.reducer.bucket_of[parameter].store(parameter)
 
-    def _find_used(self) -> None:
-        """What other ranks used has a gradient here too; what nobody used keeps none.
-
-        A gradient may be of an earlier pass, within `no_sync`: so what is there counts, not what
-        came.
-        """
-        mine = [self.came.get(p, 0) for p in self.names]
-        have = [int(p.grad is not None) for p in self.names]
-        found = torch.tensor([mine, have], device=self.group.device)
-        most, used = self.group.all_reduce(found, "max").tolist()
-        used_by_any = (p for p, n in zip(self.names, used, strict=True) if n)
-        self.used_by_any = dict.fromkeys(used_by_any)
-        if self.learning:  # a rank that had no data yet expects what others saw
-            self.times = dict(zip(self.names, mine if self.came else most, strict=True))
-            self.learning = False
-
-    def _rebuild(self, order: list[nn.Parameter]) -> None:
-        """Fill buckets anew in the order in which rank 0's gradients came, as PyTorch does."""
-        self.rebuilt = True
-        numbers = {p: i for i, p in enumerate(self.names)}
-        arrived = torch.tensor([numbers[p] for p in order], device=self.group.device)
-        parameters = list(self.names)
-        self._make_buckets([parameters[i] for i in self.group.broadcast(arrived).tolist()])
+    def _fill(self, parameters: list[nn.Parameter]) -> list[Bucket]:
+        """Buckets in this order, each a part of the buffer of its dtype."""
+        used = dict.fromkeys(self.gradient_buffers, 0)
+        buckets: list[Bucket] = []
+        for ps in fill_buckets(parameters, *self.bucket_sizes):
+            dtype, start = ps[0].dtype, used[ps[0].dtype]
+            used[dtype] += sum(p.numel() for p in ps)
+            part = self.gradient_buffers[dtype][start : used[dtype]]
+            buckets.append(Bucket(len(buckets), ps, part))
+        return buckets
 
 
 def check_can_be_wrapped(module: nn.Module) -> None:
@@ -309,23 +366,13 @@ def check_can_be_wrapped(module: nn.Module) -> None:
                 )
 
 
-def train_wrapped(group: Group, batch: int, steps: int) -> tuple[list[float], Trace]:
-    """One rank: train the network of the last chapter in small buckets; losses, what happened."""
-    from distributed.dp import shard
-    from distributed.workbench.data import batches
-
-    module = make_network(seed=group.rank).to(group.device)
-    model = DistributedDataParallel(module, group, bucket_bytes=20_000)
-    group.trace = trace = Trace(group.rank)
-    shards = [shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps)]
-    losses = train(model, group, (torch.from_numpy(rows) for rows in shards), average=False)
-    group.trace = None
-    return group.all_reduce(torch.tensor(losses), op="avg").tolist(), trace
-
-
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train with the wrapper: the losses of training by hand, in fewer and larger messages."""
-    losses, trace = launch(train_wrapped, batch, steps, ranks=ranks)[0]
+
+    def wrap(module: nn.Module, group: Group) -> DistributedDataParallel:
+        return DistributedDataParallel(module, group, bucket_bytes=20_000)
+
+    losses, trace = launch(train_wrapped, wrap, batch, steps, ranks=ranks)[0]
     reduced = sum(span.name.startswith("all_reduce") for span in trace.spans)
     print(f"loss {losses[0]:.6f} → {losses[-1]:.6f}; {reduced / steps:.1f} all-reduces a step")
     assert losses[-1] < losses[0]

@@ -1,4 +1,4 @@
-"""See how gradients meet: who travels in which bucket, when, and what that costs.
+"""See how gradients meet: which gradient travels in which bucket, when, and what that costs.
 
 Four ways to average the same gradients, recorded on real ranks: each parameter after the backward
 pass, all in one bucket, each parameter as soon as it is ready, and buckets as soon as they are
@@ -45,7 +45,7 @@ class Synced:
     bucket: int
     before: float  # its norm, as this rank's share of the batch gave it
     after: float  # its norm when it was averaged over all ranks
-    numbers: int
+    elements: int
 
 
 def batch_of(group: Group, rows: int = 8) -> torch.Tensor:
@@ -108,7 +108,7 @@ def bucket_sizes(group: Group, way: str) -> list[int]:
     """The bytes of each bucket, in the order in which they leave."""
     module, wrapper = ready_to_step(group, way)
     if isinstance(wrapper, DistributedDataParallel):
-        return [bucket.flat.nbytes for bucket in wrapper.buckets]
+        return [bucket.buffer.nbytes for bucket in wrapper.buckets]
     return [p.nbytes for p in module.parameters()]
 
 
@@ -123,7 +123,7 @@ def time_step(group: Group, bucket_bytes: int, times: int = 9) -> tuple[float, l
         module.loss(batch).backward()
 
     step()
-    return statistics.median(seconds(group, step, times)), [b.flat.nbytes for b in model.buckets]
+    return statistics.median(seconds(group, step, times)), [b.buffer.nbytes for b in model.buckets]
 
 
 class Costs(NamedTuple):

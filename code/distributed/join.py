@@ -1,55 +1,50 @@
 """Ranks that run out of data: they take part with zeros until the last one is done.
 
-`for batch in joined(model, batches)` goes on until no rank has a batch left. In each round, the
-gradient is the mean over the ranks that still have one.
+Before each step every rank says whether it still has a batch. `with model.join():` around a
+training loop is all that a program needs; `DistributedDataParallel` asks a `Join` here.
 """
-
-from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 
 from distributed import Group, launch
-from distributed.ddp import DistributedDataParallel
 from distributed.runtime.script import run_script
 
 
-def joined(model: DistributedDataParallel, batches: Iterable[Any]) -> Iterator[Any]:
-    """This rank's batches; run forward and backward on each. In between, help the others.
+class Join:
+    """What ranks with more and fewer batches agree on before each step."""
 
-    A rank that has none left sends zeros and does not step. At the end it gets the weights of one
-    that did. PyTorch's `Join` does the same, but divides by all ranks unless told otherwise.
-    """
-    group, last = model.group, 0
-    rest = iter(batches)
-    while True:
-        batch = next(rest, None)
-        have = torch.zeros(group.size, dtype=torch.int64, device=group.device)
-        have[group.rank] = batch is not None
-        active = group.all_reduce(have).nonzero().flatten().tolist()
+    def __init__(self, group: Group, divide_by_initial_world_size: bool):
+        self.group, self.divide_by_all = group, divide_by_initial_world_size
+        self.source = 0  # a rank that made the last step, and so has the final weights
+        self.scale = 1.0  # what the mean over all ranks is multiplied by in this step
+
+    def start_step(self, have_batch: bool) -> bool:
+        """Every rank calls this before each step; whether any rank still has a batch."""
+        have = torch.zeros(self.group.size, dtype=torch.int64, device=self.group.device)
+        have[self.group.rank] = have_batch
+        active = self.group.all_reduce(have).nonzero().flatten().tolist()
         if not active:
-            break
-        last, model.scale = active[-1], group.size / len(active)
-        if batch is None:
-            model.take_part()
-        else:
-            yield batch
-    model.scale = 1.0
-    for tensor in model.module.state_dict().values():
-        group.broadcast(tensor, source=last)
+            return False
+        self.source = active[-1]
+        if not self.divide_by_all:
+            self.scale = self.group.size / len(active)
+        return True
 
 
 def count_steps(group: Group, lengths: list[int]) -> tuple[int, float]:
     """Fit a line on so many batches per rank; the steps made, the weight at the end."""
+    from distributed.ddp import DistributedDataParallel
+
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False), group)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     steps = 0
-    for x in joined(model, torch.ones(lengths[group.rank], 4, 1)):
-        optimizer.zero_grad()
-        (model(x) - 3 * x).square().mean().backward()
-        optimizer.step()
-        steps += 1
+    with model.join(divide_by_initial_world_size=False):
+        for x in torch.ones(lengths[group.rank], 4, 1):
+            optimizer.zero_grad()
+            (model(x) - 3 * x).square().mean().backward()
+            optimizer.step()
+            steps += 1
     return steps, next(model.module.parameters()).item()
 
 

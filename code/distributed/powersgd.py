@@ -34,7 +34,7 @@ class PowerSGD:
         self.memory: dict[int, torch.Tensor] = {}
 
     def average(self, group: Group, bucket: Gradients) -> None:
-        """bucket.flat[n]{partial over ranks} → about its mean, in place."""
+        """bucket.buffer[n]{partial over ranks} → about its mean, in place."""
         matrices, whole = [], []
         for parameter, gradient in zip(bucket.parameters, bucket.views, strict=True):
             m = gradient.view(len(gradient), -1) if gradient.dim() > 1 else gradient.view(1, -1)

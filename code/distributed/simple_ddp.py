@@ -6,7 +6,7 @@ All ranks start from rank 0's weights and buffers. After each backward pass they
 gradient, and so their optimizers take the same steps.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -50,7 +50,10 @@ def broadcast_module(module: nn.Module, group: Group) -> None:
 
 
 def average_gradients(module: nn.Module, group: Group) -> None:
-    """dW[...]{partial over ranks} → dW[...] of every parameter: their mean over the ranks."""
+    """dW[...]{partial over ranks} → dW[...] of every parameter: their mean over the ranks.
+
+    It is made in the gradient's dtype, as `Group.all_reduce` says.
+    """
     for parameter in module.parameters():
         if parameter.grad is not None:
             group.all_reduce(parameter.grad, op="avg")
@@ -102,6 +105,21 @@ def train_by_hand(group: Group, batch: int, steps: int) -> tuple[list[float], di
     group.trace = None
     mean = group.all_reduce(torch.tensor(losses, dtype=torch.float64), op="avg").tolist()
     return mean, {name: t.cpu() for name, t in module.state_dict().items()}, trace
+
+
+def train_wrapped(
+    group: Group, wrap: Callable[[nn.Module, Group], nn.Module], batch: int, steps: int
+) -> tuple[list[float], Trace]:
+    """The same with a wrapper that averages: the losses of whole batches, and what happened."""
+    from distributed.dp import shard
+    from distributed.workbench.data import batches
+
+    model = wrap(make_network(seed=group.rank).to(group.device), group)
+    group.trace = trace = Trace(group.rank)
+    shards = [shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps)]
+    losses = train(model, group, (torch.from_numpy(rows) for rows in shards), average=False)
+    group.trace = None
+    return group.all_reduce(torch.tensor(losses), op="avg").tolist(), trace
 
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:

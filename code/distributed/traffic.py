@@ -56,7 +56,7 @@ def ddp_sent(ddp: DistributedDataParallel) -> dict[str, int]:
     a bucket, and so do ranks.
     """
     rank, ranks = ddp.group.rank, ddp.group.size
-    sizes = [bucket.flat.numel() for bucket in ddp.buckets]
+    sizes = [bucket.buffer.numel() for bucket in ddp.buckets]
     sent = sum(ring_sent(size, rank, ranks).numbers for size in sizes)
     return dict(zip(PHASES, (0, sent, 0), strict=True))
 

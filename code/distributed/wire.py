@@ -126,7 +126,7 @@ def ddp(site: Site, n: int) -> Work:
     do = one_step(model, lambda: None)
     do()  # after the first step, buckets are made anew
     where = site.group.rank, site.group.size
-    sent = sum(ring_sent(len(bucket.flat), *where).numbers for bucket in model.buckets)
+    sent = sum(ring_sent(len(bucket.buffer), *where).numbers for bucket in model.buckets)
     return Work(do, site.ring(sent))
 
 

@@ -8,11 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.algorithms.join import Join
 from torch.utils.checkpoint import checkpoint
 
 from distributed.ddp import DistributedDataParallel
-from distributed.join import joined
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
@@ -112,9 +110,9 @@ def reduce_by_hand(kind, model, group, note):
     """Give either class a hook that calls note(bucket number, parameters, numbers) and averages."""
 
     def ours(group, bucket):
-        note(bucket.index, bucket.parameters, bucket.flat)
-        bucket.flat /= group.size
-        return group.all_reduce(bucket.flat, async_op=True)
+        note(bucket.index, bucket.parameters, bucket.buffer)
+        bucket.buffer /= group.size
+        return group.all_reduce(bucket.buffer, async_op=True)
 
     def theirs(_, bucket):
         note(bucket.index(), bucket.parameters(), bucket.buffer())
@@ -299,7 +297,7 @@ class Breakable(nn.Module):
 
 
 @pytest.mark.parametrize("bucket_bytes", [1, 25_000_000])
-@pytest.mark.parametrize("fails_at", [(4, 4), (2, 2), (0, 2)])
+@pytest.mark.parametrize("fails_at", [(4, 4), (2, 2), (0, 2), (4, 0)])
 def test_a_pass_that_failed_leaves_nothing_behind(pools, fails_at, bucket_bytes):
     """Wherever it failed: before any bucket left, after some, or after more on one rank."""
 
@@ -383,7 +381,7 @@ def test_every_reduction_that_a_failed_pass_started_is_waited_for(pools, how):
                 group.all_reduce(self.flat, "avg")
                 under_way.remove(self)
 
-        model.register_comm_hook(lambda _, bucket: Late(bucket.flat))
+        model.register_comm_hook(lambda _, bucket: Late(bucket.buffer))
         x, labels = share(group, 12)
         module.cut = how is RuntimeError  # no gradient comes for the first layer
         module.fuse.append("burn")
@@ -761,31 +759,25 @@ def test_a_hook_takes_the_place_of_the_all_reduce(pools, kind):
         assert_all_close(grads, gradients_alone(4))
 
 
-def taking_part(kind, model, batches):
-    if kind == "ours":
-        yield from joined(model, batches)
-    else:
-        with Join([model], divide_by_initial_world_size=False):
-            yield from batches
-
-
+@pytest.mark.parametrize("by_all", [True, False])
 @pytest.mark.parametrize("kind", [*KINDS, "static graph"])
 @pytest.mark.parametrize("lengths", [[2, 5, 3], [0, 2, 1], [3, 3, 3], [1, 0, 0]])
-def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, kind, lengths):
+def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, kind, lengths, by_all):
     def rows(rank, step):
         return slice(4 * (5 * rank + step), 4 * (5 * rank + step) + 4)
 
-    def uneven(group, kind, lengths):
+    def uneven(group, kind, lengths, by_all):
         options = {"static_graph": True} if kind == "static graph" else {}
         kind = "ours" if options else kind
         model = wrap(kind, network(), group, bucket_bytes=700, **options)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         x, labels = data(60)
         mine_of_steps = [rows(group.rank, step) for step in range(lengths[group.rank])]
-        for mine in taking_part(kind, model, mine_of_steps):
-            optimizer.zero_grad()
-            loss_of(model, x[mine], labels[mine]).backward()
-            optimizer.step()
+        with model.join(divide_by_initial_world_size=by_all):
+            for mine in mine_of_steps:
+                optimizer.zero_grad()
+                loss_of(model, x[mine], labels[mine]).backward()
+                optimizer.step()
         return [p.detach() for p in model.parameters()]
 
     alone = network()
@@ -794,9 +786,10 @@ def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, kind
     for step in range(max(lengths)):
         have = [rows(rank, step) for rank in range(3) if step < lengths[rank]]
         optimizer.zero_grad()
-        (sum(loss_of(alone, x[mine], labels[mine]) for mine in have) / len(have)).backward()
+        parts = 3 if by_all else len(have)
+        (sum(loss_of(alone, x[mine], labels[mine]) for mine in have) / parts).backward()
         optimizer.step()
-    for weights in pools[3](uneven, kind, lengths):
+    for weights in pools[3](uneven, kind, lengths, by_all):
         assert_all_close(weights, [p.detach() for p in alone.parameters()])
 
 

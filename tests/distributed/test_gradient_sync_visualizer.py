@@ -28,8 +28,8 @@ def test_gradients_are_shown_before_and_after_their_mean(pools):
     alone.loss(batch(1)).backward()
     after = {name: p.grad.norm().item() / 2 for name, p in alone.named_parameters()}
     synced = pools[2](watch_one_step)[0]
-    numbers = {name: p.numel() for name, p in alone.named_parameters()}
-    assert {s.name: s.numbers for s in synced} == numbers
+    elements = {name: p.numel() for name, p in alone.named_parameters()}
+    assert {s.name: s.elements for s in synced} == elements
     assert {s.name: s.before for s in synced} == pytest.approx(before, rel=1e-4)
     assert {s.name: s.after for s in synced} == pytest.approx(after, rel=1e-4)
 

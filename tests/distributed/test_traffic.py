@@ -26,7 +26,7 @@ def counted_and_predicted(group, stage, depth, options, still_here=2):
 def ddp_counted(group):
     ddp = DistributedDataParallel(make_network(width=20, depth=5), RingGroup(group), 5000, 3000)
     count_sent(ddp, ROWS)  # in the first step ranks agree on an order of buckets, too
-    sizes = [bucket.flat.numel() for bucket in ddp.buckets]
+    sizes = [bucket.buffer.numel() for bucket in ddp.buckets]
     return count_sent(ddp, ROWS), {k: 4 * n for k, n in ddp_sent(ddp).items()}, sizes
 
 

@@ -98,7 +98,7 @@ def overlap_on_rank(group) -> tuple[float, float]:
 
     def note(group, bucket):
         ready.record()  # the last one counts: of the last bucket, before anything waits
-        handle = group.all_reduce(bucket.flat, "avg", async_op=True)
+        handle = group.all_reduce(bucket.buffer, "avg", async_op=True)
         if not sent:
             with torch.cuda.stream(aside):
                 handle.wait()
