@@ -67,8 +67,8 @@ class BucketedDDP(nn.Module):
     Gradients are views of buckets of up to `bucket_bytes`. The first one is smaller, so that
     communication starts early. Means are made in the gradients' dtype (`all_reduce_hook`). Without
     a `group` it is the default process group. RuntimeError, at the end of the backward pass, names
-    a parameter that got no gradient. A pass that raises has to raise on every rank: the next
-    forward pass drops what it computed, and the step begins anew.
+    a parameter that got no gradient. A pass that raises after its first gradient has to raise on
+    every rank: the next forward pass drops what it computed, and the step begins anew.
     """
 
     def __init__(
