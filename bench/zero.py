@@ -13,13 +13,14 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from bench.ddp import MODELS, make
 from bench.pairs import summary
 from distributed import Group, world
+from distributed.blocks import check_blocks
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
 from distributed.workbench.measure import seconds
 from distributed.workbench.memory_meter import peak_of_step
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3, check_blocks
+from distributed.zero3 import Zero3
 
 GROUPS: dict[str, Callable[[Group], Group]] = {
     "gloo": lambda group: group,

@@ -1,7 +1,7 @@
-"""Checkpoints of shares: every rank writes what it has, and any number of ranks reads it again.
+"""Checkpoints of shards: every rank writes what it has, and any number of ranks reads it again.
 
     rank r: W[s], states[s] → boxes of parameters → one file of each rank      save
-    files → the boxes that the shares of another number of ranks need          load
+    files → the boxes that the shards of another number of ranks need          load
 
 Files are those of `torch.distributed.checkpoint`, which PyTorch's FSDP writes and reads too. A
 folder gets its name when all that is in it is on the disk: a kill leaves the last one whole.
@@ -10,6 +10,7 @@ folder gets its name when all that is in it is on the disk: a kill leaves the la
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,12 @@ from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 from distributed import Group, launch
 from distributed.boxes import Boxed
 from distributed.runtime.script import run_script
+from distributed.sharded import ShardedOptimizer
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
 
-STAGES: dict[int, type[Zero1]] = {1: Zero1, 2: Zero2, 3: Zero3}
+STAGES: dict[int, Callable[..., ShardedOptimizer]] = {1: Zero1, 2: Zero2, 3: Zero3}
 GROUPS, CLASS, SINGLE = "optim.param_groups.", "about.optimizer", "about.single"
 NOTES = GROUPS, CLASS, SINGLE, "extra."
 DECAY = "decoupled_weight_decay"
@@ -34,7 +36,7 @@ DECAY = "decoupled_weight_decay"
 OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
 
 
-def state(zero: Zero1) -> dict[str, dict[str, Any]]:
+def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
     """What this rank has of everything, on its own memory: to be saved, or to be written into.
 
     model: name → parameter or buffer; master: name → its master copy; optim: "state.NAME.KEY" and
@@ -46,16 +48,16 @@ def state(zero: Zero1) -> dict[str, dict[str, Any]]:
     def add(part: str, name: str, like: nn.Parameter, of: slice, here: torch.Tensor) -> None:
         found[part].setdefault(name, Boxed(like.shape, here.dtype)).add(of, here)
 
-    for unit, share in zip(zero.units, zero.shares, strict=True):
-        for parameter, of, at in unit.pieces(zero.group.rank):
-            add("model", zero.names[parameter], parameter, of, share[at])
-    in_units = {parameter for unit in zero.units for parameter in unit.parameters}
+    for unit in zero.units:
+        for parameter, of, at in unit.layout.pieces(zero.group.rank):
+            add("model", zero.names[parameter], parameter, of, unit.shard[at])
+    in_units = {parameter for unit in zero.units for parameter in unit.layout.parameters}
     for name, tensor in zero.module.state_dict(keep_vars=True).items():
         if tensor not in in_units:
             found["model"][name] = tensor.detach()  # whole on every rank: buffers, what is frozen
         elif zero.names[tensor] in found["model"]:  # tied: the same under its other name
             found["model"][name] = found["model"][zero.names[tensor]]
-    for name, parameter, of, local, at in zero.local:
+    for name, parameter, of, local, at in zero.parameter_shards():
         if zero.master:
             add("master", name, parameter, of, local.data.view(-1)[at])
         for key, value in zero.optimizer.state[local].items():
@@ -71,12 +73,12 @@ def state(zero: Zero1) -> dict[str, dict[str, Any]]:
     return found
 
 
-def names_in_group(zero: Zero1, kind: int) -> list[str]:
+def names_in_group(zero: ShardedOptimizer, kind: int) -> list[str]:
     """The parameters of one of the optimizer's groups, on all ranks."""
-    return [zero.names[p] for p, i in zero.kind_of.items() if i == kind]
+    return [zero.names[p] for p, i in zero.plan.group_of.items() if i == kind]
 
 
-def save(zero: Zero1, folder: str | Path, step: int, **extra: Any) -> Path:
+def save(zero: ShardedOptimizer, folder: str | Path, step: int, **extra: Any) -> Path:
     """Write folder/step-N. Every rank of `zero.group` must call it (HSDP: those of one host).
 
     What rank 0 gives as `extra` is returned by `load`.
@@ -121,7 +123,7 @@ def steps(folder: str | Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def load(zero: Zero1, folder: str | Path, step: int | None = None) -> dict[str, Any]:
+def load(zero: ShardedOptimizer, folder: str | Path, step: int | None = None) -> dict[str, Any]:
     """Read folder/step-N, by default the last, and return `extra`. Every rank must call it.
 
     Any number of ranks can have saved it, and any stage. Raises FileNotFoundError if it is not
@@ -136,7 +138,7 @@ def load(zero: Zero1, folder: str | Path, step: int | None = None) -> dict[str, 
 
 
 @torch.no_grad()
-def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
+def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     """Read the checkpoint at this very path, which PyTorch's FSDP can have saved; see `load`."""
     about = dcp.FileSystemReader(path).read_metadata()
     saved: dict[str, Any] = about.state_dict_metadata
@@ -147,7 +149,7 @@ def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
     zero.zero_grad()
     zero.optimizer.state.clear()
     single = single_states_of(saved, notes)
-    for name, _, _, local, _ in zero.local:  # make room for the states that the files have
+    for name, _, _, local, _ in zero.parameter_shards():  # memory for the files' states
         shape = saved[f"model.{name}"].size
         for key, found in below(f"optim.state.{name}.", saved).items():
             size = local.shape if found.size == shape and key not in single else found.size
@@ -161,17 +163,18 @@ def load_path(zero: Zero1, path: str | Path) -> dict[str, Any]:
     for kind, group in enumerate(zero.optimizer.param_groups):
         read = below(f"{GROUPS}{kind}.", notes)
         group.update({**read, "params": group["params"]})
-    for i in zero.trained if zero.master and not parts["master"] else ():
-        zero.masters[i].copy_(zero.shares[i])
-    zero._publish()
+    if not parts["master"]:
+        for unit in zero.trained:
+            unit.master.copy_(unit.shard)
+    zero.weights.publish()
     extra = {key: value for key, value in notes.items() if key.startswith("extra.")}
     # Files have no dicts within dicts: they note, beside each value, where it was.
     return unflatten_state_dict(extra, about.planner_data).get("extra", {})
 
 
-def single_states(zero: Zero1) -> list[str]:
+def single_states(zero: ShardedOptimizer) -> list[str]:
     """The optimizer's states that are one number for many, such as the count of steps."""
-    states = [(local, zero.optimizer.state[local]) for _, _, _, local, _ in zero.local]
+    states = [(local, zero.optimizer.state[local]) for _, _, _, local, _ in zero.parameter_shards()]
     return sorted({k for local, kept in states for k in kept if kept[k].dim() < local.dim()})
 
 
@@ -193,7 +196,7 @@ def below(prefix: str, saved: dict[str, Any]) -> dict[str, Any]:
     return {key.removeprefix(prefix): v for key, v in saved.items() if key.startswith(prefix)}
 
 
-def check_model(zero: Zero1, saved: dict[str, Any], path: str | Path) -> None:
+def check_model(zero: ShardedOptimizer, saved: dict[str, Any], path: str | Path) -> None:
     """Raise ValueError, naming the first difference, if it is of another model, or other dtypes."""
     there = {k: f"{v.properties.dtype}{list(v.size)}" for k, v in below("model.", saved).items()}
     here = {k: f"{v.dtype}{list(v.shape)}" for k, v in zero.module.state_dict().items()}
@@ -206,7 +209,7 @@ def check_model(zero: Zero1, saved: dict[str, Any], path: str | Path) -> None:
         raise ValueError(f"{path} has a master copy: give master={', '.join(map(str, kept))}")
 
 
-def check_optimizer_of(zero: Zero1, notes: dict[str, Any], path: str | Path) -> None:
+def check_optimizer_of(zero: ShardedOptimizer, notes: dict[str, Any], path: str | Path) -> None:
     """Raise ValueError if a checkpoint is of another optimizer, or of other groups."""
     here, there = type(zero.optimizer).__name__, notes.get(CLASS)
     if there not in (None, here):
@@ -223,7 +226,7 @@ def check_optimizer_of(zero: Zero1, notes: dict[str, Any], path: str | Path) -> 
             raise ValueError(f"{path}: group {kind} of param_groups has other parameters there")
 
 
-def full_state_dict(zero: Zero1) -> dict[str, torch.Tensor]:
+def full_state_dict(zero: ShardedOptimizer) -> dict[str, torch.Tensor]:
     """The whole model's state dict on rank 0, in its CPU's memory; {} on others.
 
     The others never hold more than one unit of it. Every rank must call it.

@@ -15,8 +15,10 @@ from torch import nn
 
 from distributed import Group, launch
 from distributed.all_reduce import ring_sent
+from distributed.flat_unit import FlatUnit
 from distributed.runtime.script import run_script
-from distributed.shards import Unit
+from distributed.sharded import Gradients
+from distributed.simple_ddp import check_same_model
 from distributed.zero3 import Zero3
 
 
@@ -24,7 +26,7 @@ class Hsdp(Zero3):
     """Zero3 over `group`, the ranks of one host; `replicas` hold what this rank holds.
 
     Every rank is in one group of each kind. All groups have as many ranks as the others of their
-    kind, and a share is on one rank of each host: see `in_hosts`.
+    kind, and a shard is on one rank of each host: see `in_hosts`.
     """
 
     def __init__(
@@ -35,29 +37,33 @@ class Hsdp(Zero3):
         replicas: Group,
         **settings: Any,
     ):
-        self.replicas = replicas
+        check_same_model(module, replicas)
         super().__init__(module, optimizer_class, group, **settings)
+        self.plan.check_same(replicas)
+        self.replicas = replicas
+        for tensor in [*(unit.shard for unit in self.units), *self.in_no_unit(), *module.buffers()]:
+            if tensor.numel():
+                replicas.broadcast(tensor.data)  # the first host's
+        for unit in self.trained:
+            unit.master.copy_(unit.shard)
+        self.gradients = ReduceOverHosts(self.gradients, self.trained, replicas)
 
-    def _check_same(self, group: Group) -> None:
-        super()._check_same(group)
-        super()._check_same(self.replicas)
 
-    def _share_out(self, unit: Unit) -> torch.Tensor:
-        """This rank's W[s], with the values of the first host."""
-        return self.replicas.broadcast(super()._share_out(unit))
+class ReduceOverHosts:
+    """Gradients that are reduced inside of a host, and then between hosts, once a step."""
 
-    def _keep_rest_equal(self) -> None:
-        super()._keep_rest_equal()
-        for buffer in self.module.buffers():
-            self.replicas.broadcast(buffer)
+    def __init__(self, inside: Gradients, units: Sequence[FlatUnit], replicas: Group):
+        self.inside, self.units, self.replicas = inside, units, replicas
+        self.mark_ready, self.forget = inside.mark_ready, inside.forget
+        self.no_sync, self.tensors = inside.no_sync, inside.tensors
 
-    @torch.no_grad()
-    def _reduce(self) -> None:
-        """dW[s]{partial over hosts} → dW[s]: once a step, however many backward passes it has."""
-        super()._reduce()
-        handles = [
-            self.replicas.all_reduce(self.gradient(i), "avg", async_op=True) for i in self.trained
-        ]
+    def reduce(self) -> None:
+        """dW[s]{partial over hosts} → dW[s], however many backward passes a step has."""
+        self.inside.reduce()
+        handles = []
+        for unit in self.units:
+            assert unit.gradient is not None, "it is reduced inside of the host"
+            handles.append(self.replicas.all_reduce(unit.gradient, "avg", async_op=True))
         for handle in handles:
             handle.wait()
 
@@ -74,19 +80,19 @@ def in_hosts(group: Group, per_host: int) -> tuple[Group, Group]:
     return group.split(host), group.split(place)
 
 
-def between_hosts(shares: Sequence[int], host: int, hosts: int) -> int:
-    """Numbers that a rank of this host sends to other hosts in a step: a ring all-reduce of each.
+def between_hosts(shards: Sequence[int], host: int, hosts: int) -> int:
+    """Elements that a rank of this host sends to other hosts in a step: a ring all-reduce of each.
 
-    `shares` are the lengths of its shares of all units. It is 2(hosts − 1)/hosts of their sum where
+    `shards` are the lengths of its shards of all units. It is 2(hosts − 1)/hosts of their sum where
     hosts divide each of them.
     """
-    return sum(ring_sent(share, host, hosts).numbers for share in shares)
+    return sum(ring_sent(shard, host, hosts).numbers for shard in shards)
 
 
 def train_rank(
     group: Group, per_host: int, batch: int, steps: int
 ) -> tuple[list[float], int, int, list[int]]:
-    """One rank: losses; bytes sent in the last step inside its host, and between; its shares."""
+    """One rank: losses; bytes sent in the last step inside its host, and between; its shards."""
     from distributed.dp import shard
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
@@ -104,7 +110,7 @@ def train_rank(
         group.all_reduce(torch.tensor(losses), "avg").tolist(),
         traces[0].sent,
         traces[1].sent,
-        [unit.share for unit in trained.units],
+        [unit.layout.shard_size for unit in trained.units],
     )
 
 
@@ -116,11 +122,11 @@ def main(ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 30) -
     results = launch(train_rank, per_host, batch, steps, ranks=ranks, device="cpu")
     alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
     expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
-    losses, inside, between, shares = results[0]
+    losses, inside, between, shards = results[0]
     print(f"last loss {losses[-1]:.6f}, on one device {expected[-1]:.6f}")
     assert all(abs(a / b - 1) < 1e-3 for a, b in zip(losses, expected, strict=True))
     print(f"each rank sends {inside:,} bytes inside its host, and {between:,} to other hosts")
-    assert between == 4 * between_hosts(shares, host=0, hosts=ranks // per_host)
+    assert between == 4 * between_hosts(shards, host=0, hosts=ranks // per_host)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What each stage of ZeRO sends in a step, phase by phase: the formula, and the counter.
 
-With N ranks and Ψ numbers, a ring's reduce-scatter or all-gather sends Ψ(N − 1)/N from each rank:
+With N ranks and Ψ parameters, a ring's reduce-scatter or all-gather sends Ψ(N − 1)/N a rank:
 
     DDP     backward: reduce-scatter + all-gather of gradients                         2Ψ(N − 1)/N
     ZeRO-1                                  step: reduce-scatter, then all-gather      2Ψ(N − 1)/N
@@ -10,7 +10,7 @@ With N ranks and Ψ numbers, a ring's reduce-scatter or all-gather sends Ψ(N �
 (Rajbhandari et al. 2020, §7.) What is still gathered from the forward pass need not come again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -21,38 +21,39 @@ from distributed.model_states import STAGES
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
+from distributed.sharded import ShardedOptimizer
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
 
 PHASES = ("forward", "backward", "step")
-CLASSES: dict[int, type[Zero1]] = {1: Zero1, 2: Zero2, 3: Zero3}
+CLASSES: dict[int, Callable[..., ShardedOptimizer]] = {1: Zero1, 2: Zero2, 3: Zero3}
 
 
 def numbers_sent(
     stage: int, ranks: int, blocks: Sequence[int], root: int = 0, still_here: int = 2
 ) -> dict[str, int]:
-    """Numbers that each rank sends in a step: phase → numbers, for stage 0 (DDP) to 3.
+    """Elements that each rank sends in a step: phase → elements, for stage 0 (DDP) to 3.
 
-    `blocks` are the lengths of a share of each block, in the order of the forward pass, and `root`
+    `blocks` are the lengths of a shard of each block, in the order of the forward pass, and `root`
     that of what stays for the whole step. Stages 0 to 2 care only for their sum. `still_here` of
-    the last blocks are gathered once (ZeRO-3: as many as there are rooms).
+    the last blocks are gathered once (ZeRO-3: as many as there are buffers).
     """
-    shares = root + sum(blocks)
+    shards = root + sum(blocks)
     again = sum(blocks[: max(0, len(blocks) - still_here)])
-    of_shares = {
-        0: (0, 2 * shares, 0),
-        1: (0, 0, 2 * shares),
-        2: (0, shares, shares),
-        3: (shares, again + shares, 0),
+    of_shards = {
+        0: (0, 2 * shards, 0),
+        1: (0, 0, 2 * shards),
+        2: (0, shards, shards),
+        3: (shards, again + shards, 0),
     }[stage]
-    return {phase: (ranks - 1) * n for phase, n in zip(PHASES, of_shares, strict=True)}
+    return {phase: (ranks - 1) * n for phase, n in zip(PHASES, of_shards, strict=True)}
 
 
 def ddp_sent(ddp: DistributedDataParallel) -> dict[str, int]:
-    """Numbers that this rank sends in a step: phase → numbers, for DDP's buckets around a ring.
+    """Elements that this rank sends in a step: phase → elements, for DDP's buckets around a ring.
 
-    Unlike shares, a ring's parts have no padding: they differ by a number where N does not divide
+    Unlike shards, a ring's parts have no padding: they differ by an element where N does not divide
     a bucket, and so do ranks.
     """
     rank, ranks = ddp.group.rank, ddp.group.size
@@ -61,15 +62,17 @@ def ddp_sent(ddp: DistributedDataParallel) -> dict[str, int]:
     return dict(zip(PHASES, (0, sent, 0), strict=True))
 
 
-def shares_of(zero: Zero1) -> tuple[list[int], int]:
-    """The lengths of this rank's share of each block, and of the root, for `numbers_sent`."""
+def shares_of(zero: ShardedOptimizer) -> tuple[list[int], int]:
+    """The lengths of this rank's shard of each block, and of the root, for `numbers_sent`."""
     if not isinstance(zero, Zero3):
-        return [unit.share for unit in zero.units], 0
-    blocks = [sum(zero.units[i].share for i in block.units) for block in zero.blocks]
-    return blocks, sum(zero.units[i].share for i in zero.root.units)
+        return [unit.layout.shard_size for unit in zero.units], 0
+    blocks = [sum(unit.layout.shard_size for unit in block.units) for block in zero.blocks]
+    return blocks, sum(unit.layout.shard_size for unit in zero.root.units)
 
 
-def count_sent(zero: Zero1 | DistributedDataParallel, rows: Sequence[int]) -> dict[str, int]:
+def count_sent(
+    zero: ShardedOptimizer | DistributedDataParallel, rows: Sequence[int]
+) -> dict[str, int]:
     """Bytes that this rank sends in one step on these rows of the digits: phase → bytes, counted.
 
     `zero` works on a `RingGroup`: a backend's own collectives are not seen.
@@ -83,7 +86,7 @@ def count_sent(zero: Zero1 | DistributedDataParallel, rows: Sequence[int]) -> di
     marks.append(trace.sent)
     loss.backward()
     marks.append(trace.sent)
-    if isinstance(zero, Zero1):  # DDP has sent all that it sends
+    if isinstance(zero, ShardedOptimizer):  # DDP has sent all that it sends
         zero.step()
     marks.append(trace.sent)
     zero.group.trace = None

@@ -1,146 +1,219 @@
-"""ZeRO-2: ZeRO-1, and gradients leave in buckets while the backward pass still computes.
+"""ZeRO-2: ZeRO-1, and gradients are reduced in buckets while the backward pass still computes.
 
-    dW[N·s]{partial over ranks}, a bucket → reduce_scatter(avg) → dW[s], the rest is forgotten
+    dW[N·s]{partial over ranks}, a bucket → reduce_scatter(avg) → dW[s], the rest is freed
 
-A rank keeps its share of the gradients, and of the others no more than two buckets at any time
+A rank keeps its shard of the gradients, and of the others no more than two buckets at any time
 (Rajbhandari et al. 2020, §5.2). Each backward pass reduces, so accumulating costs messages, or, in
 `no_sync()`, the memory that this stage saves.
 """
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
+from distributed import Group
+from distributed.flat_unit import FlatUnit
 from distributed.runtime.script import run_script
-from distributed.shards import Unit
-from distributed.zero1 import Zero1, show
+from distributed.sharded import Plan, ShardedOptimizer
+from distributed.zero1 import ReplicatedWeights, show
 
 
-class Zero2(Zero1):
-    """Zero1 whose ranks keep a share of the gradients; `bucket_bytes` is what leaves at once."""
+class Zero2(ShardedOptimizer):
+    """Zero1 whose ranks keep a shard of the gradients; `bucket_bytes` is what is reduced at once.
 
-    ROOMS = 2  # one bucket is filled while the other is under way
+    After a backward pass `parameter.grad` is None: its mean is in the shards, on all ranks.
+    """
 
-    def __init__(self, *args: Any, bucket_bytes: int = 4_000_000, **settings: Any):
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: Group | None = None,
+        *,
+        param_groups: Sequence[dict[str, Any]] | None = None,
+        partition: str = "flat",
+        master: torch.dtype | None = None,
+        bucket_bytes: int = 4_000_000,
+        **settings: Any,
+    ):
+        plan = Plan(module, optimizer_class, group, param_groups, partition)
+        weights = ReplicatedWeights(plan, bucket_bytes)
+        gradients = ReduceInBackward(weights.units, AtOnce())
+        super().__init__(plan, weights, gradients, master, settings)
+
+
+class Policy(Protocol):
+    """When a unit may be reduced. It must be the same on every rank, whatever their graphs are."""
+
+    def check(self, unit: FlatUnit, parameter: nn.Parameter) -> None:
+        """Raise RuntimeError if this gradient should not be ready now."""
+
+    def pre_backward(self) -> None:
+        """A backward pass has begun."""
+
+    def may_reduce(self, unit: FlatUnit) -> bool:
+        """Whether a unit's turn has come; its gradients may not all be ready yet."""
+
+    def post_backward(self) -> None:
+        """The backward pass has ended, and what is left is reduced next."""
+
+    def reset(self) -> None:
+        """No backward pass is under way."""
+
+
+class AtOnce:
+    """Nothing but gradients is sent in a backward pass, so a unit's turn comes when it is full."""
+
+    def check(self, unit: FlatUnit, parameter: nn.Parameter) -> None: ...
+
+    def pre_backward(self) -> None: ...
+
+    def may_reduce(self, unit: FlatUnit) -> bool:
+        return True
+
+    def post_backward(self) -> None: ...
+
+    def reset(self) -> None: ...
+
+
+class Bucket(NamedTuple):
+    """A unit's gradients on their way: `handle` waits for dW[s], which stands in `memory`."""
+
+    unit: FlatUnit
+    memory: torch.Tensor
+    handle: Any
+
+
+class ReduceInBackward:
+    """Copies gradients into buckets, reduces those beside the backward pass, adds up dW[s].
+
+    Units are reduced in their own order, the same on every rank, whatever order gradients come in.
+    At most `in_flight` buckets are under way: one can be filled while another is reduced.
+    """
+
+    def __init__(self, units: Sequence[FlatUnit], policy: Policy, in_flight: int = 2):
+        self.units = [unit for unit in units if unit.layout.trainable]
+        self.unit_of = {p: unit for unit in self.units for p in unit.layout.parameters}
+        self.policy, self.in_flight = policy, in_flight
         self.sync = True  # False within no_sync()
-        super().__init__(*args, bucket_bytes=bucket_bytes, **settings)
-        self.spare: list[torch.Tensor] = []  # rooms that the group wants to be kept
-        self._get_ready()
+        self.spare: list[torch.Tensor] = []  # buckets' memory, where the group wants it kept
+        self._reset()
 
-    def _make_gradients(self) -> None:
-        """Nothing yet: a share dW[s] is made when it comes."""
-
-    def gradient(self, i: int) -> torch.Tensor:
-        return self.gradients[i]
+    def _reset(self) -> None:
+        """Be ready for the next backward pass."""
+        self.missing = {unit: {*unit.layout.parameters} for unit in self.units}  # not ready yet
+        self.to_reduce = [*self.units]  # in this order; the others are reduced, or under way
+        self.under_way: list[Bucket] = []
+        self.in_backward = False
+        self.policy.reset()
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in here add up whole gradients on this rank, and send nothing."""
+        """Backward passes in here add up whole gradients on this rank, and reduce nothing."""
         before, self.sync = self.sync, False
         try:
             yield
         finally:
             self.sync = before
 
-    def _get_ready(self) -> None:
-        self.waiting = {i: set(self.units[i].parameters) for i in self.trained}
-        self.in_backward = False
-        self.left = 0  # how many of `trained` have left
-        self.under_way: list[tuple[int, torch.Tensor, Any]] = []  # unit, its room, handle
+    def mark_ready(self, parameter: nn.Parameter) -> None:
+        """Start to reduce every unit that is complete now, and whose turn has come."""
+        unit = self.unit_of[parameter]
+        self.policy.check(unit, parameter)
+        if self.sync:
+            self.pre_backward()
+            self.missing[unit].discard(parameter)
+            self.reduce_in_order(only_complete=True)
 
-    def _came(self, parameter: nn.Parameter) -> None:
-        """Called by autograd when a gradient is complete."""
-        if self.reduced:
-            raise RuntimeError("gradients are averaged and clipped already: step() comes first")
-        self.came = True
-        if not self.sync:
-            return
-        self._begin()
-        self.waiting[self.unit_of[parameter]].discard(parameter)
-        # In the same order on every rank, whatever order gradients come in.
-        while self.left < len(self.trained):
-            i = self.trained[self.left]
-            if self.waiting[i] or not self._may_leave(i):
-                break
-            self._send_off(i)
-
-    def _begin(self) -> None:
-        """The backward pass is here: be called at its end."""
+    def pre_backward(self) -> None:
+        """The backward pass is here: autograd shall call `post_backward` at its end."""
         if not self.in_backward:
             self.in_backward = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+            self.policy.pre_backward()
+            torch.autograd.Variable._execution_engine.queue_callback(self.post_backward)
 
-    def _may_leave(self, i: int) -> bool:
-        """Whether it is a unit's turn: here always, for nothing is sent but gradients, in order."""
-        return True
-
-    @torch.no_grad()
-    def _send_off(self, i: int) -> None:
-        """Copy a unit's gradients into a room, forget them, and start to average."""
-        if len(self.under_way) == self.ROOMS:
-            self._land()
-        unit, room = self.units[i], self._find_room(self.units[i])
-        flat = unit.write({p: p.grad for p in unit.parameters}, room[: unit.size])
-        for parameter in unit.parameters:
-            parameter.grad = None
-        handle = self.group.reduce_scatter(flat, unit.of_rank(flat, self.group.rank), "avg", True)
-        self.under_way.append((i, room, handle))
-        self.left += 1
-
-    def _find_room(self, unit: Unit) -> torch.Tensor:
-        """Room for dW[N·s] of a unit."""
-        if not self.group.keeps:
-            return self.group.empty(unit.size, unit.dtype)
-        for place, room in enumerate(self.spare):
-            if room.dtype == unit.dtype:
-                return self.spare.pop(place)
-        same = [self.units[i] for i in self.trained if self.units[i].dtype == unit.dtype]
-        return self.group.empty(max(other.size for other in same), unit.dtype)
-
-    @torch.no_grad()
-    def _land(self) -> None:
-        """Wait for the oldest bucket under way, and add its share to what is here."""
-        i, room, handle = self.under_way.pop(0)
-        share = handle.wait()
-        if i in self.gradients:
-            self.gradients[i] += share
+    def post_backward(self) -> None:
+        """Autograd's work is done: so are all gradients, on this rank."""
+        self.policy.post_backward()
+        if self.sync:
+            self._finish()
         else:
-            self.gradients[i] = share.clone()
-        if self.group.keeps:
-            self.spare.append(room)
+            self._reset()
 
-    def _end(self) -> None:
-        """Called by autograd at the end of the backward pass."""
-        self._finish()
+    def reduce_in_order(self, only_complete: bool) -> None:
+        """Start to reduce units whose turn has come, up to the first that is not complete, or all.
+
+        A gradient that is missing on this rank counts as zero.
+        """
+        while self.to_reduce:
+            unit = self.to_reduce[0]
+            if only_complete and self.missing[unit]:
+                break
+            if not self.policy.may_reduce(unit):
+                break
+            self._start_reduce(self.to_reduce.pop(0))
+
+    @torch.no_grad()
+    def _start_reduce(self, unit: FlatUnit) -> None:
+        """Copy a unit's gradients into a bucket, free them, and start to average."""
+        if len(self.under_way) == self.in_flight:
+            self._wait_for_oldest()
+        memory = self._find_memory(unit)
+        flat = unit.layout.write(
+            {p: p.grad for p in unit.layout.parameters}, memory[: unit.layout.size]
+        )
+        for parameter in unit.layout.parameters:
+            parameter.grad = None
+        self.under_way.append(Bucket(unit, memory, unit.reduce_scatter(flat, async_op=True)))
+
+    def _find_memory(self, unit: FlatUnit) -> torch.Tensor:
+        """Memory for dW[N·s] of a unit, new or used before."""
+        if not unit.group.keeps:
+            return unit.new_full()
+        dtype = unit.layout.dtype
+        for place, memory in enumerate(self.spare):
+            if memory.dtype == dtype:
+                return self.spare.pop(place)
+        sizes = [other.layout.size for other in self.units if other.layout.dtype == dtype]
+        return unit.group.empty(max(sizes), dtype)
+
+    @torch.no_grad()
+    def _wait_for_oldest(self) -> None:
+        """Wait for the oldest bucket under way, and add its dW[s] to what is here."""
+        unit, memory, handle = self.under_way.pop(0)
+        shard = handle.wait()
+        if unit.gradient is None:
+            unit.gradient = shard.clone()  # the rest of the bucket can go
+        else:
+            unit.gradient += shard
+        if unit.group.keeps:
+            self.spare.append(memory)
 
     def _finish(self) -> None:
-        """Send what is left, wait for all that was sent; a missing gradient is zero."""
-        while self.left < len(self.trained):
-            self._send_off(self.trained[self.left])
+        """Reduce all units that are left, and wait for them; a missing gradient is zero."""
+        while self.to_reduce:
+            self._start_reduce(self.to_reduce.pop(0))
         while self.under_way:
-            self._land()
-        self._get_ready()
+            self._wait_for_oldest()
+        self._reset()
 
-    def _reduce(self) -> None:
+    def reduce(self) -> None:
         """Nothing is left to do, unless the last backward pass was in no_sync()."""
-        if any(p.grad is not None for p in self.unit_of):
+        if any(parameter.grad is not None for parameter in self.unit_of):
             self._finish()
 
-    def zero_grad(self) -> None:
-        super().zero_grad()
-        self._get_ready()  # should a backward pass have failed
-        self.gradients.clear()
+    def forget(self) -> None:
+        self._reset()  # should a backward pass have failed
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
-        rooms = [*self.spare, *(room for _, room, _ in self.under_way)]
-        return {**super().tensors(), "buckets": rooms}
+        return {"buckets": [*self.spare, *(bucket.memory for bucket in self.under_way)]}
 
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
-    """ZeRO-2 learns what one device learns, and keeps a share of the gradients."""
+    """ZeRO-2 learns what one device learns, and keeps a shard of the gradients."""
     show(Zero2, ranks, batch, steps)
 
 

@@ -97,7 +97,7 @@ def everything(zero):
     """Weights by name, and each state's numbers by name and place."""
     weights = {name: value.clone() for name, value in zero.full_parameters()}
     states = {}
-    for name, _, of, local, at in zero.local:
+    for name, _, of, local, at in zero.parameter_shards():
         for key, value in zero.optimizer.state[local].items():
             numbers = value.view(-1)[at] if value.shape == local.shape else value.view(-1)
             states.setdefault((name, key), []).append((of.start, numbers.clone()))
@@ -130,7 +130,9 @@ def load_and_look(group, stage, folder):
     zero = make(group, stage)
     learn(zero, 1, seed=5)  # states that are there already must go
     extra = load(zero, folder)
-    rates = {name: zero.optimizer.param_groups[0]["lr"] for name, *_ in zero.local[:1]}
+    rates = {
+        name: zero.optimizer.param_groups[0]["lr"] for name, *_ in [*zero.parameter_shards()][:1]
+    }
     return everything(zero), extra, rates
 
 
@@ -162,12 +164,12 @@ def master_and_back(group, folder):
     zero = Zero3(model, torch.optim.Adam, group, master=torch.float32, lr=1e-3)
     train(model, zero.step, batches(1797, 8, 3), 8.0)
     save(zero, folder, 3)
-    kept = {i: master.clone() for i, master in zero.masters.items()}
-    for master in zero.masters.values():
-        master.zero_()
+    kept = [unit.master.clone() for unit in zero.trained]
+    for unit in zero.trained:
+        unit.master.zero_()
     load(zero, folder)
-    same = all(torch.equal(kept[i], zero.masters[i]) for i in kept)
-    rounded = any((kept[i].bfloat16().float() != kept[i]).any().item() for i in kept)
+    same = all(torch.equal(a, unit.master) for a, unit in zip(kept, zero.trained, strict=True))
+    rounded = any((master.bfloat16().float() != master).any().item() for master in kept)
     without = Zero3(make_network(width=9).to(torch.bfloat16), torch.optim.Adam, group)
     with pytest.raises(ValueError, match=r"has a master copy: give master=torch\.float32"):
         load(without, folder)
@@ -316,7 +318,7 @@ def peak_of_full(group):
     with MemoryUse(zero.tensors) as use:
         full_state_dict(zero)
     loose = {k: v for k, v in use.peak.items() if k not in zero.tensors()}
-    return sum(loose.values()), max(unit.size for unit in zero.units) * 4
+    return sum(loose.values()), max(unit.layout.size for unit in zero.units) * 4
 
 
 def test_the_full_state_is_never_whole_on_the_other_ranks(pools):
@@ -334,11 +336,11 @@ def hosts_save_once(group, folder):
     if between.rank == 0:
         save(zero, folder, 2)
     group.barrier()
-    before = [share.clone() for share in zero.shares]
-    for share in zero.shares:
-        share.zero_()
+    before = [unit.shard.clone() for unit in zero.units]
+    for unit in zero.units:
+        unit.shard.zero_()
     load(zero, folder)
-    return all(torch.equal(a, b) for a, b in zip(before, zero.shares, strict=True))
+    return all(torch.equal(a, unit.shard) for a, unit in zip(before, zero.units, strict=True))
 
 
 def test_one_host_saves_and_every_host_loads(pools, tmp_path):
@@ -361,11 +363,11 @@ def refused(group, folder, change):
         optimizer = torch.optim.Adam
     groups = None if change == "groups" else groups_of(model)
     zero = Zero3(model, optimizer, group, param_groups=groups, lr=0.05)
-    before = [share.clone() for share in zero.shares]
+    before = [unit.shard.clone() for unit in zero.units]
     try:
         load(zero, folder, 4 if change == "step" else None)
     except (ValueError, FileNotFoundError) as error:
-        assert all(torch.equal(a, b) for a, b in zip(before, zero.shares, strict=True))
+        assert all(torch.equal(a, unit.shard) for a, unit in zip(before, zero.units, strict=True))
         assert not zero.optimizer.state
         return str(error)
     return "loaded"
@@ -483,8 +485,8 @@ from distributed.zero3 import Zero3
 def forever(group, folder):
     zero = Zero3(make_network(width=400, depth=4), torch.optim.SGD, group, lr=0.1, momentum=0.9)
     for step in range(1, 10_000):
-        for share in zero.shares:
-            share.fill_(step)
+        for unit in zero.units:
+            unit.shard.fill_(step)
         for _ in range(2):
             save(zero, folder, step, done=step)
 

@@ -58,7 +58,7 @@ def sent_by_rank(group, per_host):
         train(model, lambda: None, batches(1797, 8, 1), 8.0)
     before = between.trace.sent
     trained.step()
-    shares = [unit.share for unit in trained.units]
+    shares = [unit.layout.shard_size for unit in trained.units]
     return before, between.trace.sent, inside.trace.sent, shares, shares_of(trained)
 
 
@@ -69,7 +69,7 @@ def test_between_hosts_goes_a_share_once_a_step(pools, ranks, per_host):
     for rank, (before, between, inside, shares, (blocks, root)) in enumerate(results):
         assert before == 0
         assert between == 4 * between_hosts(shares, rank // per_host, hosts)
-        # Rooms still hold the first two blocks from the backward pass before, and the root.
+        # Buffers still hold the first two blocks from the backward pass before, and the root.
         each = sum(numbers_sent(3, per_host, blocks, root).values())
         still_here = (per_host - 1) * (blocks[0] + blocks[1] + root)
         assert inside == 4 * (3 * each - 2 * still_here)

@@ -50,7 +50,7 @@ def sent_in(group, phase_of_interest, partition):
     train(model, lambda: None, batches(1797, 8, 1), 8.0)
     before = trace.sent
     zero.step()
-    return before, trace.sent - before, sum(unit.share for unit in zero.units)
+    return before, trace.sent - before, sum(unit.layout.shard_size for unit in zero.units)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
@@ -73,12 +73,13 @@ def shards_of_rank(group, partition):
     )  # fmt: skip
     train(model, zero.step, batches(1797, 8, 2), 8.0)
     found = []
-    for name, parameter, of, local, at in zero.local:
+    for name, parameter, of, local, at in zero.parameter_shards():
         assert torch.equal(local.data.view(-1)[at], parameter.data.view(-1)[of])
         momentum = zero.optimizer.state[local]["momentum_buffer"]
         found.append((name, of, momentum.view(-1)[at].clone()))
     rates = {id(p): g["lr"] for g in zero.optimizer.param_groups for p in g["params"]}
-    assert all(rates[id(s.local)] == (0.1 if s.parameter.dim() > 1 else 0.5) for s in zero.local)
+    for shard in zero.parameter_shards():
+        assert rates[id(shard.local)] == (0.1 if shard.parameter.dim() > 1 else 0.5)
     return found
 
 

@@ -45,7 +45,7 @@ def phases(group, micro):
             train(model, lambda: None, batches(1797, 8, 1), 8.0)
     quiet = trace.sent
     train(model, lambda: None, batches(1797, 8, 1), 8.0)
-    return quiet, trace.sent, 4 * (group.size - 1) * sum(u.share for u in zero.units)
+    return quiet, trace.sent, 4 * (group.size - 1) * sum(u.layout.shard_size for u in zero.units)
 
 
 def test_no_sync_sends_nothing_and_the_next_pass_everything_once(pools):
@@ -61,7 +61,7 @@ def overlapping(group):
         parameter.register_post_accumulate_grad_hook(lambda p: ready.append(len(sent())))
 
     def sent():
-        return [*zero.under_way, *range(zero.left)]
+        return [unit for unit in zero.units if unit not in zero.gradients.to_reduce]
 
     train(model, zero.step, batches(1797, 16, 1), 16.0)
     return ready

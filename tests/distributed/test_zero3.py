@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from distributed.blocks import check_blocks
 from distributed.materialise import leave_meta, make_real
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
@@ -14,7 +15,7 @@ from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.training import make_network, train, watch
-from distributed.zero3 import Zero3, check_blocks
+from distributed.zero3 import Zero3
 
 LAYER = 64 * 64 + 64
 PSI = 64 * 64 + 64 + 5 * LAYER + 64 * 10 + 10
@@ -40,7 +41,7 @@ def test_memory_is_16_over_n_and_two_blocks(pools, ranks):
     ("options", "gathered"),
     [({"prefetch": False}, LAYER), ({"reshard_after_forward": False}, PSI), ({"blocks": []}, PSI)],
 )
-def test_rooms_are_as_many_as_asked_for(pools, options, gathered):
+def test_buffers_are_as_many_as_asked_for(pools, options, gathered):
     for after, _ in pools[2](watched, torch.float32, None, options):
         assert after["gathered"] == pytest.approx(4 * gathered, rel=0.01)
 
@@ -199,7 +200,7 @@ def clashes(group):
     return watched.clashes
 
 
-def test_a_block_called_for_nothing_has_arrived_before_another_takes_its_room(pools):
+def test_a_block_prefetched_for_nothing_is_waited_for_before_another_takes_its_buffer(pools):
     assert pools[2](clashes) == [0, 0]
 
 

@@ -36,8 +36,9 @@ OPTIMIZERS = {
     "adafactor": (torch.optim.Adafactor, {"lr": 0.05}),  # looks at rows and columns of a matrix
 }
 ELEMENTWISE = [name for name in OPTIMIZERS if name != "adafactor"]
-# Sums in another order, carried through a few steps of an optimizer that divides by their roots.
-TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4}
+# Sums in another order, carried through a few steps of an optimizer that divides by their roots:
+# RMSprop makes a step of full length out of a gradient that is nearly zero.
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
 class Network(nn.Module):
@@ -147,7 +148,9 @@ def test_weights_are_those_of_one_device(
     y = torch.randn(len(x), 3, dtype=dtype)
     how = optimizer, use_groups, clip, micro, 3
     expected = alone(network, x, y, *how)
-    options = {"partition": partition, "bucket_bytes": bucket_bytes}
+    options = {"partition": partition}
+    if not stage.startswith("zero3"):
+        options["bucket_bytes"] = bucket_bytes
     results = pools[ranks](together, stage, kind, network, x, y, *how, options)
     assert_equal(results, expected, dtype)
     assert all(found.keys() == expected.keys() for found, _ in results)
@@ -193,7 +196,10 @@ def half_with_master(group, stage):
     zero = STAGES[stage](model, torch.optim.AdamW, group, master=torch.float32, **HALF)
     for rows in batches(1797, 24, 4):
         train(model, zero.step, [rows[group.rank :: 2]], 12)
-    copies = [(name, of, local.data.view(-1)[at].clone()) for name, _, of, local, at in zero.local]
+    copies = [
+        (name, of, local.data.view(-1)[at].clone())
+        for name, _, of, local, at in zero.parameter_shards()
+    ]
     return {name: value.clone() for name, value in zero.full_parameters()}, copies
 
 

@@ -238,7 +238,7 @@ def sent_when_frozen(group):
     ring.trace = trace = Trace(group.rank)
     loss.backward()
     (trained,) = zero.trained
-    return trace.sent, zero.units[trained].share * 8
+    return trace.sent, trained.layout.shard_size * 8
 
 
 def test_frozen_blocks_before_all_that_is_trained_are_not_gathered_again(pools):

@@ -24,7 +24,7 @@ def requested(device) -> int:
 
 
 def requested_on_rank(group, stage: int) -> tuple[int, int, int]:
-    """Bytes that training keeps from step to step, those of rooms for gradients, parameters."""
+    """Bytes that training keeps from step to step, those of buckets, parameters."""
 
     def learn(model, step):
         for _ in range(2):
@@ -41,19 +41,19 @@ def requested_on_rank(group, stage: int) -> tuple[int, int, int]:
     count = sum(p.numel() for p in model.parameters())
     zero = CLASSES[stage](model, torch.optim.Adam, group, lr=1e-3)
     learn(model, zero.step)
-    rooms = sum(room.nbytes for room in getattr(zero, "spare", []))
-    return requested(group.device) - before, rooms, count
+    buckets = sum(bucket.nbytes for bucket in zero.tensors().get("buckets", []))
+    return requested(group.device) - before, buckets, count
 
 
 @pytest.mark.parametrize("stage", CLASSES)
 @pytest.mark.parametrize("ranks", [GPUS, GPUS + 1])
 def test_cudas_own_counter_agrees_with_the_formula(stage: int, ranks: int) -> None:
-    """ZeRO-1 keeps room for all gradients, ZeRO-3 two rooms for gathered blocks."""
+    """ZeRO-1 keeps memory for all gradients, ZeRO-3 two buffers for gathered blocks."""
     recipe = Recipe(4, 4 if stage == 1 else 0, 0, 8)
     gathered = 2 * 4 * (WIDTH**2 + WIDTH) if stage == 3 else 0
     results = launch(requested_on_rank, stage, ranks=ranks, device="cuda", timeout=120)
-    for held, rooms, count in results:
-        expected = total(count, ranks, stage, recipe) + gathered + rooms
+    for held, buckets, count in results:
+        expected = total(count, ranks, stage, recipe) + gathered + buckets
         assert held == pytest.approx(expected, rel=0.01)
 
 
@@ -70,7 +70,7 @@ def half_on_rank(group, stage: int, batch: int, steps: int) -> tuple[list[float]
     model = make_network(seed=group.rank).to(group.device, torch.bfloat16)
     zero = CLASSES[stage](model, torch.optim.AdamW, group, master=torch.float32, lr=1e-2)
     losses = train_together(group, model, zero.step, batch, steps)
-    same = (torch.equal(zero.shares[i], zero.masters[i].bfloat16()) for i in zero.trained)
+    same = (torch.equal(unit.shard, unit.master.bfloat16()) for unit in zero.trained)
     return losses, all(same)
 
 

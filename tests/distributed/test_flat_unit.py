@@ -1,4 +1,4 @@
-"""Shares of parameters: whole, disjoint, in order, whatever the sizes."""
+"""Shards of parameters: whole, disjoint, in order, whatever the sizes."""
 
 from itertools import pairwise
 
@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from distributed.shards import Unit, check_groups, check_optimizer, make_units, runs
+from distributed.flat_unit import Layout, in_buckets, runs
+from distributed.sharded import check_groups, check_optimizer
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=8)
 partitions = st.sampled_from(["flat", "parameter"])
@@ -19,50 +20,50 @@ def parameters_of(shapes):
 
 
 @given(shapes, st.integers(1, 9), partitions)
-def test_every_number_has_one_owner_and_one_place(shapes, ranks, partition):
+def test_every_element_has_one_owner_and_one_place(shapes, ranks, partition):
     parameters = parameters_of(shapes)
-    unit = Unit(parameters, ranks, partition)
-    flat = unit.write({p: p.data for p in parameters}, torch.full((unit.size,), 7.0))
+    layout = Layout(parameters, ranks, partition)
+    flat = layout.write({p: p.data for p in parameters}, torch.full((layout.size,), 7.0))
     left = {p: torch.zeros(p.numel()) for p in parameters}
-    used = torch.zeros(unit.size)
+    used = torch.zeros(layout.size)
     for rank in range(ranks):
-        share = unit.of_rank(flat, rank)
-        for p, of, at in unit.pieces(rank):
-            assert torch.equal(share[at], p.data.view(-1)[of])
+        shard = layout.shard(flat, rank)
+        for p, of, at in layout.pieces(rank):
+            assert torch.equal(shard[at], p.data.view(-1)[of])
             left[p][of] += 1
-            used[rank * unit.share :][at] += 1
+            used[rank * layout.shard_size :][at] += 1
             if partition == "parameter":
                 assert of == slice(0, p.numel())
     assert all((count == 1).all() for count in left.values())
     assert used.max() == 1
     assert (flat[used == 0] == 0).all(), "padding is zero"
-    for p, view in unit.views(flat).items():
+    for p, view in layout.views(flat).items():
         assert torch.equal(view, p)
 
 
 @given(shapes, st.integers(1, 9))
-def test_flat_shares_have_less_than_one_number_of_padding_a_rank(shapes, ranks):
-    unit = Unit(parameters_of(shapes), ranks)
-    assert 0 <= unit.size - unit.numel < ranks
+def test_flat_shards_have_less_than_one_element_of_padding_a_rank(shapes, ranks):
+    layout = Layout(parameters_of(shapes), ranks)
+    assert 0 <= layout.size - layout.numel < ranks
 
 
 @given(shapes, st.integers(1, 9))
 def test_whole_parameters_are_shared_out_within_the_bound_of_list_scheduling(shapes, ranks):
     """Graham 1966: the longest load is at most the average plus (1 − 1/N) of the largest item."""
-    unit = Unit(parameters_of(shapes), ranks, "parameter")
-    largest = max(p.numel() for p in unit.parameters)
-    assert max(-(-unit.numel // ranks), largest) <= unit.share
-    assert unit.share <= unit.numel / ranks + (1 - 1 / ranks) * largest + 1e-9
+    layout = Layout(parameters_of(shapes), ranks, "parameter")
+    largest = max(p.numel() for p in layout.parameters)
+    assert max(-(-layout.numel // ranks), largest) <= layout.shard_size
+    assert layout.shard_size <= layout.numel / ranks + (1 - 1 / ranks) * largest + 1e-9
 
 
 @given(shapes, st.integers(1, 9), st.integers(0, 7))
 def test_runs_join_neighbours_of_one_kind_alone(shapes, ranks, bits):
     parameters = parameters_of(shapes)
     kind = {p: bits >> (i % 3) & 1 for i, p in enumerate(parameters)}
-    unit = Unit(parameters, ranks)
+    layout = Layout(parameters, ranks)
     for rank in range(ranks):
-        pieces = unit.pieces(rank)
-        found = runs(pieces, kind.__getitem__)
+        pieces = layout.pieces(rank)
+        found = runs(pieces, kind)
         assert [piece for run in found for piece in run] == pieces
         for run in found:
             assert len({kind[piece.parameter] for piece in run}) == 1
@@ -70,13 +71,13 @@ def test_runs_join_neighbours_of_one_kind_alone(shapes, ranks, bits):
             assert kind[one[-1].parameter] != kind[other[0].parameter]
 
 
-def test_units_hold_one_dtype_and_stay_within_their_size():
+def test_buckets_hold_one_dtype_and_stay_within_their_size():
     shapes = [(10,), (10,), (3,), (0,), (50,), (10,)]
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
     parameters.append(nn.Parameter(torch.zeros(4, dtype=torch.float64)))
     parameters.append(nn.Parameter(torch.zeros(4), requires_grad=False))
-    units = make_units(parameters, ranks=2, most=92)
-    sizes = [(unit.dtype, unit.trainable, unit.numel) for unit in units]
+    layouts = [Layout(bucket, 2) for bucket in in_buckets(parameters, 92)]
+    sizes = [(layout.dtype, layout.trainable, layout.numel) for layout in layouts]
     assert sizes == [
         (torch.float32, True, 23),
         (torch.float32, True, 50),  # larger than a unit may be: alone
@@ -85,7 +86,7 @@ def test_units_hold_one_dtype_and_stay_within_their_size():
         (torch.float32, False, 4),
     ]
     with pytest.raises(ValueError, match="bucket_bytes=0"):
-        make_units(parameters, 2, 0)
+        in_buckets(parameters, 0)
 
 
 def test_groups_must_hold_each_trained_parameter_once():
@@ -106,7 +107,7 @@ def test_groups_must_hold_each_trained_parameter_once():
         check_groups(frozen, None)
 
 
-def test_optimizers_that_cannot_work_on_shares_are_refused():
+def test_optimizers_that_cannot_work_on_shards_are_refused():
     for known in ("SGD", "AdamW", "RMSprop", "Adadelta"):
         check_optimizer(getattr(torch.optim, known), "flat")
     check_optimizer(type("Mine", (torch.optim.Adam,), {}), "flat")

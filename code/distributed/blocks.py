@@ -1,0 +1,214 @@
+"""Blocks of parameters that are whole for a while: unsharded, used, resharded.
+
+    SHARDED ── unshard ──→ GATHERING ── wait_for_unshard ──→ UNSHARDED
+       ↑                       │                                 │
+       └────── reshard ────────┴──────────── reshard ────────────┘
+
+A block's W[N·s] stands in a buffer in which blocks take turns. The buffers are all the memory that
+ZeRO-3 needs for whole parameters, whatever the size of the model.
+"""
+
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import nn
+
+from distributed import Group
+from distributed.flat_unit import FlatUnit, Layout
+from distributed.materialise import hide
+from distributed.sharded import Plan
+
+
+class State(Enum):
+    """Where the parameters of a block are."""
+
+    SHARDED = auto()  # only W[s] is here: the module's parameters are NaN
+    GATHERING = auto()  # an all-gather writes W[N·s] into the buffer; the parameters are NaN
+    UNSHARDED = auto()  # the parameters are views of W[N·s] in the buffer
+
+
+TRANSITIONS = {
+    (State.SHARDED, State.GATHERING),
+    (State.GATHERING, State.UNSHARDED),
+    (State.GATHERING, State.SHARDED),
+    (State.UNSHARDED, State.SHARDED),
+}
+
+
+class Buffer:
+    """Memory for W[N·s] of one block at a time: `block`, which is GATHERING or UNSHARDED.
+
+    One array for each dtype, and one for what is frozen, as long as the longest unit.
+    """
+
+    def __init__(self) -> None:
+        self.full: dict[tuple[torch.dtype, bool], torch.Tensor] = {}
+        self.block: Block | None = None
+
+    def allocate(self, layouts: Sequence[Layout], device: torch.device) -> None:
+        """Make it large enough for each of these."""
+        for layout in layouts:
+            key = layout.dtype, layout.trainable
+            if key not in self.full or len(self.full[key]) < layout.size:
+                self.full[key] = torch.empty(layout.size, dtype=layout.dtype, device=device)
+
+    def full_of(self, layout: Layout) -> torch.Tensor:
+        """W[N·s] of a layout, in this buffer's memory."""
+        return self.full[layout.dtype, layout.trainable][: layout.size]
+
+
+class Block:
+    """A module whose parameters are unsharded and resharded together.
+
+    It has one unit for each dtype, and one more for what is frozen. `index` counts blocks in the
+    order of the forward pass; the root, with all that is in no other block, is -1. `in_backward`
+    is whether the backward pass gets here: something is trained in this block, in one before it,
+    or in the root. With `prefetch`, gathering is asynchronous.
+
+    Invariant: autograd saves views of W[N·s] in the forward pass, and reads them in the backward
+    pass. So a block is always gathered into the same memory: `full` is made once, and never again.
+    """
+
+    def __init__(
+        self, index: int, module: nn.Module, units: list[FlatUnit], buffer: Buffer, prefetch: bool
+    ):
+        self.index, self.module, self.units = index, module, units
+        self.buffer, self.prefetch = buffer, prefetch
+        self.full = {unit: buffer.full_of(unit.layout) for unit in units}
+        self.in_backward = True
+        self.state = State.SHARDED
+        self.handles: list[Any] = []  # of all-gathers that nobody has waited for: GATHERING only
+
+    def _enter(self, state: State) -> None:
+        assert (self.state, state) in TRANSITIONS, f"{self.state} → {state}"
+        self.state = state
+
+    def unshard(self) -> None:
+        """SHARDED → GATHERING. Otherwise nothing: W[N·s] is here or on its way."""
+        if self.state is not State.SHARDED:
+            return
+        if self.buffer.block:
+            self.buffer.block.reshard()
+        self.buffer.block = self
+        for unit, full in self.full.items():
+            handle = unit.all_gather(full, async_op=self.prefetch)
+            if self.prefetch:
+                self.handles.append(handle)
+        self._enter(State.GATHERING)
+
+    def wait_for_unshard(self) -> None:
+        """→ UNSHARDED, whatever it was: the module sees its parameters."""
+        self.unshard()
+        if self.state is State.GATHERING:
+            self._wait()
+            for unit, full in self.full.items():
+                for parameter, view in unit.layout.views(full).items():
+                    parameter.data = view
+            self._enter(State.UNSHARDED)
+
+    def reshard(self) -> None:
+        """→ SHARDED, whatever it was: the buffer is free, and what it holds is old."""
+        if self.state is State.SHARDED:
+            return
+        self._wait()  # prefetched, and not used: it must not be written later, over the next one
+        if self.state is State.UNSHARDED:
+            for unit in self.units:
+                for parameter in unit.layout.parameters:
+                    hide(parameter)
+        self.buffer.block = None
+        self._enter(State.SHARDED)
+
+    def _wait(self) -> None:
+        for handle in self.handles:
+            handle.wait()
+        self.handles = []
+
+
+class BlockwiseWeights:
+    """W[s] of each unit; W[N·s] of a block only in its turn, and of the root for a whole step.
+
+    `units` are in the order in which their gradients are complete: the last block's first, and the
+    root's, which holds what is in no block or in two, at the end.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        modules: Sequence[nn.Module],
+        prefetch: bool,
+        reshard_after_forward: bool,
+        make: Callable[[Sequence[nn.Parameter]], None],
+    ):
+        """`make(parameters)` gives parameters their first values, if they have none."""
+        owned = owners(plan, modules)
+        order = [*reversed(range(len(modules))), -1]
+        units = {i: [shard(one, plan.group, make) for one in plan.layouts(owned[i])] for i in order}
+        buffers = {i: Buffer() for i in order}
+        if reshard_after_forward:
+            turns = [Buffer(), Buffer()] if prefetch else [Buffer()]
+            buffers |= {i: turns[i % len(turns)] for i in range(len(modules))}
+        for i in order:
+            buffers[i].allocate([unit.layout for unit in units[i]], plan.group.device)
+        self.root = Block(-1, plan.module, units[-1], buffers[-1], prefetch)
+        self.blocks = [
+            Block(i, inner, units[i], buffers[i], prefetch) for i, inner in enumerate(modules)
+        ]  # in the order of the forward pass
+        self.units = [unit for i in order for unit in units[i]]
+        self.buffers = {*buffers.values()}
+        trained = False
+        for block in self.all():
+            trained = trained or any(unit.layout.trainable for unit in block.units)
+            block.in_backward = trained
+
+    def all(self) -> list[Block]:
+        return [self.root, *self.blocks]
+
+    def publish(self) -> None:
+        """Nothing is sent: what is gathered from now on is new, and what is here is old."""
+        for block in self.all():
+            block.reshard()
+
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
+        return {"gathered": [full for buffer in self.buffers for full in buffer.full.values()]}
+
+
+def owners(plan: Plan, modules: Sequence[nn.Module]) -> dict[int, list[nn.Parameter]]:
+    """Number of a module → the parameters that it alone has; -1 → the root's."""
+    users: dict[nn.Parameter, list[int]] = {parameter: [] for parameter in plan.names}
+    for i, inner in enumerate(modules):
+        for parameter in inner.parameters():
+            users[parameter].append(i)
+    owned: dict[int, list[nn.Parameter]] = {i: [] for i in range(-1, len(modules))}
+    for parameter, by in users.items():
+        owned[by[0] if len(by) == 1 else -1].append(parameter)
+    return owned
+
+
+def shard(layout: Layout, group: Group, make: Callable[[Sequence[nn.Parameter]], None]) -> FlatUnit:
+    """Copy rank 0's values of some parameters, keep this rank's W[s], and hide the rest."""
+    make(layout.parameters)
+    full = torch.empty(layout.size, dtype=layout.dtype, device=group.device)
+    layout.write({p: p.data for p in layout.parameters}, full)
+    group.broadcast(full)
+    kept = group.empty(layout.shard_size, layout.dtype)
+    kept.copy_(layout.shard(full, group.rank))
+    for parameter in layout.parameters:
+        hide(parameter)
+    return FlatUnit(layout, group, kept)
+
+
+def check_blocks(module: nn.Module, blocks: Sequence[nn.Module] | None) -> list[nn.Module]:
+    """The blocks, in the order of the forward pass; ValueError for what cannot be one."""
+    inside = {inner: name for name, inner in module.named_modules()}
+    if blocks is None:
+        lists = [m for m in inside if isinstance(m, nn.ModuleList | nn.Sequential)]
+        blocks = [m for one in lists for m in one if any(True for _ in m.parameters())]
+        blocks = [b for b in blocks if not any(b is not o and b in o.modules() for o in blocks)]
+    for block in blocks:
+        if block not in inside or block is module:
+            raise ValueError(f"blocks: {type(block).__name__} is not inside of the module")
+        if any(block is not other and block in other.modules() for other in blocks):
+            raise ValueError(f"blocks: {inside[block]} is inside of another block")
+    return list(blocks)

@@ -1,0 +1,203 @@
+"""Flat units: parameters laid end to end and cut into N equal shards, the atoms of ZeRO.
+
+    flat[N·s] = first parameter, second, …, padding;  rank r owns flat[r·s : (r + 1)·s]
+
+A reduce-scatter of such a flat buffer gives each rank its shard of the sum, an all-gather of the
+shards gives everyone the whole. Only equal shards let both send the least.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from distributed import Group
+from distributed.runtime.script import run_script
+
+PARTITIONS = ("flat", "parameter")
+
+
+class Piece(NamedTuple):
+    """What a shard has of one parameter: its elements `of` (flattened) stand `at` in the shard."""
+
+    parameter: nn.Parameter
+    of: slice
+    at: slice
+
+
+class Layout:
+    """Where parameters of one dtype stand in a flat buffer of N shards.
+
+    `partition="flat"` cuts at equal lengths, even through a parameter: at most N − 1 elements of
+    padding. "parameter" gives each parameter whole to one rank, the largest first to the rank that
+    has least; shards are as long as the longest, and the rest is padding.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], ranks: int, partition: str = "flat"):
+        if partition not in PARTITIONS:
+            raise ValueError(f"partition={partition!r}: choose one of {', '.join(PARTITIONS)}")
+        self.parameters, self.ranks = list(parameters), ranks
+        self.dtype, self.device = parameters[0].dtype, parameters[0].device
+        self.trainable = parameters[0].requires_grad
+        self.numel = sum(p.numel() for p in parameters)
+        self.start: dict[nn.Parameter, int] = {}  # of each parameter, in flat
+        if partition == "flat":
+            self.shard_size = -(-self.numel // ranks)
+            end = 0
+            for parameter in parameters:
+                self.start[parameter] = end
+                end += parameter.numel()
+            assert end == self.numel <= ranks * self.shard_size
+        else:
+            loads: list[list[nn.Parameter]] = [[] for _ in range(ranks)]
+            for parameter in sorted(parameters, key=lambda p: -p.numel()):
+                min(loads, key=lambda load: sum(p.numel() for p in load)).append(parameter)
+            self.shard_size = max(sum(p.numel() for p in load) for load in loads)
+            for rank, load in enumerate(loads):
+                at = rank * self.shard_size
+                for parameter in load:
+                    self.start[parameter] = at
+                    at += parameter.numel()
+
+    @property
+    def size(self) -> int:
+        """Elements of flat[N·s], padding included."""
+        return self.ranks * self.shard_size
+
+    def view(self, flat: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+        """flat[N·s] → one parameter's part of it, in the parameter's shape, on the same memory."""
+        start = self.start[parameter]
+        return flat[start : start + parameter.numel()].view(parameter.shape)
+
+    def views(self, flat: torch.Tensor) -> dict[nn.Parameter, torch.Tensor]:
+        """flat[N·s] → every parameter's view of it."""
+        return {parameter: self.view(flat, parameter) for parameter in self.start}
+
+    def write(
+        self, values: Mapping[nn.Parameter, torch.Tensor | None], flat: torch.Tensor
+    ) -> torch.Tensor:
+        """Copy values of parameters into flat[N·s]; what is missing, and the padding, is zero."""
+        if self.numel < self.size:
+            flat.zero_()
+        for parameter, view in self.views(flat).items():
+            value = values.get(parameter)
+            if value is None:
+                view.zero_()
+            else:
+                view.copy_(value)
+        return flat
+
+    def shard(self, flat: torch.Tensor, rank: int) -> torch.Tensor:
+        """flat[N·s] → the shard[s] of one rank, on the same memory."""
+        return flat[rank * self.shard_size : (rank + 1) * self.shard_size]
+
+    def pieces(self, rank: int) -> list[Piece]:
+        """What one rank's shard holds, in order; padding belongs to no piece."""
+        begin, end = rank * self.shard_size, (rank + 1) * self.shard_size
+        found = []
+        for parameter, start in sorted(self.start.items(), key=lambda item: item[1]):
+            low, high = max(begin, start), min(end, start + parameter.numel())
+            if low < high:
+                of, at = slice(low - start, high - start), slice(low - begin, high - begin)
+                found.append(Piece(parameter, of, at))
+        return found
+
+
+class FlatUnit:
+    """A layout and this rank's shard of it: what is gathered, reduced and updated at once.
+
+    shard[s]     this rank's W[s], in the parameters' dtype, where the group gathers it best
+    gradient[s]  dW[s], the mean over the ranks, in the same dtype; None until it is reduced
+    master[s]    what the optimizer updates: the shard itself, or a copy of it in another dtype
+    """
+
+    def __init__(self, layout: Layout, group: Group, shard: torch.Tensor):
+        assert shard.shape == (layout.shard_size,)
+        self.layout, self.group = layout, group
+        self.shard = self.master = shard
+        self.gradient: torch.Tensor | None = None
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether the optimizer updates a copy of the shard, and not the shard itself."""
+        return self.master is not self.shard
+
+    def new_full(self) -> torch.Tensor:
+        """Memory for W[N·s] or dW[N·s], where the group's collectives reach it best."""
+        return self.group.empty(self.layout.size, self.layout.dtype)
+
+    def all_gather(self, out: torch.Tensor, async_op: bool = False) -> Any:
+        """W[s], another shard on each rank → out[N·s]."""
+        return self.group.all_gather(self.shard, out, async_op)
+
+    def reduce_scatter(self, flat: torch.Tensor, async_op: bool = False) -> Any:
+        """flat[N·s]{partial over ranks} → dW[s], their mean, in this rank's part of flat.
+
+        Sums are made in the parameters' dtype, as `Group.reduce_scatter` says; the mean of float16
+        is divided half before and half after the sum, so that it neither overflows nor vanishes.
+        """
+        return self.group.reduce_scatter(
+            flat, self.layout.shard(flat, self.group.rank), "avg", async_op
+        )
+
+
+def runs(pieces: Sequence[Piece], group_of: Mapping[nn.Parameter, int]) -> list[list[Piece]]:
+    """Pieces that follow each other without a gap and are of one parameter group, together."""
+    found: list[list[Piece]] = []
+    for piece in pieces:
+        if found and _continue(found[-1][-1], piece, group_of):
+            found[-1].append(piece)
+        else:
+            found.append([piece])
+    return found
+
+
+def _continue(last: Piece, piece: Piece, group_of: Mapping[nn.Parameter, int]) -> bool:
+    same_group = group_of[last.parameter] == group_of[piece.parameter]
+    return same_group and last.at.stop == piece.at.start
+
+
+def in_buckets(parameters: Sequence[nn.Parameter], most: float) -> list[list[nn.Parameter]]:
+    """Buckets of up to `most` bytes, in the given order; one dtype and one `requires_grad` in each.
+
+    A parameter that is larger has a bucket of its own; one without elements is in none.
+    """
+    if most < 1:
+        raise ValueError(f"bucket_bytes={most}: a bucket holds 1 byte or more")
+    buckets: list[list[nn.Parameter]] = []
+    open_buckets: dict[tuple[torch.dtype, bool], list[nn.Parameter]] = {}
+    for parameter in parameters:
+        if parameter.numel():
+            key = parameter.dtype, parameter.requires_grad
+            bucket = open_buckets.get(key)
+            if bucket is None or sum(p.nbytes for p in bucket) + parameter.nbytes > most:
+                bucket = open_buckets[key] = []
+                buckets.append(bucket)
+            bucket.append(parameter)
+    return buckets
+
+
+def main(ranks: int = 3) -> None:
+    """Cut three parameters into shards, both ways, and say what each rank owns."""
+    if ranks < 1:
+        raise ValueError(f"ranks={ranks}: there is 1 rank or more")
+    named = {"W": nn.Parameter(torch.ones(4, 5)), "b": nn.Parameter(torch.ones(5))}
+    named["scale"] = nn.Parameter(torch.ones(1))
+    names = {parameter: name for name, parameter in named.items()}
+    for partition in PARTITIONS:
+        layout = Layout(list(names), ranks, partition)
+        print(f"{partition}: {layout.numel} elements, shards of {layout.shard_size}")
+        owned = 0
+        for rank in range(ranks):
+            pieces = layout.pieces(rank)
+            held = [f"{names[p]}[{of.start}:{of.stop}]" for p, of, _ in pieces]
+            print(f"  rank {rank}:", ", ".join(held) or "padding")
+            owned += sum(of.stop - of.start for _, of, _ in pieces)
+            assert all(a.at.stop <= b.at.start for a, b in pairwise(pieces))
+        assert owned == layout.numel, "every element has one owner"
+
+
+if __name__ == "__main__":
+    run_script(main)

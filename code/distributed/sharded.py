@@ -1,0 +1,362 @@
+"""What all stages of ZeRO share: torch's optimizer interface over shards.
+
+    dW[s] on each rank → optimizer → W[s], with states of size s
+
+A stage is put together from two parts: how gradients become dW[s] (`Gradients`), and how updated
+shards become parameters again (`Weights`). All else is the same in every stage, and stands here.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from enum import Enum, auto
+from math import inf
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from distributed import Group
+from distributed.flat_unit import PARTITIONS, FlatUnit, Layout, Piece, in_buckets, runs
+from distributed.simple_ddp import check_same_lines, check_same_model
+
+# These update each element by itself, so that a parameter can be cut anywhere.
+ELEMENTWISE = (
+    "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop",
+    "ASGD",
+)  # fmt: skip
+
+
+class Weights(Protocol):
+    """How a stage holds the parameters. Public methods: the optimizer calls nothing else."""
+
+    units: list[FlatUnit]
+
+    def publish(self) -> None:
+        """W[s] has changed on every rank: nobody may see old parameters after this."""
+
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
+        """What this rank holds beside its shards, by what it is for."""
+
+
+class Gradients(Protocol):
+    """How a stage makes each unit's dW[s]."""
+
+    def mark_ready(self, parameter: nn.Parameter) -> None:
+        """Autograd has finished this parameter's gradient, on this rank."""
+
+    def reduce(self) -> None:
+        """Give every unit its `gradient`, unless the backward pass has; a missing one is zero."""
+
+    def forget(self) -> None:
+        """Before the next step's first backward pass, or after one that failed."""
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        """Backward passes in here send nothing."""
+
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
+        """What this rank holds, by what it is for."""
+
+
+class Plan:
+    """Which parameters are sharded, and in which groups: checked, and alike on all ranks.
+
+    `param_groups` are as torch takes them. Raises TypeError for what is no module, and ValueError
+    for a module with nothing to train, for groups that leave out or repeat a parameter, for an
+    optimizer that must see whole parameters, or all of them, and where ranks differ.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: Group | None,
+        param_groups: Sequence[dict[str, Any]] | None,
+        partition: str,
+    ):
+        check_module(module)
+        check_optimizer(optimizer_class, partition)
+        self.module, self.optimizer_class, self.partition = module, optimizer_class, partition
+        self.group = group or Group.default()
+        self.names = {p: name for name, p in module.named_parameters()}
+        self.param_groups = check_groups(self.names, param_groups)
+        self.group_of = {p: i for i, g in enumerate(self.param_groups) for p in g["params"]}
+        self.check_same(self.group)
+
+    def check_same(self, group: Group) -> None:
+        """Raise ValueError where a rank would cut up its parameters otherwise than rank 0."""
+        check_same_model(self.module, group)
+        lines = []
+        for parameter, name in self.names.items():
+            trained = f"in group {self.group_of.get(parameter)}"
+            lines.append(f"{name}, {trained if parameter.requires_grad else 'frozen'}")
+        check_same_lines("parameter", lines, group)
+
+    def layouts(self, parameters: Sequence[nn.Parameter], most: float = inf) -> list[Layout]:
+        """Layouts of up to `most` bytes; in each, parameters of one group stand together."""
+        buckets = in_buckets(parameters, most)
+        ranks = self.group.size
+        return [
+            Layout(sorted(bucket, key=self._place), ranks, self.partition) for bucket in buckets
+        ]
+
+    def _place(self, parameter: nn.Parameter) -> int:
+        return self.group_of.get(parameter, -1)  # what is frozen can be in no group
+
+
+class ParameterShard(NamedTuple):
+    """Where the elements `of` a parameter (flattened) are: `local` [at] is what this rank updates.
+
+    `optimizer.state[local]` holds tensors of local's shape for them, and scalars that all share.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    of: slice
+    local: nn.Parameter
+    at: slice
+
+
+class Phase(Enum):
+    """What is true of the gradients, from one step to the next."""
+
+    EMPTY = auto()  # none has come: a step would have nothing to do
+    PARTIAL = auto()  # some have come; they can still grow
+    REDUCED = auto()  # each unit's `gradient` is the mean, maybe clipped: only a step may follow
+
+
+class ShardedOptimizer(torch.optim.Optimizer):
+    """An optimizer of torch whose parameters, gradients and states are this rank's shards.
+
+    A user's loop and torch's schedulers find what they know: `param_groups` (every rank has all of
+    them), `state`, `state_dict()` (of this rank's shard: `checkpoint.save` writes all ranks'),
+    `step(closure)`, `zero_grad()`. Parameters in the groups are this rank's shards W[s], and their
+    `.grad` is dW[s] while `step()` runs. `step()` forgets gradients, so `zero_grad()` is needed
+    only after a backward pass that failed.
+
+    `master` is the dtype in which the optimizer keeps a copy of its shard, for parameters of
+    another dtype.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        weights: Weights,
+        gradients: Gradients,
+        master: torch.dtype | None,
+        settings: Mapping[str, Any],
+    ):
+        trained = [unit for unit in weights.units if unit.layout.trainable]
+        for unit in trained:
+            unit.master = unit.shard.to(master or unit.layout.dtype)
+        local = [piece for unit in trained for piece in hand_out(unit, plan)]
+        groups = [{**group, "params": []} for group in plan.param_groups]
+        for piece in local:
+            groups[piece.number]["params"].append(piece.parameter)
+        # Also a group of which this rank has nothing: a schedule counts on finding all of them.
+        optimizer = plan.optimizer_class(groups, **settings)
+        super().__init__(optimizer.param_groups, optimizer.defaults)  # these very dicts
+        self.optimizer, self.state = optimizer, optimizer.state
+
+        self.plan, self.weights, self.gradients, self.master = plan, weights, gradients, master
+        self.module, self.group, self.names = plan.module, plan.group, plan.names
+        self.units, self.trained, self.local = weights.units, trained, local
+        self.phase = Phase.EMPTY
+        for tensor in [*self.in_no_unit(), *self.module.buffers()]:
+            if tensor.numel():
+                self.group.broadcast(tensor.data)
+        for unit in trained:
+            for parameter in unit.layout.parameters:
+                parameter.register_post_accumulate_grad_hook(self.mark_ready)
+
+    def mark_ready(self, parameter: nn.Parameter) -> None:
+        """Called by autograd when a parameter's gradient is complete. EMPTY, PARTIAL → PARTIAL."""
+        if self.phase is Phase.REDUCED:
+            raise RuntimeError("gradients are averaged and clipped already: step() comes first")
+        self.phase = Phase.PARTIAL
+        self.gradients.mark_ready(parameter)
+
+    def reduce(self) -> None:
+        """dW[N·s]{partial over ranks} → dW[s], their mean in the parameters' dtype. → REDUCED.
+
+        `step()` and `clip_grad_norm_()` do it; then each of `trained` has its `gradient`. Raises
+        RuntimeError if no gradient has come.
+        """
+        if self.phase is Phase.EMPTY:
+            raise RuntimeError("step() without gradients: call backward() first")
+        if self.phase is Phase.PARTIAL:
+            self.gradients.reduce()
+            self.phase = Phase.REDUCED
+
+    @torch.no_grad()
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Scale the gradient so that its norm over all ranks is at most this; the norm before.
+
+        Squares are added in float32, or in the parameters' dtype if that is wider.
+        """
+        self.reduce()
+        gradients = [unit.gradient for unit in self.trained if unit.gradient is not None]
+        wide = torch.promote_types(torch.float32, gradients[0].dtype)
+        squares = torch.zeros((), dtype=wide, device=self.group.device)
+        for gradient in gradients:
+            squares += gradient.to(wide).square().sum()
+        norm = self.group.all_reduce(squares).sqrt()
+        for gradient in gradients:
+            gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
+        return norm
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Average the gradients, update this rank's shards, let everyone see them. → EMPTY.
+
+        `closure()`, if there is one, computes the loss and its gradients first; `step` returns it.
+        """
+        loss = None
+        if closure:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.no_grad():
+            self.reduce()
+            self._update()
+            self.weights.publish()
+        self.zero_grad()
+        return loss
+
+    def _update(self) -> None:
+        """dW[s], W[s], states[s] → W[s]: what N ranks share out."""
+        for piece in self.local:
+            assert piece.unit.gradient is not None, "it is reduced"
+            gradient = piece.unit.gradient[piece.at].to(piece.parameter.dtype)
+            piece.parameter.grad = gradient.view(piece.parameter.shape)
+        self.optimizer.step()
+        for piece in self.local:
+            piece.parameter.grad = None
+        for unit in self.trained:
+            if unit.has_copy:
+                unit.shard.copy_(unit.master)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients. A missing one counts as zero, so both settings do the same."""
+        for unit in self.trained:
+            for parameter in unit.layout.parameters:
+                parameter.grad = None
+            unit.gradient = None
+        self.gradients.forget()
+        self.phase = Phase.EMPTY
+
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        """Backward passes in here add up gradients on this rank, and send none."""
+        return self.gradients.no_sync()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """This rank's states and all groups' settings, from its own `state_dict()`."""
+        self.optimizer.load_state_dict(state_dict)
+        self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+    @torch.no_grad()
+    def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Name and value of each parameter, gathered a unit at a time; all ranks must ask.
+
+        Those that are in no unit, for they are frozen or empty, are whole on every rank: they come
+        last. Copy what you keep: the next unit is gathered into the same buffer.
+        """
+        sizes = [unit.layout.size * unit.layout.dtype.itemsize for unit in self.units]
+        buffer = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.group.device)
+        for unit, size in zip(self.units, sizes, strict=True):
+            full = unit.all_gather(buffer[:size].view(unit.layout.dtype))
+            for parameter, view in unit.layout.views(full).items():
+                yield self.names[parameter], view
+        for parameter in self.in_no_unit():
+            yield self.names[parameter], parameter.detach()
+
+    def in_no_unit(self) -> list[nn.Parameter]:
+        """What is whole on every rank: what is frozen, before ZeRO-3, and what has no elements."""
+        sharded = {parameter for unit in self.units for parameter in unit.layout.parameters}
+        return [parameter for parameter in self.names if parameter not in sharded]
+
+    def parameter_shards(self) -> Iterator[ParameterShard]:
+        """Which elements of each parameter this rank updates, and where they are."""
+        for piece in self.local:
+            for of in piece.pieces:
+                at = slice(of.at.start - piece.at.start, of.at.stop - piece.at.start)
+                name = self.names[of.parameter]
+                yield ParameterShard(name, of.parameter, of.of, piece.parameter, at)
+
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
+        """What this rank holds, by what it is for."""
+        states = [value for kept in self.optimizer.state.values() for value in kept.values()]
+        whole = self.weights.tensors()
+        return {
+            **whole,
+            "parameters": [unit.shard for unit in self.units] + whole.get("parameters", []),
+            "master copy": [unit.master for unit in self.trained if unit.has_copy],
+            "optimizer states": [value for value in states if isinstance(value, torch.Tensor)],
+            "gradients": [u.gradient for u in self.trained if u.gradient is not None],
+            **self.gradients.tensors(),
+        }
+
+
+class LocalParameter(NamedTuple):
+    """What the optimizer has of a unit: a run of pieces that one group updates alike."""
+
+    parameter: nn.Parameter  # a view of the unit's master[s]
+    unit: FlatUnit
+    at: slice  # in the unit's shard
+    pieces: list[Piece]
+    number: int  # of the group
+
+
+def hand_out(unit: FlatUnit, plan: Plan) -> Iterator[LocalParameter]:
+    """This rank's shard of a unit, as few tensors as its groups allow."""
+    pieces = unit.layout.pieces(plan.group.rank)
+    whole = plan.partition == "parameter"
+    for run in [[piece] for piece in pieces] if whole else runs(pieces, plan.group_of):
+        at = slice(run[0].at.start, run[-1].at.stop)
+        values = unit.master[at]
+        if whole:
+            values = values.view(run[0].parameter.shape)
+        number = plan.group_of[run[0].parameter]
+        yield LocalParameter(nn.Parameter(values), unit, at, run, number)
+
+
+def check_module(module: Any) -> None:
+    """Raise TypeError for what has no names, such as `model.parameters()`."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(
+            f"module={type(module).__name__}: give the module itself, not its parameters: "
+            "Zero1(model, torch.optim.AdamW, lr=1e-3)"
+        )
+
+
+def check_groups(
+    names: Mapping[nn.Parameter, str], param_groups: Sequence[Mapping[str, Any]] | None
+) -> list[dict[str, Any]]:
+    """Groups as torch takes them, copied: all that is trained, each parameter once."""
+    trained = {p: name for p, name in names.items() if p.requires_grad}
+    if not any(p.numel() for p in trained):
+        raise ValueError("module: no parameter requires a gradient, so nothing is to be trained")
+    groups = [{**g, "params": [*g["params"]]} for g in param_groups or [{"params": trained}]]
+    given = [p for g in groups for p in g["params"]]
+    for parameter in given:
+        if parameter not in names:
+            raise ValueError("param_groups: a parameter is not one of the module's")
+        if sum(parameter is other for other in given) > 1:
+            raise ValueError(f"param_groups: {names[parameter]} is in two groups")
+    for parameter, name in trained.items():
+        if not any(parameter is other for other in given):
+            raise ValueError(f"param_groups: {name} is in none; freeze it or put it in one")
+    return groups
+
+
+def check_optimizer(optimizer_class: type[torch.optim.Optimizer], partition: str) -> None:
+    """Raise ValueError for an optimizer that cannot work on shards."""
+    name = optimizer_class.__name__
+    if partition not in PARTITIONS:
+        raise ValueError(f"partition={partition!r}: choose one of {', '.join(PARTITIONS)}")
+    if issubclass(optimizer_class, torch.optim.LBFGS | torch.optim.SparseAdam):
+        raise ValueError(f"optimizer_class={name}: it needs all parameters at once, or sparse ones")
+    if partition == "flat" and not any(
+        issubclass(optimizer_class, getattr(torch.optim, known)) for known in ELEMENTWISE
+    ):
+        raise ValueError(
+            f"optimizer_class={name} may look at a whole parameter, and 'flat' cuts through them: "
+            "give partition='parameter'"
+        )
