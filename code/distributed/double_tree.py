@@ -47,7 +47,9 @@ def links(rank: int, ranks: int, tree: int) -> tuple[int | None, list[int]]:
     """
 
     def place(of: int) -> int:
-        return of if tree == 0 else ranks - 1 - of if ranks % 2 == 0 else (of - 1) % ranks
+        if tree == 0:
+            return of
+        return ranks - 1 - of if ranks % 2 == 0 else (of - 1) % ranks
 
     rank_at = {place(r): r for r in range(ranks)}
     above = {r: rank_at[up(place(r), ranks)] for r in range(ranks) if place(r) > 0}

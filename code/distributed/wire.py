@@ -14,6 +14,7 @@ give the NIC that connects them, such as `eth0`: then messages inside a host are
 import json
 import statistics
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -175,7 +176,7 @@ CASES: dict[str, Callable[[Site, int], Work]] = {
     "hierarchical": hierarchical,
     "gloo": gloo,
     "DDP": ddp,
-    **{f"ZeRO-{i}": lambda site, n, i=i: zero(site, n, i) for i in CLASSES},  # type: ignore[misc]
+    **{f"ZeRO-{stage}": partial(zero, stage=stage) for stage in CLASSES},
     "HSDP": hsdp,
     "train: by hand": by_hand,
     "train: one bucket": lambda site, _: train(site, RingGroup(site.group), WHOLE),

@@ -18,9 +18,6 @@ from typing import Any
 
 import torch
 
-# Modules of this chapter.
-MACHINERY = ("board", "group", "rank", "report", "script", "trace", "transport", "world")
-
 
 class WorldError(Exception):
     """Something went wrong in a world of ranks. The message is all that there is to tell."""
@@ -52,7 +49,7 @@ class Screen:
         """Print whole lines above the bar, and draw the bar anew where it has changed."""
         text = "".join(f"{line}\n" for line in lines)
         if text or bar != self.bar:
-            wipe = f"\r{' ' * len(self.bar)}\r" * bool(self.bar)
+            wipe = f"\r{' ' * len(self.bar)}\r" if self.bar else ""
             print(f"{wipe}{text}{bar}", end="", flush=True)
             self.bar = bar
 
@@ -106,8 +103,9 @@ class Output:
         """Show what is left of a call's output, and say how much was not shown."""
         while self.show():
             pass
-        lines, self.rest = [self.rest] * bool(self.rest), b""
-        self._print(lines)
+        if self.rest:
+            self._print([self.rest])
+            self.rest = b""
         if self.hidden:
             self.screen.show([f"{self.label}… and {self.hidden:,} more lines"], "")
         self.size = self.hidden = 0
@@ -123,9 +121,9 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def is_machinery(path: str) -> bool:
-    """Whether a line of this file is no news to a reader: torch, Python itself, these modules."""
-    here = Path(__file__).parent
-    ours = [str(here / f"{module}.py") for module in MACHINERY]
+    """Whether a line of this file is no news to a reader: torch, Python itself, the runtime."""
+    runtime = Path(__file__).parent
+    ours = [f"{runtime}{os.sep}", str(runtime.parent / "world.py")]
     theirs = [str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"], "<frozen"]
     return path.startswith((*ours, *theirs))
 

@@ -63,29 +63,33 @@ class Transport:
     def exchanging(
         self, outgoing: torch.Tensor, to: int, n: int, source: int, piece: int
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Send outgoing[m] while n numbers come, in messages of `piece`: where one belongs, and it.
+        """Send outgoing[m] while n elements come, both in messages of `piece` elements.
 
-        Work on one while the next is under way. There are two buffers only: use each before
-        you ask for the next.
+        Yields where in [0, n) a message belongs, and the message. Work on it while the next one is
+        under way. There are two buffers only: use each before you ask for the next.
         """
         buffer = self.buffer(2, min(n, piece), outgoing.dtype)
-        come, go = (max(1, -(-length // piece)) for length in (n, len(outgoing)))
+        to_receive = max(1, -(-n // piece))  # messages; an empty array is one, too
+        to_send = max(1, -(-len(outgoing) // piece))
 
         def start(i: int) -> list[dist.Work]:
-            into, out = buffer[i % 2][: n - i * piece], outgoing[i * piece : (i + 1) * piece]
-            calls = [(dist.irecv, into, source)] * (i < come) + [(dist.isend, out, to)] * (i < go)
-            return self._start(calls)
+            messages: list[tuple[Callable[..., Any], torch.Tensor, int]] = []
+            if i < to_receive:
+                messages.append((dist.irecv, buffer[i % 2][: n - i * piece], source))
+            if i < to_send:
+                messages.append((dist.isend, outgoing[i * piece : (i + 1) * piece], to))
+            return self._start(messages)
 
         with self._traced("exchange"):
             works = [start(0)]
-            for i in range(max(come, go)):
-                if i + 1 < max(come, go):
+            for i in range(max(to_receive, to_send)):
+                if i + 1 < max(to_receive, to_send):
                     works.append(start(i + 1))
-                if i < come:
+                if i < to_receive:
                     works[i][0].wait()
                     here = slice(i * piece, min(n, (i + 1) * piece))
                     yield here, buffer[i % 2][: here.stop - here.start]
-            for batch in works[:go]:
+            for batch in works[:to_send]:
                 batch[-1].wait()
 
     def empty_like(self, x: torch.Tensor) -> torch.Tensor:

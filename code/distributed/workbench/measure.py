@@ -9,6 +9,7 @@ PERFORMANCE.md).
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -66,10 +67,8 @@ def seconds(
 def all_reduce_times(group: Group, sizes: Sequence[int], times: int = 7) -> list[float]:
     """The median time of an all-reduce of each size (bytes → s)."""
     arrays = [torch.zeros(size // 4, device=group.device) for size in sizes]
-    return [
-        statistics.median(seconds(group, lambda x=x: group.all_reduce(x), times))  # type: ignore[misc]
-        for x in arrays
-    ]
+    works = [partial(group.all_reduce, x) for x in arrays]
+    return [statistics.median(seconds(group, work, times)) for work in works]
 
 
 def values(ranks: int) -> torch.Tensor:
