@@ -359,9 +359,10 @@ def check_can_be_wrapped(module: nn.Module) -> None:
             raise ValueError(f"module: {weight} gets sparse gradients: give it sparse=False")
     for name, parameter in module.named_parameters():
         for hook in (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values():
-            if isinstance(getattr(hook, "__self__", None), DistributedDataParallel):
+            owner = getattr(hook, "__self__", None)
+            if isinstance(owner, nn.Module):  # of this class, or of a rung below
                 raise ValueError(
-                    f"module: {name} is in a DistributedDataParallel already: use that one, or "
+                    f"module: {name} is in a {type(owner).__name__} already: use that one, or "
                     "wrap copy.deepcopy(module)"
                 )
 

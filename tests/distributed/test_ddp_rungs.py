@@ -142,6 +142,17 @@ def test_the_first_message_leaves_before_the_last_gradient_is_there(pools, rung,
         assert left[0] < max(ready)
 
 
+@pytest.mark.parametrize("rung", RUNGS)
+def test_what_a_rung_has_wrapped_is_not_wrapped_again(pools, rung):
+    def refuse(group, rung):
+        module = network()
+        model = RUNGS[rung](module, group)
+        with pytest.raises(ValueError, match=f"0.weight is in a {type(model).__name__} already"):
+            DistributedDataParallel(module, group)
+
+    pools[2](refuse, rung)
+
+
 # ------------------------------------------------------------------ buckets
 
 
