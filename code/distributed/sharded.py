@@ -246,6 +246,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Backward passes in here add up gradients on this rank, and send none."""
         return self.gradients.no_sync()
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only for torch's own constructor: the groups' parameters are shards that are cut once."""
+        if hasattr(self, "plan"):
+            raise RuntimeError("shards are cut already: give param_groups= when you make it")
+        super().add_param_group(param_group)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """This rank's states and all groups' settings, from its own `state_dict()`."""
         self.optimizer.load_state_dict(state_dict)

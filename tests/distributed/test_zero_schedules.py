@@ -97,8 +97,8 @@ def make_zero(group, stage):
 
 def together(group, stage, scheduler):
     zero = make_zero(group, stage)
-    schedule = SCHEDULERS[scheduler](zero.optimizer)
-    rates = learn(zero.module, zero.step, zero.optimizer, schedule, STEPS)
+    schedule = SCHEDULERS[scheduler](zero)
+    rates = learn(zero.module, zero.step, zero, schedule, STEPS)
     return rates, {name: value.clone() for name, value in zero.full_parameters()}
 
 
@@ -119,13 +119,13 @@ def test_a_schedule_of_torch_drives_every_group_on_every_rank(pools, stage, sche
 
 def stop_and_go_on(group, stage, scheduler, folder):
     zero = make_zero(group, stage)
-    schedule = SCHEDULERS[scheduler](zero.optimizer)
-    rates = learn(zero.module, zero.step, zero.optimizer, schedule, STEPS // 2)
+    schedule = SCHEDULERS[scheduler](zero)
+    rates = learn(zero.module, zero.step, zero, schedule, STEPS // 2)
     save(zero, folder, 1, schedule=schedule.state_dict())
     zero = make_zero(group, stage)
-    schedule = SCHEDULERS[scheduler](zero.optimizer)
+    schedule = SCHEDULERS[scheduler](zero)
     schedule.load_state_dict(load(zero, folder)["schedule"])
-    rates += learn(zero.module, zero.step, zero.optimizer, schedule, STEPS - STEPS // 2)
+    rates += learn(zero.module, zero.step, zero, schedule, STEPS - STEPS // 2)
     return rates, {name: value.clone() for name, value in zero.full_parameters()}
 
 
@@ -139,7 +139,7 @@ def test_a_schedule_goes_on_after_a_checkpoint(pools, tmp_path, stage, scheduler
 def freeze(group, stage, number):
     zero = make_zero(group, stage)
     before = {name: value.clone() for name, value in zero.full_parameters()}
-    zero.optimizer.param_groups[number]["lr"] = 0.0
+    zero.param_groups[number]["lr"] = 0.0
     zero.module(torch.ones(2, 3, dtype=torch.float64)).sum().backward()
     zero.step()
     return {name for name, value in zero.full_parameters() if torch.equal(value, before[name])}
@@ -155,7 +155,7 @@ def test_a_learning_rate_belongs_to_the_same_group_on_every_rank(pools, stage):
 def groups_of_each_rank(group, stage, folder):
     """Save on these ranks: a group's settings are saved though no rank but one has its numbers."""
     zero = make_zero(group, stage)
-    for number, settings in enumerate(zero.optimizer.param_groups):
+    for number, settings in enumerate(zero.param_groups):
         settings["lr"] = 1.0 + number
         settings["label"] = f"group {number}"
     save(zero, folder, 1)
@@ -164,7 +164,7 @@ def groups_of_each_rank(group, stage, folder):
 def groups_again(group, stage, folder):
     zero = make_zero(group, stage)
     load(zero, folder)
-    return [(settings["lr"], settings["label"]) for settings in zero.optimizer.param_groups]
+    return [(settings["lr"], settings["label"]) for settings in zero.param_groups]
 
 
 @pytest.mark.parametrize(("saved_by", "loaded_by"), [(RANKS, 1), (1, RANKS)])

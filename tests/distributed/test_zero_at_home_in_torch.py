@@ -1,0 +1,202 @@
+"""Every stage of ZeRO as torch's own code and a user's loop meet it: an optimizer, no more."""
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.optim import lr_scheduler
+
+from distributed.ring_group import RingGroup
+from distributed.runtime.group import Group
+from distributed.runtime.report import RankError
+from distributed.shared_memory import SharedGroup
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
+
+STAGES = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
+GROUPS = {"gloo": lambda group: group, "ring": RingGroup, "shared": SharedGroup}
+every_stage = pytest.mark.parametrize("stage", STAGES)
+
+
+def make_model():
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+
+
+X = torch.linspace(-1, 1, 24, dtype=torch.float64).view(8, 3)
+
+
+def users_loop(model, optimizer, steps=4):
+    """As it stands in torch's tutorials: nothing here knows of ranks."""
+    schedule = lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(X).square().mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+    return optimizer.param_groups[0]["lr"]
+
+
+def in_a_users_loop(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.AdamW, lr=0.1)  # the default process group
+    assert isinstance(zero, torch.optim.Optimizer)
+    assert (zero.group.size, zero.group.backend) == (dist.get_world_size(), None)
+    rate = users_loop(model, zero)
+    return rate, {name: value.clone() for name, value in zero.full_parameters()}
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@every_stage
+def test_a_users_loop_and_a_schedule_need_no_change_and_no_group(pools, stage):
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    expected = users_loop(model, optimizer)
+    for rate, found in pools[3](in_a_users_loop, stage):
+        assert rate == expected
+        for name, value in model.named_parameters():
+            torch.testing.assert_close(found[name], value.detach(), rtol=1e-9, atol=1e-9)
+
+
+def with_closures(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+
+    def closure():
+        zero.zero_grad(set_to_none=False)
+        loss = model(X).square().mean()
+        loss.backward()
+        return loss
+
+    return [zero.step(closure).item() for _ in range(3)]
+
+
+@every_stage
+def test_a_step_takes_a_closure_and_returns_its_loss(pools, stage):
+    model, expected = make_model(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = model(X).square().mean()
+        expected.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    for found in pools[2](with_closures, stage):
+        assert found == pytest.approx(expected, rel=1e-9)
+
+
+def step_on(zero, times):
+    for _ in range(times):
+        zero.module(X).square().mean().backward()
+        zero.step()
+
+
+def saved_and_loaded(group, stage):
+    zero = STAGES[stage](make_model(), torch.optim.Adam, group, lr=0.1)
+    step_on(zero, 3)
+    weights = {name: value.clone() for name, value in zero.full_parameters()}
+    saved = copy.deepcopy(zero.state_dict())  # as in torch, its tensors are the optimizer's own
+    step_on(zero, 1)
+    expected = [value.clone() for _, value in zero.full_parameters()]
+    model = make_model()
+    model.load_state_dict(weights)
+    again = STAGES[stage](model, torch.optim.Adam, group, lr=7.0)
+    again.load_state_dict(saved)
+    assert again.param_groups is again.optimizer.param_groups
+    assert again.param_groups[0]["lr"] == 0.1
+    assert again.state is again.optimizer.state
+    step_on(again, 1)
+    found = [value.clone() for _, value in again.full_parameters()]
+    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+@every_stage
+def test_a_ranks_own_states_are_saved_and_loaded(pools, stage):
+    assert pools[3](saved_and_loaded, stage) == [True] * 3
+
+
+def after_backward(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    model(X).square().mean().backward()
+    whole = [p.grad is not None for p in model.parameters()]
+    zero.reduce()
+    left = [p.grad is not None for p in model.parameters()]
+    shards = [(unit.gradient.shape, unit.shard.shape) for unit in zero.trained]
+    return any(whole), any(left), all(a == b for a, b in shards)
+
+
+@every_stage
+def test_gradients_of_parameters_go_where_they_are_reduced(pools, stage):
+    """With ZeRO-2 and 3 in the backward pass: `grad` is None, and each unit has a shard."""
+    for whole, left, shards in pools[2](after_backward, stage):
+        assert whole == (stage == "zero1")
+        assert not left
+        assert shards
+
+
+def groups_are_fixed(group, stage):
+    zero = STAGES[stage](make_model(), torch.optim.SGD, group, lr=0.1)
+    zero.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+
+
+@every_stage
+def test_a_group_cannot_be_added_when_shards_are_cut(pools, stage):
+    with pytest.raises(RankError, match="param_groups= when you make it"):
+        pools[2](groups_are_fixed, stage)
+
+
+@every_stage
+def test_parameters_in_place_of_a_module_are_refused_in_a_line(stage):
+    for given in (make_model().parameters(), [*make_model().parameters()]):
+        with pytest.raises(TypeError, match="give the module itself, not its parameters") as said:
+            STAGES[stage](given, torch.optim.AdamW, lr=0.1)
+        assert "\n" not in str(said.value)
+
+
+@every_stage
+def test_without_a_process_group_it_says_what_to_call(stage):
+    assert not dist.is_initialized()
+    with pytest.raises(RuntimeError, match="init_process_group") as said:
+        STAGES[stage](make_model(), torch.optim.AdamW, lr=0.1)
+    assert "\n" not in str(said.value)
+
+
+# --- the dtype in which means are made
+
+
+def mean_of(group, stage, kind, dtype, each):
+    plain = Group(group.device, None, group.local_size, group.backend)
+    group = GROUPS[kind](plain)
+    model = nn.Linear(2, 1, bias=False).to(dtype)
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+    model(torch.full((1, 2), each[group.rank], dtype=dtype)).sum().backward()
+    zero.reduce()
+    (unit,) = zero.trained
+    assert unit.gradient.dtype == dtype
+    return unit.gradient.tolist()
+
+
+@every_stage
+@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize(
+    "each",
+    [
+        pytest.param((40_000.0, 40_000.0), id="the sum overflows float16"),
+        pytest.param((40_000.0, -40_000.0), id="the mean is zero"),
+        pytest.param((2.0**-22, 2.0**-22), id="a few steps above the smallest number"),
+    ],
+)
+def test_a_mean_in_float16_neither_overflows_nor_vanishes(pools, stage, kind, each):
+    for found in pools[2](mean_of, stage, kind, torch.float16, each):
+        assert found == [sum(each) / 2]
+
+
+@every_stage
+def test_a_mean_in_bfloat16_has_the_range_of_float32(pools, stage):
+    for found in pools[2](mean_of, stage, "gloo", torch.bfloat16, (2.0**120, 2.0**-120)):
+        assert found == [2.0**119]
