@@ -30,7 +30,7 @@ PHASES = ("forward", "backward", "step")
 CLASSES: dict[int, Callable[..., ShardedOptimizer]] = {1: Zero1, 2: Zero2, 3: Zero3}
 
 
-def numbers_sent(
+def elements_sent(
     stage: int, ranks: int, blocks: Sequence[int], root: int = 0, still_here: int = 2
 ) -> dict[str, int]:
     """Elements that each rank sends in a step: phase → elements, for stage 0 (DDP) to 3.
@@ -62,8 +62,8 @@ def ddp_sent(ddp: DistributedDataParallel) -> dict[str, int]:
     return dict(zip(PHASES, (0, sent, 0), strict=True))
 
 
-def shares_of(zero: ShardedOptimizer) -> tuple[list[int], int]:
-    """The lengths of this rank's shard of each block, and of the root, for `numbers_sent`."""
+def shard_sizes(zero: ShardedOptimizer) -> tuple[list[int], int]:
+    """The lengths of this rank's shard of each block, and of the root, for `elements_sent`."""
     if not isinstance(zero, Zero3):
         return [unit.layout.shard_size for unit in zero.units], 0
     blocks = [sum(unit.layout.shard_size for unit in block.units) for block in zero.blocks]
@@ -108,7 +108,7 @@ def count_on_rank(
         predicted, counted = ddp_sent(ddp), count_sent(ddp, rows)
     else:
         zero = CLASSES[stage](model, torch.optim.Adam, ring)
-        predicted = numbers_sent(stage, group.size, *shares_of(zero))
+        predicted = elements_sent(stage, group.size, *shard_sizes(zero))
         counted = count_sent(zero, rows)
     return {phase: 4 * n for phase, n in predicted.items()}, counted
 

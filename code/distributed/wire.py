@@ -31,7 +31,7 @@ from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import average_gradients
-from distributed.traffic import CLASSES, numbers_sent, shares_of
+from distributed.traffic import CLASSES, elements_sent, shard_sizes
 from distributed.workbench.emulated import emulated_network, train_step
 from distributed.workbench.measure import seconds
 from distributed.workbench.training import make_network
@@ -134,7 +134,7 @@ def ddp(site: Site, n: int) -> Work:
 def zero(site: Site, n: int, stage: int) -> Work:
     model = make_network(width=width_for(n), depth=6)
     zero = CLASSES[stage](model, torch.optim.Adam, RingGroup(site.group))
-    sent = sum(numbers_sent(stage, site.group.size, *shares_of(zero)).values())
+    sent = sum(elements_sent(stage, site.group.size, *shard_sizes(zero)).values())
     return Work(one_step(model, zero.step), site.ring(sent))
 
 
@@ -142,8 +142,8 @@ def hsdp(site: Site, n: int) -> Work:
     inside, between = (RingGroup(part) for part in in_hosts(site.group, site.group.local_size))
     model = make_network(width=width_for(n), depth=6)
     zero = Hsdp(model, torch.optim.Adam, inside, between)
-    blocks, root = shares_of(zero)
-    own = sum(numbers_sent(3, inside.size, blocks, root).values()) if site.nic == "lo" else 0
+    blocks, root = shard_sizes(zero)
+    own = sum(elements_sent(3, inside.size, blocks, root).values()) if site.nic == "lo" else 0
     across = between_hosts([*blocks, root], between.rank, between.size)
     return Work(one_step(model, zero.step), 4 * (own + across))
 

@@ -8,7 +8,7 @@ from distributed.hsdp import Hsdp, between_hosts, in_hosts
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.traffic import numbers_sent, shares_of
+from distributed.traffic import elements_sent, shard_sizes
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train
 
@@ -59,7 +59,7 @@ def sent_by_rank(group, per_host):
     before = between.trace.sent
     trained.step()
     shares = [unit.layout.shard_size for unit in trained.units]
-    return before, between.trace.sent, inside.trace.sent, shares, shares_of(trained)
+    return before, between.trace.sent, inside.trace.sent, shares, shard_sizes(trained)
 
 
 @pytest.mark.parametrize(("ranks", "per_host"), [(4, 2), (6, 2), (6, 3)])
@@ -70,7 +70,7 @@ def test_between_hosts_goes_a_share_once_a_step(pools, ranks, per_host):
         assert before == 0
         assert between == 4 * between_hosts(shares, rank // per_host, hosts)
         # Buffers still hold the first two blocks from the backward pass before, and the root.
-        each = sum(numbers_sent(3, per_host, blocks, root).values())
+        each = sum(elements_sent(3, per_host, blocks, root).values())
         still_here = (per_host - 1) * (blocks[0] + blocks[1] + root)
         assert inside == 4 * (3 * each - 2 * still_here)
     in_all = sum(between for _, between, *_ in results)

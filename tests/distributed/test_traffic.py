@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from distributed.ddp import DistributedDataParallel
 from distributed.ring_group import RingGroup
-from distributed.traffic import CLASSES, count_sent, ddp_sent, numbers_sent, shares_of
+from distributed.traffic import CLASSES, count_sent, ddp_sent, elements_sent, shard_sizes
 from distributed.workbench.data import batches
 from distributed.workbench.training import make_network
 from distributed.zero3 import Zero3
@@ -18,7 +18,7 @@ ROWS = next(iter(batches(1797, 16, 1))).tolist()
 def counted_and_predicted(group, stage, depth, options, still_here=2):
     model = make_network(width=20, depth=depth)
     zero = CLASSES[stage](model, torch.optim.SGD, RingGroup(group), lr=0.1, **options)
-    predicted = numbers_sent(stage, group.size, *shares_of(zero), still_here=still_here)
+    predicted = elements_sent(stage, group.size, *shard_sizes(zero), still_here=still_here)
     first = count_sent(zero, ROWS)
     return first, count_sent(zero, ROWS), {phase: 4 * n for phase, n in predicted.items()}
 
@@ -63,7 +63,7 @@ def test_what_is_kept_after_forward_is_not_sent_again(pools, options, still_here
     ranks=st.integers(2, 64),
 )
 def test_stages_1_and_2_send_what_ddp_sends_and_stage_3_at_most_half_more(blocks, ranks):
-    ddp, *zero = (sum(numbers_sent(stage, ranks, blocks).values()) for stage in range(4))
+    ddp, *zero = (sum(elements_sent(stage, ranks, blocks).values()) for stage in range(4))
     psi = ranks * sum(blocks)
     assert ddp == pytest.approx(2 * psi * (ranks - 1) / ranks)
     assert zero[:2] == [ddp, ddp]
@@ -82,7 +82,7 @@ def checkpointed(group):
         return x
 
     model.forward = again
-    predicted = numbers_sent(3, group.size, *shares_of(zero))
+    predicted = elements_sent(3, group.size, *shard_sizes(zero))
     return count_sent(zero, ROWS), {phase: 4 * n for phase, n in predicted.items()}
 
 
