@@ -1,0 +1,34 @@
+"""The cells of a page, read without running them: what a kernel would only find after minutes."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from playground.build.digest import CELL, LOAD
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(page for page in (ROOT / "book").rglob("*.md") if CELL.search(page.read_text()))
+OPTIONS = re.compile(r"\A(?:---\n[\s\S]*?\n---\n|(?::.*\n)+)")
+
+
+def program(page: Path) -> str:
+    """All cells of a page in one text, the modules that they load included."""
+    parts = []
+    for cell in CELL.findall(page.read_text()):
+        body = cell.partition("\n")[2].removesuffix("```")
+        if load := LOAD.search(body):
+            body = (page.parent / load[1]).read_text()
+        parts.append(OPTIONS.sub("", body))
+    return "\n\n".join(parts)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "book")))
+def test_each_name_that_a_cell_uses_has_come_on_its_page(page: Path) -> None:
+    checked = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "-"],
+        input=program(page), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stdout
