@@ -1,4 +1,4 @@
-"""Any share of an array as boxes: what lets files be written by 4 ranks and read by 3.
+"""Any shard of an array as boxes: what lets files be written by 4 ranks and read by 3.
 
     numbers start…stop of a flattened matrix = the rest of a row, whole rows, the beginning of a row
 
@@ -50,7 +50,7 @@ def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
 class Boxed(torch.Tensor):
     """A parameter as a file sees it: a shape, and the boxes of it that are on this rank.
 
-    Numbers are not copied: boxes are views of a share. The three methods with underscores are what
+    Elements are not copied: boxes are views of a shard. The three methods with underscores are what
     torch.distributed.checkpoint asks of a tensor that is in parts.
     """
 
@@ -92,18 +92,18 @@ class Boxed(torch.Tensor):
 
 
 def main(rows: int = 4, columns: int = 5, ranks: int = 3) -> None:
-    """Cut a matrix into shares, and each share into boxes."""
+    """Cut a matrix into shards, and each shard into boxes."""
     if min(rows, columns, ranks) < 1:
         raise ValueError(f"rows={rows}, columns={columns}, ranks={ranks}: all are 1 or more")
     owner = torch.full((rows, columns), -1)
-    share = -(-rows * columns // ranks)
+    shard = -(-rows * columns // ranks)
     for rank in range(ranks):
-        start, stop = rank * share, min((rank + 1) * share, rows * columns)
+        start, stop = rank * shard, min((rank + 1) * shard, rows * columns)
         for (row, column), (height, width) in boxes(owner.shape, start, stop):
             print(f"rank {rank}: rows {row}:{row + height}, columns {column}:{column + width}")
             owner[row : row + height, column : column + width] = rank
     print(owner)
-    assert torch.equal(owner.flatten(), torch.arange(rows * columns) // share)
+    assert torch.equal(owner.flatten(), torch.arange(rows * columns) // shard)
 
 
 if __name__ == "__main__":

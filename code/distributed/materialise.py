@@ -1,7 +1,7 @@
 """Models on the meta device: shapes without memory, made real one part at a time.
 
 `with torch.device("meta"): model = Model()` takes no memory, however large the model. Each rank
-then makes one block, keeps its share, and lets go of the block before it makes the next.
+then makes one block, keeps its shard, and lets go of the block before it makes the next.
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +13,7 @@ from distributed.runtime.script import run_script
 
 
 def hide(parameter: nn.Parameter) -> None:
-    """Leave NaN where a parameter's numbers were: in the same shape, but one number in memory."""
+    """Leave NaN where a parameter's values were: in the same shape, but one element in memory."""
     nothing = torch.full((), torch.nan, dtype=parameter.dtype, device=parameter.device)
     parameter.data = nothing.expand(parameter.shape)
 
@@ -52,7 +52,7 @@ def by_reset_parameters(module: nn.Module) -> None:
 def make_real(
     module: nn.Module, wanted: Iterable[nn.Parameter], initialise: Callable[[nn.Module], None]
 ) -> None:
-    """Give hidden parameters their first numbers. The others stay as they are.
+    """Give hidden parameters their first values. The others stay as they are.
 
     Each part of the module that holds a wanted one is initialised as a whole: what it has beside
     is made for that time, and forgotten.

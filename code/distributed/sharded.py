@@ -106,7 +106,7 @@ class Plan:
 class ParameterShard(NamedTuple):
     """Where the elements `of` a parameter (flattened) are: `local` [at] is what this rank updates.
 
-    `optimizer.state[local]` holds tensors of local's shape for them, and scalars that all share.
+    `optimizer.state[local]` holds tensors of local's shape for them, and scalars for all of them.
     """
 
     name: str
@@ -148,10 +148,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         trained = [unit for unit in weights.units if unit.layout.trainable]
         for unit in trained:
             unit.master = unit.shard.to(master or unit.layout.dtype)
-        local = [piece for unit in trained for piece in hand_out(unit, plan)]
+        local = [mine for unit in trained for mine in hand_out(unit, plan)]
         groups = [{**group, "params": []} for group in plan.param_groups]
-        for piece in local:
-            groups[piece.number]["params"].append(piece.parameter)
+        for mine in local:
+            groups[mine.number]["params"].append(mine.parameter)
         # Also a group of which this rank has nothing: a schedule counts on finding all of them.
         optimizer = plan.optimizer_class(groups, **settings)
         super().__init__(optimizer.param_groups, optimizer.defaults)  # these very dicts
@@ -221,14 +221,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return loss
 
     def _update(self) -> None:
-        """dW[s], W[s], states[s] → W[s]: what N ranks share out."""
-        for piece in self.local:
-            assert piece.unit.gradient is not None, "it is reduced"
-            gradient = piece.unit.gradient[piece.at].to(piece.parameter.dtype)
-            piece.parameter.grad = gradient.view(piece.parameter.shape)
+        """dW[s], W[s], states[s] → W[s]: an N-th of the work on each rank."""
+        for mine in self.local:
+            assert mine.unit.gradient is not None, "it is reduced"
+            gradient = mine.unit.gradient[mine.at].to(mine.parameter.dtype)
+            mine.parameter.grad = gradient.view(mine.parameter.shape)
         self.optimizer.step()
-        for piece in self.local:
-            piece.parameter.grad = None
+        for mine in self.local:
+            mine.parameter.grad = None
         for unit in self.trained:
             if unit.has_copy:
                 unit.shard.copy_(unit.master)
@@ -280,11 +280,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def parameter_shards(self) -> Iterator[ParameterShard]:
         """Which elements of each parameter this rank updates, and where they are."""
-        for piece in self.local:
-            for of in piece.pieces:
-                at = slice(of.at.start - piece.at.start, of.at.stop - piece.at.start)
-                name = self.names[of.parameter]
-                yield ParameterShard(name, of.parameter, of.of, piece.parameter, at)
+        for mine in self.local:
+            for parameter, of, at in mine.pieces:
+                here = slice(at.start - mine.at.start, at.stop - mine.at.start)
+                yield ParameterShard(self.names[parameter], parameter, of, mine.parameter, here)
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds, by what it is for."""
