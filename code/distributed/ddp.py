@@ -236,14 +236,16 @@ class DistributedDataParallel(nn.Module):
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         """Called by autograd when a gradient is complete."""
-        if self.phase is Phase.FAILED:  # and neither forward nor _start_pass was called since
+        phase = self.phase
+        if phase is Phase.FAILED:  # and neither forward nor _start_pass was called since
             raise RuntimeError("the last backward pass raised: call the wrapper, not its module")
         self._check_can_be_reduced(parameter)
         if not self.sync:
             self.usage.check_may_come(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
             return
-        self._start_pass()  # if the module was called without the wrapper
+        if phase is Phase.IDLE:  # the module was called without the wrapper
+            self._start_pass()
         if not self.usage.counts:
             self._start_reducing()
         if self.usage.count(parameter):
