@@ -16,6 +16,10 @@ from distributed.workbench.measure import buffers, seconds
 
 SIZES = ["4KB", "256KB", "4MB", "64MB"]
 LARGE = ["4MB", "64MB"]
+# Bytes that a rank reads and writes for each byte of its array. Shared: copied in (2), one N-th of
+# every rank's read (1), written twice (2/N), the other parts copied out (2 − 2/N). Resident: one
+# N-th of every rank's read, and the sum written to all of them.
+MOVED = {"shared": 5, "resident": 2}
 ALL_REDUCE = ["central", "naive", "tree", "halving_doubling", "double_tree"]
 
 
@@ -32,6 +36,10 @@ def cases() -> Iterator[tuple[str, Callable[[bool], dict[str, Any]]]]:
     for op, algorithm, size, ranks in chosen:
         name = f"{op}/{algorithm}/{size}/r{ranks}"
         yield name, partial(against_backend, name, op, algorithm, to_bytes(size), ranks)
+    for algorithm in MOVED:
+        for ranks in (2, 4):
+            name = f"memory_bandwidth/{algorithm}/64MB/r{ranks}"
+            yield name, partial(against_memory, name, algorithm, to_bytes("64MB"), ranks)
 
 
 def against_backend(
@@ -42,6 +50,17 @@ def against_backend(
         ours, theirs, copies = run(in_turns, op, algorithm, size // 4, pairs)[0]
     times = list(zip(ours, theirs, strict=True))
     return summary(name, times, f"gloo {op}", ranks, size) | {"copy_s": statistics.median(copies)}
+
+
+def against_memory(name: str, algorithm: str, size: int, ranks: int, quick: bool) -> dict[str, Any]:
+    """The all-reduce's bytes a second as a share of those of a plain copy, by all ranks at once."""
+    with world(ranks, device="cpu") as run:
+        ours, _, copies = run(in_turns, "all_reduce", algorithm, size // 4, 3 if quick else 11)[0]
+    copied = 2  # bytes read and written for each byte that is copied
+    times = [
+        (mine / MOVED[algorithm], copy / copied) for mine, copy in zip(ours, copies, strict=True)
+    ]
+    return summary(name, times, "a copy by all ranks", ranks, size)
 
 
 def in_turns(
