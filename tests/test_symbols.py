@@ -25,7 +25,8 @@ def attributes(node: ast.ClassDef) -> set[str]:
     ("module", "name", "argument"), [n for n in NAMES if n[0] != "parameter"], ids="-".join
 )
 def test_a_code_name_is_in_its_module(module, name, argument):
-    tree = ast.parse((ROOT / f"code/distributed/{module}.py").read_text())
+    (path,) = (ROOT / "code/distributed").rglob(f"{module}.py")
+    tree = ast.parse(path.read_text())
     first, *rest = name.split(".")
     defined = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
     node = defined[first]

@@ -22,7 +22,7 @@ from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import make_network, train_by_hand
-from distributed.workbench.data import batches
+from distributed.workbench.data import batches, digits
 
 PSI = sum(p.numel() for p in make_network().parameters())
 
@@ -53,7 +53,7 @@ def test_float32_is_training_by_hand(pools):
     losses, *_ = pools[2](precision.train_rank, "float32", make_network(), 64, 10, 0.1)[0]
     module = make_network()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    images, labels = (torch.from_numpy(array) for array in precision.digits())
+    images, labels = (torch.from_numpy(array) for array in digits())
     for rows, loss_there in zip(batches(1797, 64, 10), losses, strict=True):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(module(images[rows]), labels[rows])
@@ -94,7 +94,7 @@ def test_a_server_that_waits_for_all_is_synchronous_sgd(pools):
     assert served.late == 0
     module = make_network()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    images, labels = (torch.from_numpy(array) for array in async_sgd.digits())
+    images, labels = (torch.from_numpy(array) for array in digits())
     of_workers = [list(batches(1797, 32, 24, seed=rank)) for rank in (1, 2, 3)]
     for step in range(12):
         optimizer.zero_grad()
@@ -172,7 +172,7 @@ def test_to_agree_in_every_step_is_data_parallelism(pools):
         return losses
 
     module = make_network()
-    images, labels = (torch.from_numpy(array) for array in local_sgd.digits())
+    images, labels = (torch.from_numpy(array) for array in digits())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     expected = []
     for rows in batches(1797, 64, 12):

@@ -2,9 +2,10 @@
 
 import pytest
 
-from distributed.all_reduce import central, count, ring, tree
+from distributed.all_reduce import central, ring, tree
 from distributed.double_tree import double_tree
 from distributed.halving_doubling import halving_doubling
+from distributed.workbench.measure import count
 from distributed.world import launch
 from playground.show.steps import record
 
