@@ -33,7 +33,16 @@ from distributed.workbench.transformer import Config, make_model
 HOST = Cluster(8, 8, Link(1e-5, 1e10), Link(1e-4, 1e9), 1e12)
 times = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
-MODELS = ["model_states", "peak_memory", "choose_stage", "cost", "scaling", "published", "plan"]
+MODELS = [
+    "hardware",
+    "model_states",
+    "peak_memory",
+    "choose_stage",
+    "cost",
+    "scaling",
+    "published",
+    "plan",
+]
 
 
 # --- memory

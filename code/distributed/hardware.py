@@ -1,0 +1,144 @@
+"""GPUs and networks as data: what each can compute, hold and send, and who says so.
+
+All numbers are for *one GPU*, and bandwidths are those of *one direction*. A host's are derived: an
+H100 host with eight GPUs and a port of 400 Gbit/s for each sends 8 × 50 = 400 GB/s, and not 50.
+"""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import NamedTuple, TypeVar
+
+from distributed.runtime.script import run_script
+
+GIB = 2**30
+
+
+class Network(NamedTuple):
+    """What one port carries in one direction (bytes/s), and a message's latency (s, assumed)."""
+
+    bandwidth: float
+    latency: float
+    source: str
+
+
+def port(gigabits: float, latency: float, source: str) -> Network:
+    """A port of so many Gbit/s."""
+    return Network(gigabits / 8 * 1e9, latency, source)
+
+
+# Latencies are what a message between two hosts typically takes through NCCL; vendors state less.
+NETWORKS = {
+    "ethernet-1": port(1, 50e-6, "IEEE 802.3ab"),
+    "ethernet-10": port(10, 40e-6, "IEEE 802.3ae"),
+    "ethernet-25": port(25, 30e-6, "IEEE 802.3by"),
+    "ethernet-100": port(100, 30e-6, "IEEE 802.3bm"),
+    "edr": port(100, 10e-6, "InfiniBand Trade Association, roadmap: EDR, 4 lanes"),
+    "hdr": port(200, 10e-6, "InfiniBand Trade Association, roadmap: HDR, 4 lanes"),
+    "ndr": port(400, 10e-6, "InfiniBand Trade Association, roadmap: NDR, 4 lanes"),
+    "xdr": port(800, 10e-6, "InfiniBand Trade Association, roadmap: XDR, 4 lanes"),
+}
+
+
+class Gpu(NamedTuple):
+    """One GPU, and the host in which it is usually found."""
+
+    name: str
+    peak: float  # FLOP/s, dense (without sparsity), in the 16-bit format that it trains in
+    memory: float  # bytes that CUDA (or ROCm) offers to a program
+    inside: float  # bytes/s in one direction to the other GPUs of its host
+    network: float  # bytes/s in one direction to other hosts: a host's ports, shared out
+    per_host: int
+    source: str  # of peak and `inside`
+    host: str  # whose network it is
+    dtype: str = "bf16"  # fp16 where there is no bf16
+
+    @property
+    def host_network(self) -> float:
+        """Bytes/s that a whole host sends to other hosts."""
+        return self.per_host * self.network
+
+    @property
+    def slowdown(self) -> float:
+        """How many times slower it is to leave the host than to stay inside."""
+        return self.inside / self.network
+
+
+# Memory is the "total capacity" in PyTorch's message about running out of it (it varies by some
+# 0.1 GiB with ECC and driver). So an "80 GB" GPU has 79.2 GiB, which are 85 · 10⁹ bytes.
+GPUS = {
+    "p100": Gpu("P100 SXM2", 21.2e12, 15.89 * GIB, 80e9, 6.25e9, 8,
+                "NVIDIA, Tesla P100 data sheet: 21.2 TFLOP/s, NVLink 160 GB/s both ways",
+                "DGX-1: four ports of 100 Gbit/s for eight GPUs", "fp16"),
+    "v100": Gpu("V100 SXM2 16 GB", 125e12, 15.77 * GIB, 150e9, 6.25e9, 8,
+                "NVIDIA, Tesla V100 data sheet: 125 TFLOP/s, NVLink 300 GB/s both ways",
+                "DGX-1: four ports of 100 Gbit/s for eight GPUs", "fp16"),
+    "v100-32": Gpu("V100 SXM3 32 GB", 125e12, 31.74 * GIB, 150e9, 6.25e9, 16,
+                   "NVIDIA, Tesla V100 data sheet: 125 TFLOP/s, NVLink 300 GB/s both ways",
+                   "DGX-2: eight ports of 100 Gbit/s for sixteen GPUs", "fp16"),
+    "a100-40": Gpu("A100 SXM4 40 GB", 312e12, 39.39 * GIB, 300e9, 25e9, 8,
+                   "NVIDIA, A100 data sheet: 312 TFLOP/s, NVLink 600 GB/s both ways",
+                   "DGX A100: eight ports of 200 Gbit/s for eight GPUs"),
+    "a100": Gpu("A100 SXM4 80 GB", 312e12, 79.15 * GIB, 300e9, 25e9, 8,
+                "NVIDIA, A100 data sheet: 312 TFLOP/s, NVLink 600 GB/s both ways",
+                "DGX A100: eight ports of 200 Gbit/s for eight GPUs"),
+    "h100-pcie": Gpu("H100 PCIe 80 GB", 756e12, 79.11 * GIB, 64e9, 25e9, 8,
+                     "NVIDIA, H100 data sheet: 1,513 TFLOP/s sparse, PCIe 5 128 GB/s both ways",
+                     "assumed: a port of 200 Gbit/s for each GPU"),
+    "h100": Gpu("H100 SXM5 80 GB", 989e12, 79.11 * GIB, 450e9, 50e9, 8,
+                "NVIDIA, H100 data sheet: 1,979 TFLOP/s sparse, NVLink 900 GB/s both ways",
+                "DGX H100: eight ports of 400 Gbit/s for eight GPUs"),
+    "h200": Gpu("H200 SXM 141 GB", 989e12, 139.8 * GIB, 450e9, 50e9, 8,
+                "NVIDIA, H200 data sheet: 1,979 TFLOP/s sparse, NVLink 900 GB/s both ways",
+                "DGX H200: eight ports of 400 Gbit/s for eight GPUs"),
+    "b200": Gpu("B200 SXM 180 GB", 2250e12, 178.35 * GIB, 900e9, 50e9, 8,
+                "NVIDIA, Blackwell architecture brief: 2.25 PFLOP/s, NVLink 1.8 TB/s both ways",
+                "DGX B200: eight ports of 400 Gbit/s for eight GPUs"),
+    "mi300x": Gpu("Instinct MI300X 192 GB", 1307e12, 191.69 * GIB, 448e9, 50e9, 8,
+                  "AMD, MI300X data sheet: 1,307 TFLOP/s, seven links of 128 GB/s both ways",
+                  "assumed: eight ports of 400 Gbit/s for eight GPUs"),
+    "l40s": Gpu("L40S 48 GB", 362e12, 44.4 * GIB, 32e9, 12.5e9, 4,
+                "NVIDIA, L40S data sheet: 733 TFLOP/s sparse, PCIe 4 64 GB/s both ways",
+                "assumed: two ports of 200 Gbit/s for four GPUs"),
+    "4090": Gpu("GeForce RTX 4090 24 GB", 165e12, 23.64 * GIB, 32e9, 1.25e9, 4,
+                "NVIDIA, Ada architecture paper: 165.2 TFLOP/s adding in fp32; PCIe 4, 16 lanes",
+                "assumed: four ports of 10 Gbit/s for four GPUs"),
+}  # fmt: skip
+
+ALIASES = {"a100-80": "a100", "h100-sxm": "h100", "v100-16": "v100", "rtx-4090": "4090"}
+
+Entry = TypeVar("Entry")
+
+
+def look_up(name: str, table: Mapping[str, Entry], kind: str) -> Entry:
+    """The entry of that name. Raises ValueError with the nearest names if there is none."""
+    key = name.lower().replace("_", "-").replace(" ", "-")
+    key = ALIASES.get(key, key)
+    if key in table:
+        return table[key]
+    near = get_close_matches(key, [*table, *ALIASES], n=3, cutoff=0.4)
+    rest = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(table)}"
+    raise ValueError(f"{kind}={name!r} is not known: {rest}")
+
+
+def gpu(name: str) -> Gpu:
+    """A GPU by its name, such as "h100". Raises ValueError with the nearest names."""
+    return look_up(name, GPUS, "gpu")
+
+
+def network(name: str) -> Network:
+    """A port by its name, such as "ndr". Raises ValueError with the nearest names."""
+    return look_up(name, NETWORKS, "network")
+
+
+def main() -> None:
+    """All GPUs: TFLOP/s, GiB, and GB/s inside of a host and out of it."""
+    print(f"{'':11}{'TFLOP/s':>9}{'GiB':>8}{'inside':>9}{'network':>9}  GB/s, one GPU, one way")
+    for key, one in GPUS.items():
+        numbers = f"{one.peak / 1e12:9,.0f}{one.memory / GIB:8.1f}{one.inside / 1e9:9.0f}"
+        print(f"{key:11}{numbers}{one.network / 1e9:9.2f}")
+        assert one.inside > one.network, "inside of a host links are faster"
+    assert gpu("H100").host_network == 8 * network("ndr").bandwidth
+
+
+if __name__ == "__main__":
+    run_script(main)
