@@ -9,6 +9,7 @@ from live_page import LivePage
 from playwright.sync_api import Locator
 from serving import Server
 
+from distributed.all_reduce import SENT, children
 from distributed.cost import Cluster, Link
 from distributed.model_states import STAGES, Recipe, per_rank
 from distributed.plan import INTERCONNECTS
@@ -22,6 +23,7 @@ from playground.show.calculator import (
     PER_HOST,
     PRECISIONS,
 )
+from playground.show.crossing import SIZES
 
 # Sets signals of a chart, lets it compute, and returns the rows that have a certain field.
 COMPUTE = """async (calculator, [signals, field]) => {
@@ -94,6 +96,35 @@ def test_efficiency_is_what_the_module_says_for_any_choice(page: LivePage) -> No
         ], signals
         apart = {row["ranks"]: row["efficiency"] for row in rows if row["way"] != "at once"}
         assert all(apart[n] <= found[n] * (1 + 1e-9) for n in COUNTS)
+
+
+def test_time_of_an_all_reduce_is_steps_and_bytes_as_the_modules_say(page: LivePage) -> None:
+    chart, random_ = calculator(page, 2), random.Random(0)
+    for _ in range(10):
+        doublings, delay, speed = (
+            random_.randint(1, 13),
+            random_.uniform(-0.5, 2),
+            random_.uniform(-1, 3),
+        )
+        ranks, n = 2**doublings, 2**13 * 100  # parts come out even
+        signals = {"doublings": doublings, "delay": delay, "speed": speed}
+        found = {
+            (row["algorithm"], row["size"]): row["seconds"]
+            for row in compute(chart, signals, "seconds")
+        }
+        of_ring, of_halves = (SENT[name](n, 0, ranks) for name in ("ring", "halving_doubling"))
+        up = len(children(0, ranks))  # messages that reach rank 0 one after the other
+        through_root = SENT["central"](n, 0, ranks)
+        for size in (SIZES[0], SIZES[-1]):
+            for algorithm, steps, arrays in (
+                ("ring", of_ring.messages, of_ring.numbers / n),
+                ("halving and doubling", of_halves.messages, of_halves.numbers / n),
+                ("tree", 2 * up, 2 * up),
+                ("through rank 0", 2 * through_root.messages, 2 * through_root.numbers / n),
+            ):
+                expected = steps * 1e-6 * 10**delay + arrays * size / (1e9 * 10**speed)
+                got = found[algorithm, size]
+                assert got == pytest.approx(expected, rel=1e-9), (algorithm, signals)
 
 
 def test_a_reader_moves_the_sliders_without_a_kernel(page: LivePage) -> None:

@@ -1,24 +1,18 @@
-"""Calculators that work on the page itself, without a kernel: Altair's charts with sliders.
+"""Calculators of memory and of scaling: see `chart` for how they work on the page itself.
 
 What they compute is written twice, as it must be: in `distributed.model_states` and
 `distributed.scaling`, and here as expressions of the chart. A test moves the sliders at random and
 compares. Which stage cuts what, links and colours come from the modules.
-
-`book/_static/calculator.js` draws the chart. Without it, and in print, it stands as a picture.
 """
 
-import json
 import math
-from collections.abc import Mapping
-from html import escape
-from typing import Any
 
 import altair as alt
-import vl_convert
 
 from distributed.model_states import STAGES, Recipe, per_rank
 from distributed.plan import INTERCONNECTS
 from distributed.scaling import BUCKET
+from playground.show.chart import Calculator, choice, slider, style
 from playground.show.figures import RANKS
 from playground.show.memory_bars import PURPOSES
 
@@ -35,38 +29,6 @@ NETWORKS = {f"{rate} Gbit/s": rate / 8 * 1e9 for rate in (1, 10, 25, 100, 400, 3
 BUCKETS = {"1 MB": 1e6, "25 MB": BUCKET, "100 MB": 1e8, "everything in one": 1e15}
 PER_HOST, LATENCY = 8, 1e-5
 COUNTS = [2**i for i in range(15)]  # of ranks, up to 16,384
-
-
-class Calculator:
-    """A chart with its controls. `alt_text` says what is seen before anything is moved."""
-
-    def __init__(self, chart: alt.LayerChart, alt_text: str):
-        self.alt_text = alt_text
-        self.vega: dict[str, Any] = vl_convert.vegalite_to_vega(chart.to_dict())
-
-    def _repr_html_(self) -> str:
-        spec = escape(json.dumps(self.vega, separators=(",", ":")))
-        return (
-            f'<div class="calculator" role="group" aria-label="calculator" data-vega="{spec}">'
-            f'<div class="calculator-chart" role="img" aria-label="{escape(self.alt_text)}">'
-            f"{vl_convert.vega_to_svg(self.vega)}</div>"
-            '<div class="calculator-controls"></div></div>'
-        )
-
-    def __repr__(self) -> str:
-        return self.alt_text
-
-
-def slider(name: str, label: str, ends: tuple[float, float, float], value: float, shown: str):
-    """A number to slide, from, to, by; and the text beside it, an expression of the chart."""
-    start, stop, step = ends
-    bind = alt.binding_range(name=label, min=start, max=stop, step=step)
-    return alt.param(name, value=value, bind=bind), alt.param(f"{name}_text", expr=shown)
-
-
-def choice(name: str, label: str, options: Mapping[str, Any], value: str):
-    bind = alt.binding_select(name=label, options=list(options.values()), labels=list(options))
-    return (alt.param(name, value=options[value], bind=bind),)
 
 
 def model_size(exponent: float):
@@ -189,19 +151,4 @@ def scaling_calculator() -> Calculator:
         "Efficiency over the number of ranks, from 1 to 16,384. With 7 billion parameters and "
         "8,192 tokens on each rank it stays at one inside a host and falls beyond; the line for "
         "sending after computing lies below the one for both at once.",
-    )
-
-
-def style(chart: Any) -> Any:
-    """The page's font and text colour, so that it reads well in both themes; no frame."""
-    text = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12}
-    axis = {**text, "titleFontWeight": "normal", "titleFontSize": 12, "gridOpacity": 0.25}
-    return (
-        chart.properties(width=560, height=240, background="transparent")
-        .configure(font="system-ui, sans-serif")
-        .configure_axis(**axis, domainColor="currentColor", tickColor="currentColor")
-        .configure_legend(**text, titleFontWeight="normal")
-        .configure_view(stroke=None)
-        .configure_text(color="currentColor")
-        .configure_rule(color="currentColor")
     )
