@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from playground.build.digest import CELL, LOAD
+from playground.build.digest import CELL
+from playground.build.pieces import LOAD, load
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(page for page in (ROOT / "book").rglob("*.md") if CELL.search(page.read_text()))
@@ -19,8 +20,8 @@ def program(page: Path) -> str:
     parts = []
     for cell in CELL.findall(page.read_text()):
         body = cell.partition("\n")[2].removesuffix("```")
-        if load := LOAD.search(body):
-            body = (page.parent / load[1]).read_text()
+        if loads := LOAD.search(body):
+            body = load(page, loads[1])
         parts.append(OPTIONS.sub("", body))
     return "\n\n".join(parts)
 

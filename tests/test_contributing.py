@@ -13,45 +13,40 @@ TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
 PAGES = [c["file"] for p in TOC["parts"] if p["caption"] != "Reference" for c in p["chapters"]]
 CHAPTERS = [page for page in PAGES if not page.endswith("/exercises")]  # these have another form
 
-PARTS = ["Predicted · measured · difference", "Traps", "Try it", "Further reading"]
-PREDICTED = PARTS[0]
-WITHOUT = {  # chapter → the part that it has not got, and why
-    "first_steps/a_world_of_ranks": {
-        PREDICTED: "its failures are counted in tables of their own",
-        "Traps": "half of the chapter is about what goes wrong",
-    },
-    "ddp/uneven_data": {PREDICTED: "three ideas, each with its prediction beside it"},
-    "training_well/waiting": {PREDICTED: "four ideas, each with its prediction beside it"},
-    "at_scale/your_cluster": {PREDICTED: "files for other machines: nothing to measure here"},
-}
-
-
-def test_the_template_has_every_part_in_order():
-    assert re.findall(r"^## (.*)$", TEMPLATE, re.M) == [
-        "The idea", "The code", "Predicted · measured · difference", "Traps", "Try it",
-        "Further reading",
-    ]  # fmt: skip
+LAST = ["Remember", "Test yourself", "Further reading"]  # how every chapter ends
 
 
 def test_the_template_is_a_page_of_live_cells():
     head = yaml.safe_load(TEMPLATE.split("---")[1])
     assert head["kernelspec"]["name"] == "python3"
-    assert "After this chapter you can" in TEMPLATE
     for cell in re.findall(r"^```\{code-cell\} python\n(.*?)^```", TEMPLATE, re.M | re.S):
         code = re.sub(r"^(---\n.*?^---|:.*)$", "", cell, flags=re.M | re.S)
         compile(code, "cell", "exec")
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_a_chapter_has_the_form_of_the_template(chapter):
-    text = (ROOT / f"{chapter}.md").read_text()
+def text_of(chapter: str) -> str:
+    return TEMPLATE if chapter == "template" else (ROOT / f"{chapter}.md").read_text()
+
+
+def is_of_the_first_form(chapter: str) -> bool:
+    return "\nAfter this chapter you can " in text_of(chapter)
+
+
+REWRITTEN = ["template", *(chapter for chapter in CHAPTERS if not is_of_the_first_form(chapter))]
+
+
+@pytest.mark.parametrize("chapter", REWRITTEN)
+def test_a_chapter_begins_with_a_question_and_ends_with_what_to_remember(chapter):
+    text = text_of(chapter)
     assert text.split("---")[1] == TEMPLATE.split("---")[1], "the same head"
-    opening = text.split("\n# ")[1].split("\n\n")[1]
-    assert opening.startswith("After this chapter you ")
-    found = [re.sub("A trap: .*", "Traps", title) for title in re.findall("^## (.*)$", text, re.M)]
-    without = WITHOUT.get(chapter.removeprefix("book/"), {})
-    wanted = [part for part in PARTS if part not in without]
-    assert [title for title in found if title in PARTS] == wanted
+    opening = text.split("\n# ")[1].split("\n## ")[0]
+    assert "?" in opening
+    titles = re.findall(r"^## (.*)$", text, re.M)
+    assert [title for title in titles if title in LAST] == LAST
+    (remember,) = re.findall(r"^## Remember\n(.*?)^## ", text, re.M | re.S)
+    assert len(re.findall(r"^- ", remember, re.M)) == 3
+    (questions,) = re.findall(r"^## Test yourself\n(.*?)^## ", text, re.M | re.S)
+    assert ":class: dropdown" in questions, "answers are there, folded"
 
 
 @pytest.mark.parametrize("path", re.findall(r"`((?:code|tests|docs|book|bench)/[\w/.-]+)`", GUIDE))

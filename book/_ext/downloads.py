@@ -7,9 +7,10 @@ from typing import Any
 
 import nbformat
 from citations import in_words
-from myst_nb.core.read import read_myst_markdown_notebook
 from pybtex.database import Entry
 from sphinx.application import Sphinx
+
+from playground.build.pieces import read_page
 
 NEEDS = """\
 This is a page of the book. Its code uses the book's modules: start Jupyter, or Python, with the
@@ -29,7 +30,7 @@ def plain(text: str, entries: Mapping[str, Entry]) -> str:
 
 def notebook_of(source: Path, entries: Mapping[str, Entry]) -> Any:
     """The page's text and code, as it stands in the book's source; nothing has run in it."""
-    page = read_myst_markdown_notebook(source.read_text(), path=source)
+    page = read_page(source)
     for cell in page.cells:
         if isinstance(cell.metadata.get("tags"), str):
             cell.metadata["tags"] = [cell.metadata["tags"]]

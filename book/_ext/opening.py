@@ -34,7 +34,9 @@ def amount(node: nodes.Node) -> tuple[int, int]:
         return 0, sum(1 for line in node.astext().splitlines() if line.strip())
     if isinstance(node, HideCodeCellNode | nodes.raw | nodes.comment | nodes.math_block):
         return 0, 0
-    if isinstance(node, nodes.Element) and node.get("nb_element") == "cell_code_output":
+    if isinstance(node, nodes.Element) and (
+        node.get("nb_element") == "cell_code_output" or "dropdown" in node.get("classes", [])
+    ):
         return 0, 0
     parts = [amount(child) for child in node.children]
     return sum(words for words, _ in parts), sum(lines for _, lines in parts)

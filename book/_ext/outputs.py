@@ -20,6 +20,7 @@ from sphinx.environment import BuildEnvironment
 from sphinx.errors import ExtensionError
 
 from playground.build import outputs
+from playground.build.pieces import teach_myst_nb
 
 
 class RecordedOutputs(NotebookClientBase):
@@ -93,6 +94,7 @@ def say_when(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     myst_nb.sphinx_.create_client = create_client
+    teach_myst_nb()
     app.connect("env-get-outdated", read_again)
     app.connect("doctree-resolved", say_when, priority=600)  # below the line of `opening`
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

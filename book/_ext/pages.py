@@ -1,7 +1,7 @@
 """Parts of pages that are made from the book itself, so that nobody types them twice.
 
-`{book-map}` lists all chapters with what each is for, from `_toc.yml` and the pages' first
-paragraphs. `{module-reference}` lists every module of `code/distributed` with its public names, in
+`{book-map}` shows the parts as questions, with their chapters from `_toc.yml` and the core path
+marked. `{module-reference}` lists every module of `code/distributed` with its public names, in
 the order of the book and then by room, from the source: nothing is imported.
 """
 
@@ -21,26 +21,11 @@ from sphinx.util.docutils import SphinxDirective
 
 from playground.build.toc import chapters
 
-AFTER = "After this chapter you can "
-
-
-def first_paragraph(page: str) -> str:
-    """What a page says first, below its title, in one line."""
-    body = re.split(r"^# .*\n", page, maxsplit=1, flags=re.M)[-1]
-    return " ".join(body.strip().split("\n\n")[0].split())
-
-
-def purpose(page: str) -> str:
-    """The first sentence of a page, without the words with which every chapter begins."""
-    sentence = re.split(r"(?<=[.])\s", first_paragraph(page))[0]
-    said = sentence.removeprefix(AFTER)
-    return said[0].upper() + said[1:]
-
 
 class BookMap(SphinxDirective):
-    """Every part with its chapters: a link, what you can do after it, and what it measures.
+    """Every part as a question, with links to its chapters; those of the core path stand out.
 
-    The last is what the lines of the directive say, `chapter: what it measures`.
+    The lines of the directive are `Part: its question?` and `core: chapter, chapter, …`.
     """
 
     has_content = True
@@ -48,18 +33,18 @@ class BookMap(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         root, lines = Path(self.env.srcdir), list[str]()
         self.env.note_dependency(str(root / "_toc.yml"))
-        measured = dict(line.split(": ", 1) for line in self.content if line)
-        names = {Path(file).name for files in chapters(root).values() for file in files}
-        if unknown := measured.keys() - names:
-            raise self.error(f"no chapter of this book: {', '.join(sorted(unknown))}")
-        for caption, files in chapters(root).items():
-            lines += [f"**{caption}**", ""]
-            for file in files:
-                self.env.note_dependency(str(root / f"{file}.md"))
-                page = (root / f"{file}.md").read_text(encoding="utf-8")
-                lines += [f"{{doc}}`/{file}`", f": {purpose(page)}", ""]
-                if said := measured.get(Path(file).name):
-                    lines += [f"  *Measured:* {said}.", ""]
+        said = dict(line.split(": ", 1) for line in self.content if line)
+        core = set(re.split(r",\s*", said.pop("core", "")))
+        parts = chapters(root)
+        if wrong := said.keys() ^ parts.keys():
+            raise self.error(f"a part without a question, or no part: {', '.join(sorted(wrong))}")
+        if wrong := core - {Path(file).name for files in parts.values() for file in files}:
+            raise self.error(f"no chapter of this book: {', '.join(sorted(wrong))}")
+        for caption, files in parts.items():
+            links = [f"{{doc}}`/{file}`" for file in files]
+            on_path = [Path(file).name in core for file in files]
+            marked = [f"**{a}**" if on else a for a, on in zip(links, on_path, strict=True)]
+            lines += [f"*{caption}.* {said[caption]}", f": {' · '.join(marked)}", ""]
         found = nodes.container(classes=["book-map"])
         self.state.nested_parse(StringList(lines, "book-map"), 0, found)
         return [found]
@@ -125,7 +110,7 @@ class ModuleReference(SphinxDirective):
 
 
 # A page teaches the modules that it shows, whole or in part; what none shows, who names it first.
-SHOWN = r"^(?::load: |```\{literalinclude\} )(?:\.\./)*code/distributed/(\w+)\.py"
+SHOWN = r"^(?::?load: |```\{literalinclude\} )(?:\.\./)*code/distributed/(\w+)\.py"
 NAMED = r"code/distributed/(\w+)\.py|distributed\.(\w+)\b"
 ROOMS = {"runtime": "What carries the programs", "workbench": "What they are tried on"}
 

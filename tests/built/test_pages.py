@@ -4,9 +4,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from myst_nb.core.read import read_myst_markdown_notebook
 
 from playground.build import outputs
+from playground.build.pieces import read_page
 
 ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "book"
@@ -15,8 +15,7 @@ PAGES = sorted(page.relative_to(ROOT).with_suffix("").as_posix() for page in BOO
 
 @pytest.mark.parametrize("name", [n for n in PAGES if outputs.has_cells(ROOT / f"{n}.md")])
 def test_every_cell_of_the_page_ran(name: str, built: Path) -> None:
-    page = ROOT / f"{name}.md"
-    notebook = read_myst_markdown_notebook(page.read_text(), path=page)
+    notebook = read_page(ROOT / f"{name}.md")
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     file = outputs.fresh(ROOT, name)
     assert file, "the build has executed it, if it was stale"

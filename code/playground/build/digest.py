@@ -12,6 +12,8 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from playground.build.pieces import LOAD
+
 PACKAGES = ("distributed", "playground", "bench")
 ROOT = Path(__file__).parents[3]
 CELL = re.compile(r"^```\{code-cell\}.*?^```", re.M | re.S)
@@ -19,7 +21,6 @@ OPTIONS = re.compile(r"(?<=\n)(?:---\n[\s\S]*?\n---\n|(?::(?!load:).*\n)+)")
 MODULE = re.compile(r"\b(?:distributed|playground|bench)(?:\.\w+)+")
 FROM = re.compile(r"^\s*from ((?:distributed|playground|bench)[\w.]*) import (.+)$", re.M)
 LOADED = re.compile(r"(?:code|exercises|engines)/[\w/]+\.\w+")
-LOAD = re.compile(r"^:load: *(\S+)$", re.M)
 IMPORT = re.compile(r"^\s*(?:from|import) (\w+)", re.M)
 PIN = re.compile(r"^([\w-]+)==(\S+)", re.M)
 NAMES = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python"}  # import → package
@@ -61,7 +62,13 @@ def imports_of(path: Path) -> frozenset[Path]:
 
 def cells_of(page: Path) -> str:
     """The code of the cells of a page, without what says how they look."""
-    return "\n".join(OPTIONS.sub("", cell) for cell in CELL.findall(page.read_text("utf-8")))
+    cells = CELL.findall(page.read_text("utf-8"))
+    return "\n".join(OPTIONS.sub(_loads, cell) for cell in cells)
+
+
+def _loads(options: re.Match[str]) -> str:
+    """Of a cell's options, what it loads."""
+    return "".join(f"{found[0]}\n" for found in LOAD.finditer(options[0]))
 
 
 def used_by(page: Path) -> set[Path]:
@@ -71,7 +78,7 @@ def used_by(page: Path) -> set[Path]:
     for module, imported in FROM.findall(cells):
         names |= {f"{module}.{name.split(' as ')[0].strip()}" for name in imported.split(",")}
     loaded = {ROOT / name for name in LOADED.findall(cells)}
-    loaded |= {(page.parent / name).resolve() for name in LOAD.findall(cells)}
+    loaded |= {(page.parent / name.partition("#")[0]).resolve() for name in LOAD.findall(cells)}
     checks = {file.parent / "check.py" for file in loaded}
     found = {path_of(name) for name in names} | loaded | checks
     waiting = [path for path in found if path and path.exists()]

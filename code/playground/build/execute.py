@@ -44,6 +44,7 @@ from playground.build.outputs import (
     save,
     stale,
 )
+from playground.build.pieces import read_page
 from playground.build.toc import pages_in_order
 
 if TYPE_CHECKING:  # a second of imports, which a build without stale pages does not need
@@ -60,10 +61,7 @@ class PageError(Exception):
 
 def read(root: Path, name: str) -> NotebookNode:
     """A page as a notebook."""
-    from myst_nb.core.read import read_myst_markdown_notebook
-
-    path = root / f"{name}.md"
-    return read_myst_markdown_notebook(path.read_text(encoding="utf-8"), path=path)
+    return read_page(root / f"{name}.md")
 
 
 async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
@@ -200,7 +198,7 @@ def scripts_on_no_page(root: Path, names: list[str]) -> list[Path]:
     cells = "\n".join(cells_of(root / f"{name}.md") for name in names)
     modules = sorted((root / "code/distributed").rglob("*.py"))
     shows = [path for path in modules if 'if __name__ == "__main__"' in path.read_text()]
-    return [path for path in shows if not re.search(rf"^:load: .*/{path.name}$", cells, re.M)]
+    return [path for path in shows if not re.search(rf"^:?load: .*/{path.name}$", cells, re.M)]
 
 
 def run_script(path: Path) -> list[str]:
