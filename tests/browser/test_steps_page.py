@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from live_page import LivePage
-from playwright.sync_api import Locator
+from playwright.sync_api import Locator, expect
 from serving import Server
 
 
@@ -19,7 +19,7 @@ def stepper(page: LivePage) -> Locator:
 
 
 def shown(page: LivePage) -> list[str]:
-    return stepper(page).locator(".steps-frame:visible figcaption").all_inner_texts()
+    return stepper(page).locator(".steps-caption").all_inner_texts()
 
 
 def test_one_step_is_shown_and_buttons_and_keys_change_it(page: LivePage) -> None:
@@ -29,7 +29,7 @@ def test_one_step_is_shown_and_buttons_and_keys_change_it(page: LivePage) -> Non
     assert shown(page)[0].startswith("Before step 1 of 4")
 
     figure.get_by_role("button", name="one step forward").click()
-    assert shown(page)[0].startswith("Step 1 of 4. Receivers add.")
+    assert shown(page)[0] == "Step 1 of 4: 0 → 1, 1 → 2, 2 → 0. Receivers add what arrives."
     assert figure.locator("[aria-live]").inner_text() == shown(page)[0], "said, not only drawn"
 
     address = page.page.url
@@ -45,7 +45,7 @@ def test_one_step_is_shown_and_buttons_and_keys_change_it(page: LivePage) -> Non
 def test_the_slider_goes_to_any_step_and_says_which(page: LivePage) -> None:
     slider = stepper(page).get_by_role("slider", name="step")
     slider.fill("3")
-    assert shown(page)[0].startswith("Step 3 of 4. Receivers copy.")
+    assert "Receivers keep what arrives." in shown(page)[0]
     assert slider.get_attribute("aria-valuetext") == "step 3 of 4"
     slider.press("ArrowRight")
     assert shown(page)[0].startswith("Step 4 of 4")
@@ -79,16 +79,54 @@ def test_a_live_run_brings_a_figure_that_works_too(page: LivePage) -> None:
     figure = page.cell(cell).locator(".live-output .steps-ready")
     figure.wait_for()
     figure.get_by_role("button", name="one step forward").click()
-    assert figure.locator(".steps-frame:visible").count() == 1
-    assert figure.locator(".steps-frame:visible svg .steps-arrow").count() == 3
+    assert "0 → 1, 1 → 2, 2 → 0" in figure.locator(".steps-caption").inner_text()
 
 
-def test_all_steps_stand_there_without_scripts_and_in_print(
+def test_another_number_of_ranks_is_another_recording(page: LivePage) -> None:
+    figure = stepper(page)
+    names = figure.locator("svg text", has_text="rank")
+    assert names.all_text_contents() == ["rank 0", "rank 1", "rank 2"]
+    figure.get_by_role("slider", name="ranks").press("ArrowLeft")
+    assert names.all_text_contents() == ["rank 0", "rank 1"]
+    assert shown(page)[0].startswith("Before step 1 of 2")
+    figure.focus()
+    page.page.keyboard.press("End")
+    assert figure.locator(".steps-complete").count() == 4
+    assert "sent 1.00 arrays" in shown(page)[0]
+
+
+def test_a_partial_sum_is_hatched_and_a_complete_one_framed(page: LivePage) -> None:
+    figure = stepper(page)
+    figure.wait_for()
+    hatched, complete = figure.locator("svg [mask]"), figure.locator(".steps-complete")
+    assert (hatched.count(), complete.count()) == (9, 0), "nine cells, each with one rank's numbers"
+    figure.focus()
+    page.page.keyboard.press("End")
+    assert (hatched.count(), complete.count()) == (0, 9)
+
+
+def test_a_step_forward_is_seen_to_travel(page: LivePage) -> None:
+    figure = stepper(page)
+    figure.get_by_role("button", name="one step forward").click()
+    cells = figure.locator(".steps-part")
+    expect(cells).to_have_count(9 + 3)  # three messages are under way
+    expect(cells).to_have_count(9)
+
+
+def test_nobody_who_wants_calm_sees_motion(visit: Callable[..., LivePage], server: Server) -> None:
+    calm = visit(server, reduced_motion="reduce").open("steps.html")
+    stepper(calm).get_by_role("button", name="one step forward").click()
+    assert stepper(calm).locator(".steps-part").count() == 9
+
+
+def test_the_steps_stand_there_in_words_without_scripts_and_in_print(
     visit: Callable[..., LivePage], server: Server
 ) -> None:
     plain = visit(server, java_script_enabled=False).open("steps.html")
-    assert plain.page.locator(".steps-frame svg:visible").count() == 5
+    assert plain.page.locator(".steps-words li:visible").count() == 5
     scripted = visit(server).open("steps.html")
     stepper(scripted).wait_for()
+    assert scripted.page.locator(".steps-words li:visible").count() == 0
     scripted.page.emulate_media(media="print")
-    assert scripted.page.locator(".steps-frame svg:visible").count() == 5
+    assert scripted.page.locator(".steps-words li:visible").count() == 5
+    assert shown(scripted)[0].startswith("Step 2 of 4"), "and the picture is one of the middle"

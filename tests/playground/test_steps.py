@@ -1,5 +1,9 @@
 """A recorded run: every message that was sent, in the steps that they really needed."""
 
+import json
+import re
+from html import unescape
+
 import pytest
 
 from distributed.all_reduce import central, ring, tree
@@ -13,7 +17,7 @@ from playground.show.steps import record
 @pytest.mark.parametrize("algorithm", [central, tree, ring, halving_doubling, double_tree])
 @pytest.mark.parametrize("ranks", [1, 2, 4, 5])
 def test_a_record_has_every_message_and_ends_with_all_numbers_everywhere(algorithm, ranks):
-    steps = record(algorithm, ranks)
+    (steps,) = record(algorithm, ranks).runs
     sent = launch(count, ranks, algorithm, ranks=ranks, device="cpu")  # by the rank's own counter
     for rank in range(ranks):
         mine = [message for message in steps.messages if message.sender == rank]
@@ -24,7 +28,7 @@ def test_a_record_has_every_message_and_ends_with_all_numbers_everywhere(algorit
 
 
 def test_the_ring_needs_two_times_n_minus_1_steps_first_adding_then_copying():
-    steps = record(ring, 4)
+    (steps,) = record(ring, 4).runs
     by_step = [[m for m in steps.messages if m.step == step] for step in range(1, 7)]
     assert steps.last == 6
     assert all(len(messages) == 4 for messages in by_step), "all ranks send in every step"
@@ -32,7 +36,7 @@ def test_the_ring_needs_two_times_n_minus_1_steps_first_adding_then_copying():
 
 
 def test_a_tree_needs_two_times_log2_n_steps_and_nobody_acts_twice_in_one():
-    steps = record(tree, 8)
+    (steps,) = record(tree, 8).runs
     assert steps.last == 6
     for step in range(1, 7):
         busy = [rank for m in steps.messages if m.step == step for rank in (m.sender, m.to)]
@@ -41,8 +45,29 @@ def test_a_tree_needs_two_times_log2_n_steps_and_nobody_acts_twice_in_one():
 
 def test_the_figure_says_in_words_what_it_draws():
     steps = record(ring, 2)
-    html = steps._repr_html_()
-    assert html.count("<figure") == html.count("<svg") == 3
-    assert "Step 1 of 2. Receivers add. Rank 0 sends part 1 to rank 1, rank 1 sends" in html
-    assert "4 of 4 parts have all ranks&#x27; numbers" in html
-    assert repr(steps).count("\n") == 2
+    assert repr(steps).splitlines() == [
+        "Before step 1 of 2: every rank has its own numbers, in its colour.",
+        "Step 1 of 2: 0 → 1, 1 → 0. Receivers add what arrives.",
+        "Step 2 of 2: 0 → 1, 1 → 0. Receivers keep what arrives. Now 4 of 4 parts are complete. "
+        "The busiest rank has sent 1.00 arrays.",
+    ]
+    assert steps._repr_html_().count("<li>") == 3, "there without scripts, too"
+
+
+def test_the_busiest_rank_of_a_ring_sends_what_the_formula_says():
+    for run in record(ring, range(2, 6)).runs:
+        assert run.sent(0) == pytest.approx(2 * (run.ranks - 1) / run.ranks)
+        assert all(run.sent(rank) == run.sent(0) for rank in range(run.ranks))
+
+
+def test_a_figure_of_several_runs_has_them_all_and_opens_with_one(capsys):
+    html = record(ring, range(2, 5), start=3)._repr_html_()
+    (data,) = re.findall(r'data-steps="([^"]*)"', html)
+    figure = json.loads(unescape(data))
+    assert figure["start"] == 3
+    assert [*figure["runs"]] == ["2", "3", "4"]
+    for ranks, run in figure["runs"].items():
+        assert len(run["arrays"]) == len(run["words"]) == 2 * int(ranks) - 1
+        assert len(run["messages"]) == int(ranks) * (2 * int(ranks) - 2)
+    assert "Before step 1 of 4" in html, "the words are those of the run that it opens with"
+    assert capsys.readouterr().out == "", "starting ranks is no part of the figure"

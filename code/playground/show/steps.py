@@ -3,9 +3,13 @@
 `record(ring, ranks=4)` runs the algorithm on real ranks. Rank r gives the number 2ʳ at every place
 of its array, so a sum of such numbers says whose are in it. Every message is noted where it is
 sent, with the place in the array and the number; steps follow from who had to wait for whom.
+`record(ring, ranks=range(2, 9))` records a run for each number of ranks, to drag between them.
 """
 
-from collections.abc import Callable
+import contextlib
+import io
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -13,8 +17,7 @@ from typing import Any
 import torch
 
 from distributed import Group, world
-
-CELL, ROW, LEFT = 64, 56, 64  # px: width of a place in the array, height of a rank, its name
+from playground.show.figures import RANKS
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,19 @@ def run_recorded(group: Group, algorithm: Callable[..., Any]) -> tuple[list, lis
     return recorder.calls, [*recorder.states, x.tolist()]
 
 
-def record(algorithm: Callable[..., Any], ranks: int = 4) -> "Steps":
-    """Run `algorithm(group, x, combine)` on `ranks` ranks; each has an array of as many numbers."""
-    with world(ranks, device="cpu") as run:
-        recorded = run(run_recorded, algorithm)
-    return Steps(algorithm.__name__, *put_in_steps(recorded))
+def record(
+    algorithm: Callable[..., Any], ranks: int | Sequence[int] = 4, start: int = 4
+) -> "Steps":
+    """Run `algorithm(group, x, combine)` on `ranks` ranks; each has an array of as many parts.
+
+    Of several numbers of ranks, the figure opens with `start`.
+    """
+    runs = []
+    for size in [ranks] if isinstance(ranks, int) else ranks:
+        with contextlib.redirect_stdout(io.StringIO()), world(size, device="cpu") as run:
+            recorded = run(run_recorded, algorithm)
+        runs.append(Run(*put_in_steps(recorded)))
+    return Steps(algorithm.__name__, runs, start)
 
 
 def put_in_steps(
@@ -115,88 +126,80 @@ def match(calls: list[list]) -> list[tuple[int, int, int, int, int, int]]:
     ]
 
 
-class Steps:
-    """A recorded run as a figure: `book/_static/steps.js` shows one step at a time.
+@dataclass(frozen=True)
+class Run:
+    """One recorded run: its messages, and all ranks' arrays after each step: [step][rank][part].
 
-    Without it, and in print, all steps stand one below the other.
+    Bit r of a number says that rank r's numbers are in that part; 0 is a part with nothing in it.
     """
 
-    def __init__(self, name: str, messages: list[Message], arrays: list[list[list[int]]]):
-        self.name, self.messages, self.arrays = name, messages, arrays
-        self.ranks, self.last = len(arrays[0]), len(arrays) - 1
+    messages: list[Message]
+    arrays: list[list[list[int]]]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.arrays[0])
+
+    @property
+    def last(self) -> int:
+        return len(self.arrays) - 1
 
     def caption(self, step: int) -> str:
         """What happens in a step, in words."""
         if step == 0:
-            return f"Before step 1 of {self.last}: each rank has its own numbers."
+            return f"Before step 1 of {self.last}: every rank has its own numbers, in its colour."
         now = [message for message in self.messages if message.step == step]
-        does = {True: "Receivers add.", False: "Receivers copy."}
         kinds = {message.adds for message in now}
-        doing = does[kinds.pop()] if len(kinds) == 1 else "Some receivers add, some copy."
-        said = [
-            f"rank {m.sender} sends {place(m.start, m.end, self.ranks)} to rank {m.to}" for m in now
-        ]
-        return f"Step {step} of {self.last}. {doing} {', '.join(said).capitalize()}."
+        does = {True: "Receivers add what arrives.", False: "Receivers keep what arrives."}
+        doing = does[kinds.pop()] if len(kinds) == 1 else "Some receivers add, some keep."
+        pairs = ", ".join(f"{m.sender} → {m.to}" for m in now)
+        return f"Step {step} of {self.last}: {pairs}. {doing}{self.result() * (step == self.last)}"
+
+    def result(self) -> str:
+        """What stands there in the end, and what it took."""
+        busiest = max(self.sent(rank) for rank in range(self.ranks))
+        complete = sum(part.bit_count() == self.ranks for row in self.arrays[-1] for part in row)
+        return (
+            f" Now {complete} of {sum(map(len, self.arrays[-1]))} parts are complete. The busiest "
+            f"rank has sent {busiest:.2f} arrays."
+        )
+
+    def sent(self, rank: int) -> float:
+        """What a rank has sent in all, in arrays."""
+        parts = [m.end - m.start for m in self.messages if m.sender == rank]
+        return sum(parts) / len(self.arrays[0][rank])
+
+
+class Steps:
+    """Recorded runs as a figure: `book/_static/steps.js` draws it, one step at a time.
+
+    Without it, and in print, the steps stand there in words.
+    """
+
+    def __init__(self, name: str, runs: Sequence[Run], start: int = 4):
+        self.name, self.runs = name, list(runs)
+        self.first = next((run for run in self.runs if run.ranks == start), self.runs[0])
 
     def _repr_html_(self) -> str:
-        frames = "".join(
-            f'<figure class="steps-frame" data-step="{step}">{self._drawing(step)}'
-            f"<figcaption>{escape(self.caption(step))}</figcaption></figure>"
-            for step in range(self.last + 1)
+        data = {
+            "colours": RANKS,
+            "start": self.first.ranks,
+            "runs": {run.ranks: self._recording(run) for run in self.runs},
+        }
+        words = "".join(f"<li>{escape(line)}</li>" for line in repr(self).splitlines())
+        name = f"{self.name.replace('_', ' ')}, step by step"
+        return (
+            f'<div class="steps" role="group" aria-label="{escape(name)}" '
+            f'data-steps="{escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))}">'
+            f'<ol class="steps-words">{words}</ol></div>'
         )
-        name = f"{self.name} on {self.ranks} ranks, step by step"
-        return f'<div class="steps" role="group" aria-label="{escape(name)}">{frames}</div>'
+
+    def _recording(self, run: Run) -> dict[str, Any]:
+        return {
+            "arrays": run.arrays,
+            "messages": [[m.step, m.sender, m.to, m.start, m.end] for m in run.messages],
+            "words": [run.caption(step) for step in range(run.last + 1)],
+        }
 
     def __repr__(self) -> str:
-        return "\n".join(self.caption(step) for step in range(self.last + 1))
-
-    def _drawing(self, step: int) -> str:
-        """Rows are ranks, columns are parts of the array; a number r in a part: rank r is in it."""
-        width, height = LEFT + self.ranks * CELL + 8, self.ranks * ROW + 4
-        parts = []
-        for rank, numbers in enumerate(self.arrays[step]):
-            y = rank * ROW + 2
-            parts.append(f'<text x="0" y="{y + 27}">rank {rank}</text>')
-            for i, number in enumerate(numbers):
-                x = LEFT + i * CELL
-                whose = [str(r) for r in range(self.ranks) if number >> r & 1]
-                kind = "steps-all" if len(whose) == self.ranks else f"steps-{min(len(whose), 4)}"
-                parts.append(
-                    f'<rect class="{kind}" x="{x}" y="{y}" width="{CELL - 4}" height="{ROW - 14}"/>'
-                    f'<text class="steps-whose" x="{x + CELL / 2 - 2}" y="{y + 26}">'
-                    f"{' '.join(whose) if self.ranks < 6 else ''.join(whose)}</text>"
-                )
-        for message in self.messages:
-            if message.step == step:
-                parts.append(self._arrow(message))
-        alt = f"{self.caption(step)} Afterwards: {self._contents(step)}."
-        return (
-            f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(alt)}">'
-            f"{''.join(parts)}</svg>"
-        )
-
-    def _arrow(self, message: Message) -> str:
-        """From the sender's place to the receiver's, with a piece that moves along it."""
-        from_y, to_y = (rank * ROW + 2 + (ROW - 14) / 2 for rank in (message.sender, message.to))
-        x = LEFT + message.start * CELL + CELL - 10
-        wide = max(1, message.end - message.start) * CELL - 4
-        head = 5 if to_y > from_y else -5
-        arrow = f"M{x},{from_y} L{x},{to_y} m-4,{-head} l4,{head} l4,{-head}"
-        return (
-            f'<rect class="steps-piece" x="{LEFT + message.start * CELL}" '
-            f'y="{to_y - (ROW - 14) / 2}" width="{wide}" height="{ROW - 14}" '
-            f'style="--from: {from_y - to_y}px"/>'
-            f'<path class="steps-arrow" d="{arrow}"/>'
-        )
-
-    def _contents(self, step: int) -> str:
-        """How many parts are complete: short enough to be read out."""
-        counts = [[number.bit_count() for number in numbers] for numbers in self.arrays[step]]
-        complete = sum(count == self.ranks for numbers in counts for count in numbers)
-        return f"{complete} of {self.ranks**2} parts have all ranks' numbers"
-
-
-def place(start: int, end: int, ranks: int) -> str:
-    if (start, end) == (0, ranks):
-        return "all of its array"
-    return f"part {start}" if end == start + 1 else f"parts {start} to {end - 1}"
+        return "\n".join(self.first.caption(step) for step in range(self.first.last + 1))

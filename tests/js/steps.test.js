@@ -1,0 +1,34 @@
+// What a figure of recorded steps shows: counted, hatched, framed.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { drawing, sentAfter } from "../../book/_static/steps.js";
+
+// Two ranks, arrays of two parts; rank 0 sends part 0, which is added, and gets it back complete.
+const RUN = {
+  arrays: [[[1, 1], [2, 2]], [[1, 1], [3, 2]], [[3, 1], [3, 2]]],
+  messages: [[1, 0, 1, 0, 1], [2, 1, 0, 0, 1]],
+};
+const COLOURS = ["red", "blue"];
+const times = (text, what) => text.split(what).length - 1;
+
+test("what a rank has sent is counted in arrays", () => {
+  assert.deepEqual(sentAfter(RUN), [[0, 0], [0.5, 0], [0.5, 0.5]]);
+});
+
+test("a part with some ranks' numbers is hatched, one with all is framed", () => {
+  const before = drawing(RUN, 0, COLOURS, "a").out;
+  assert.equal(times(before, "url(#a-hatched)"), 4);
+  assert.equal(times(before, "steps-complete"), 0);
+  const after = drawing(RUN, 2, COLOURS, "a").out;
+  assert.equal(times(after, "steps-complete"), 2);
+  assert.equal(times(after, "url(#a-hatched)"), 2);
+});
+
+test("a message on its way is one more cell, with its sender's numbers", () => {
+  const still = drawing(RUN, 0, COLOURS, "a").out;
+  const moving = drawing(RUN, 0, COLOURS, "a", 0.5).out;
+  assert.equal(times(moving, "steps-part") - times(still, "steps-part"), 1);
+  assert.equal(times(moving, 'fill="red"') - times(still, 'fill="red"'), 1);
+});
