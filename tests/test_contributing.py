@@ -29,7 +29,7 @@ def text_of(chapter: str) -> str:
 
 
 def is_of_the_first_form(chapter: str) -> bool:
-    return "\nAfter this chapter you can " in text_of(chapter)
+    return "\nAfter this chapter you " in text_of(chapter)
 
 
 REWRITTEN = ["template", *(chapter for chapter in CHAPTERS if not is_of_the_first_form(chapter))]
