@@ -1,0 +1,68 @@
+"""What torchrun does on one host, in ranks that are warm: a second instead of ten.
+
+    torchrun("code/scripts/ddp.py", ranks=2, EPOCHS=1)
+
+calls the script's `main` in two processes whose environment is the one that torchrun makes, and
+returns what each of them returned. Names in capitals are set in the script before `main` is called.
+"""
+
+import importlib.util
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import torch
+import torch.distributed as dist
+
+from distributed import Group, launch
+
+ROOT = Path(__file__).parents[3]
+SCRIPTS = ROOT / "code/scripts"
+
+
+def torchrun(
+    script: str | Callable[..., Any], *args: Any, ranks: int = 2, timeout: float = 60, **names: Any
+) -> list[Any]:
+    """Run a script (a path from the book's root), or a `main` that was defined in a cell."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    what = script if isinstance(script, str) else cloudpickle.dumps(script)
+    return launch(
+        run_as_rank, what, args, names, store.port,
+        ranks=ranks, device="cpu" if not torch.cuda.is_available() else "auto", timeout=timeout,
+    )  # fmt: skip
+
+
+def run_as_rank(
+    group: Group, script: str | bytes, args: tuple[Any, ...], names: dict[str, Any], port: int
+) -> Any:
+    """One rank: leave the group that `launch` made, and call `main` as torchrun would start it."""
+    rank, ranks = str(group.rank), str(group.size)
+    dist.destroy_process_group()
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is there already
+    multiprocessing.set_start_method(None, force=True)  # Python's own, for a loader's workers
+    sys.path.insert(0, str(SCRIPTS))
+    if isinstance(script, bytes):
+        main = cloudpickle.loads(script)
+        main.__globals__.update(names)
+    else:
+        module = as_module(ROOT / script)
+        vars(module).update(names)
+        main = module.main
+    return main(*args)
+
+
+def as_module(path: Path) -> ModuleType:
+    """A script as a module: its `main` is there, and was not called."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

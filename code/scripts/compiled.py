@@ -1,0 +1,81 @@
+"""Stage 5, each block compiled: torchrun --nproc-per-node 8 compiled.py RUN
+
+RUN is a folder that all hosts see. Start it again, on any number of ranks: it goes on there.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from model import Adder, Sums
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.data import DataLoader, DistributedSampler
+
+BATCH, PIECES, EPOCHS = 128, 4, 2
+PRECISION = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+
+def main(folder: str) -> list[float]:
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        where = torch.cuda.get_device_name() if gpu else "no GPU found, so on CPUs"
+        print(f"{ranks} ranks · {dist.get_backend()} · {where}")
+
+    torch.manual_seed(0)
+    model = Adder().to(device)
+    for block in model.blocks:  # block by block: one is compiled, and its code serves all
+        block.compile()
+    for part in (*model.blocks, model):  # the root last: it takes what no block has
+        fully_shard(part, mp_policy=PRECISION)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    def state() -> dict:
+        weights, moments = get_state_dict(model, optimizer)
+        return {"model": weights, "optimizer": moments}
+
+    saved = sorted(Path(folder).glob("*/.metadata"))  # the file that is written last
+    if saved:
+        loaded = state()
+        dcp.load(loaded, checkpoint_id=saved[-1].parent)
+        weights, moments = loaded["model"], loaded["optimizer"]
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+
+    data = Sums("train")
+    sampler = DistributedSampler(data, drop_last=True)
+    piece = BATCH // ranks // PIECES
+    loader = DataLoader(data, piece, sampler=sampler, num_workers=2, drop_last=True)
+
+    history = []
+    for epoch in range(len(saved), EPOCHS):
+        sampler.set_epoch(epoch)
+        losses = []
+        for number, (digits, following) in enumerate(loader, start=1):
+            last = number % PIECES == 0
+            model.set_requires_gradient_sync(last)
+            loss = model(digits.to(device), following.to(device)) / PIECES
+            loss.backward()
+            if last:
+                optimizer.step()
+                optimizer.zero_grad()
+            losses.append(loss.detach())
+        of_all = torch.stack(losses).view(-1, PIECES).sum(1)
+        dist.all_reduce(of_all)  # once an epoch, not once a step
+        history += (of_all / ranks).tolist()
+        if rank == 0:
+            print(f"epoch {epoch}: loss {history[-1]:.3f}")
+        dcp.save(state(), checkpoint_id=f"{folder}/{epoch:06}")
+    return history
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+    dist.destroy_process_group()  # not before the model is gone: that can hang

@@ -1,0 +1,54 @@
+"""Stage 1, a replica on every GPU: torchrun --nproc-per-node 8 ddp.py"""
+
+import os
+
+import torch
+import torch.distributed as dist
+from model import Adder, Sums
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler
+
+BATCH, EPOCHS = 128, 2
+
+
+def main() -> list[float]:
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        where = torch.cuda.get_device_name() if gpu else "no GPU found, so on CPUs"
+        print(f"{ranks} ranks · {dist.get_backend()} · {where}")
+
+    torch.manual_seed(0)
+    model = Adder().to(device)
+    model = DistributedDataParallel(model, device_ids=[device] if gpu else None)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    data = Sums("train")
+    sampler = DistributedSampler(data, drop_last=True)
+    loader = DataLoader(data, BATCH // ranks, sampler=sampler, num_workers=2, drop_last=True)
+
+    history = []
+    for epoch in range(EPOCHS):
+        sampler.set_epoch(epoch)
+        losses = []
+        for digits, following in loader:
+            loss = model(digits.to(device), following.to(device))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        of_all = torch.stack(losses)
+        dist.all_reduce(of_all)  # once an epoch, not once a step
+        history += (of_all / ranks).tolist()
+        if rank == 0:
+            print(f"epoch {epoch}: loss {history[-1]:.3f}")
+    return history
+
+
+if __name__ == "__main__":
+    main()
+    dist.destroy_process_group()  # not before the model is gone: that can hang

@@ -1,0 +1,92 @@
+"""The stages of code/scripts: on several ranks each learns what one device learns.
+
+They run in warm ranks whose environment is torchrun's; torchrun itself starts them in slow tests.
+"""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.fsdp import MixedPrecisionPolicy
+
+from playground.lab.one_host import SCRIPTS, as_module, torchrun
+
+STAGES = ("ddp", "accumulate", "mixed", "fsdp", "compiled")
+EXACT = MixedPrecisionPolicy()  # no other precision than the model's
+
+
+def in_float64(stage: str, *args: str, **names: Any) -> list[float]:
+    """Call a stage's `main`, with no more rounding than cannot be seen."""
+    torch.set_default_dtype(torch.float64)
+    module = as_module(SCRIPTS / f"{stage}.py")
+    vars(module).update(names)
+    return module.main(*args)
+
+
+def run(call: Callable[..., Any], *args: Any, ranks: int, **names: Any) -> list[float]:
+    """The losses, which must be equal on all ranks."""
+
+    def main() -> list[float]:
+        return call(*args, **names)
+
+    first, *others = torchrun(main, ranks=ranks, timeout=60)
+    assert all(other == first for other in others)
+    return first
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[float]:
+    return run(in_float64, "single", ranks=1)
+
+
+@pytest.mark.parametrize(("stage", "ranks"), [("ddp", 4), ("accumulate", 2)])
+def test_replicas_learn_what_one_device_learns(stage: str, ranks: int, expected) -> None:
+    assert run(in_float64, stage, ranks=ranks) == pytest.approx(expected, rel=1e-6)
+
+
+def test_shards_learn_it_too_and_go_on_with_another_number_of_ranks(tmp_path, expected) -> None:
+    given = {"PRECISION": EXACT, "ranks": 2}
+    first = run(in_float64, "fsdp", str(tmp_path), EPOCHS=1, **given)
+    then = run(in_float64, "fsdp", str(tmp_path), **given | {"ranks": 4})
+    assert len(first) == len(then)
+    assert first + then == pytest.approx(expected, rel=1e-6)
+
+
+def test_half_of_the_bits_learn_nearly_the_same(tmp_path, expected) -> None:
+    losses = torchrun("code/scripts/mixed.py", ranks=2)[0]
+    assert losses == pytest.approx(expected, rel=0.06), "from other first weights, too"
+    losses = torchrun("code/scripts/fsdp.py", str(tmp_path), ranks=2)[0]
+    assert losses == pytest.approx(expected, rel=0.06)
+
+
+@pytest.mark.slow
+def test_compiled_blocks_learn_nearly_the_same(tmp_path, expected) -> None:
+    losses = torchrun("code/scripts/compiled.py", str(tmp_path), ranks=2, timeout=400)[0]
+    assert losses == pytest.approx(expected, rel=0.06)
+
+
+@pytest.mark.parametrize("stage", [pytest.param(s, marks=pytest.mark.slow) for s in STAGES])
+def test_torchrun_starts_it_from_anywhere(stage: str, tmp_path: Path) -> None:
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    folder = [str(tmp_path / "run")] if stage in ("fsdp", "compiled") else []
+    command = [sys.executable, *words, str(SCRIPTS / f"{stage}.py"), *folder]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    first, *epochs = done.stdout.splitlines()
+    where = "nccl" if torch.cuda.device_count() >= 2 else "gloo · no GPU found, so on CPUs"
+    assert first.startswith(f"2 ranks · {where}")
+    assert [line.split(":")[0] for line in epochs] == ["epoch 0", "epoch 1"], "once, not twice"
+
+
+@pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_imports_torch_its_model_and_nothing_of_this_book(script: Path) -> None:
+    tree = ast.parse(script.read_text())
+    imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    packages = {name.split(".")[0] for name in imported}
+    assert packages <= {"torch", "model"} | set(sys.stdlib_module_names)
