@@ -42,6 +42,12 @@ WEB_PARTS = {
         "mathjax",
     ),
     "vega": ("build", ["vega.min.js"], "vega"),
+    "@fontsource-variable/source-serif-4": (
+        "files",
+        ["*-latin-wght-*.woff2", "*-greek-wght-normal.woff2"],
+        "fonts",
+    ),
+    "@fontsource-variable/source-code-pro": ("files", ["*-latin-wght-normal.woff2"], "fonts"),
     "vega-interpreter": ("build", ["vega-interpreter.js"], "vega"),
 }
 
