@@ -34,11 +34,11 @@ def test_every_taught_module_is_in_the_reference_once_and_under_its_chapter():
     assert dict((path.stem, page) for path, page in found)["zero3"] == "book/zero/zero3"
 
 
-def test_a_page_teaches_what_it_shows_and_not_what_an_earlier_one_mentions():
+def test_a_page_teaches_what_it_shows_and_not_what_another_one_mentions():
     found = [entry for part in pages.modules_by_part(ROOT).values() for entry in part]
     page_of = {path.stem: page for path, page in found}
-    assert "distributed/dp.py" in (ROOT / "book/first_steps/a_world_of_ranks.md").read_text()
-    assert page_of["dp"] == "book/first_steps/data_parallelism"
+    assert "distributed/world.py" in (ROOT / "book/reference/runtime.md").read_text()
+    assert page_of["world"] == "book/first_steps/several_processes"
 
 
 def test_the_map_asks_one_question_for_each_part_and_marks_twelve_chapters():
