@@ -15,6 +15,7 @@ import * as kernel from "./live-kernel.js";
 import { announceChanges, lookAtOutputs, namePictures } from "./live-output.js";
 import { isNew, isUnderWay, next, plan, resultOf } from "./live-states.js";
 import { drawAgain, groupByRank } from "./ranks.js";
+import { makeShows } from "./frames.js";
 import { makeSteppers } from "./steps.js";
 import { foldTracebacks } from "./tracebacks.js";
 
@@ -263,7 +264,7 @@ kernel.serve({
   emptied: forgetWhatRan,
   run: () => running?.area.future,
 });
-lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, drawCalculators, namePictures, noteVerdicts);
+lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, makeShows, drawCalculators, namePictures, noteVerdicts);
 addEventListener("resize", drawAgain);
 
 // The page keeps presses from before these scripts were here.
