@@ -211,3 +211,28 @@ def test_what_is_of_this_process_and_this_machine_alone_is_not_kept() -> None:
     assert outputs.whole(outputs.kept(stream)) == stream | {
         "text": "<f at 0x…> in code/a.py, /tmp/cell.py, /tmp/…/x"
     }
+
+
+def record_of(*cells: tuple[str, bool]) -> outputs.Record:
+    """A page of cells that printed these lines, and whether they are known to vary."""
+    printed = [
+        {"outputs": [{"output_type": "stream", "name": "stdout", "text": [text]}], "varies": varies}
+        for text, varies in cells
+    ]
+    return {"digest": "", "stamp": {}, "cells": printed}
+
+
+def varying(record: outputs.Record) -> list[bool]:
+    return [cell["varies"] for cell in record["cells"]]
+
+
+def test_a_cell_that_measures_is_known_even_if_one_run_agrees_with_the_last() -> None:
+    old = record_of(("best: 1 MiB", True), ("ranks: 4", False))
+    new = record_of(("best: 1 MiB", False), ("ranks: 5", False))
+    assert varying(outputs.merged(old, new, same_code=False)) == [True, False]
+
+
+def test_a_page_with_other_cells_learns_anew_which_of_them_measure() -> None:
+    old = record_of(("best: 1 MiB", True), ("ranks: 4", False))
+    new = record_of(("ranks: 4", False))
+    assert varying(outputs.merged(old, new, same_code=False)) == [False]

@@ -30,7 +30,6 @@ from tqdm import tqdm
 from playground.build.digest import ROOT, cells_of, digest
 from playground.build.outputs import (
     Record,
-    agree,
     computed,
     differences,
     digest_in,
@@ -146,8 +145,7 @@ def keep_for_all(root: Path, name: str, record: Record) -> None:
         if all(a == b for a, b in zip(old["cells"], record["cells"], strict=True)):
             return
     elif path.exists():
-        for a, b in zip(load(path)["cells"], record["cells"], strict=False):
-            b["varies"] = a["varies"] and not agree(a["outputs"], b["outputs"])
+        record = merged(load(path), record, same_code=False)
     save(path, record)
     computed(root, name).unlink(missing_ok=True)
 

@@ -198,8 +198,18 @@ def differences(old: Record, new: Record) -> list[int]:
     ]
 
 
-def merged(old: Record, new: Record) -> Record:
-    """The new record of an unchanged page, which now knows which of its cells vary."""
+def merged(old: Record, new: Record, same_code: bool = True) -> Record:
+    """The new record of a page, which now knows which of its cells vary.
+
+    With the same code, cells that put out two different things do. With other code a cell varies
+    if it did before and still puts out the same sorts of output, as long as the page has as many
+    cells: that one run agrees with the last is no sign that a cell does not measure.
+    """
+    if not same_code and len(old["cells"]) != len(new["cells"]):
+        return new
     for a, b in zip(old["cells"], new["cells"], strict=True):
-        b["varies"] = a["varies"] or b["varies"] or a["outputs"] != b["outputs"]
+        if same_code:
+            b["varies"] = a["varies"] or b["varies"] or a["outputs"] != b["outputs"]
+        else:
+            b["varies"] = a["varies"] and kinds(a["outputs"]) == kinds(b["outputs"])
     return new
