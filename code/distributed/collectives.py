@@ -126,9 +126,10 @@ def all_gather(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
 
 
 def all_to_all(group: Group, x: torch.Tensor, out: torch.Tensor) -> None:
-    """x[N·s] → out[N·s], transposed over ranks: in step k, part to rank r + k, part from r − k.
+    """x[N·s] → out[N·s]: part j of rank i becomes part i of rank j.
 
-    N − 1 steps of s numbers from each rank (Thakur et al. 2005, §4: pairwise exchange).
+    N − 1 steps: in step k, s elements to rank r + k, and s from rank r − k (Thakur et al.
+    2005, §4: pairwise exchange).
     """
     part = x.view(-1)[: x.numel() // group.size]
     give, get = in_parts(group, x, part), in_parts(group, out, part)
