@@ -117,7 +117,7 @@ def examples_in_arrays(b: int = 4) -> Frames:
         "y[b, o], the outputs: the same. So far no example has needed another one.",
         "dy[b, o], the gradient of the loss: still a row for each example.",
         "dW1[f, o] = Σ_b h dy: every element has all four examples in it. b is summed over.",
-        "dW0[d, f] = Σ_b x dh: here as well. Only the gradients of weights mix examples.",
+        "dW0[d, f] = Σ_b x dh: as in dW1, every element has all four examples in it.",
     ]
     places = {"x": (0, 0), "h": (1, 0), "y": (2, 0), "dy": (2, 1), "dW1": (1, 1), "dW0": (0, 1)}
     frames = []
