@@ -16,23 +16,25 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.data import DataLoader, DistributedSampler
 
 BATCH, PIECES, EPOCHS = 128, 4, 2
-PRECISION = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+PRECISION = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
 
 
 def main(folder: str) -> list[float]:
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    local = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+    backend = "nccl" if gpu else "gloo"
+    dist.init_process_group(backend, device_id=device if gpu else None)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if rank == 0:
         where = torch.cuda.get_device_name() if gpu else "no GPU found, so on CPUs"
-        print(f"{ranks} ranks · {dist.get_backend()} · {where}")
+        print(f"{ranks} ranks · {backend} · {where}")
 
     torch.manual_seed(0)
     model = Adder().to(device)
-    for block in model.blocks:  # block by block: one is compiled, and its code serves all
+    for block in model.blocks:  # equal blocks share what was compiled
         block.compile()
     for part in (*model.blocks, model):  # the root last: it takes what no block has
         fully_shard(part, mp_policy=PRECISION)
@@ -47,12 +49,13 @@ def main(folder: str) -> list[float]:
         loaded = state()
         dcp.load(loaded, checkpoint_id=saved[-1].parent)
         weights, moments = loaded["model"], loaded["optimizer"]
-        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+        given = {"model_state_dict": weights, "optim_state_dict": moments}
+        set_state_dict(model, optimizer, **given)
 
     data = Sums("train")
     sampler = DistributedSampler(data, drop_last=True)
-    piece = BATCH // ranks // PIECES
-    loader = DataLoader(data, piece, sampler=sampler, num_workers=2, drop_last=True)
+    share = BATCH // ranks // PIECES
+    loader = DataLoader(data, share, sampler=sampler, num_workers=2, drop_last=True)
 
     history = []
     for epoch in range(len(saved), EPOCHS):

@@ -13,14 +13,16 @@ BATCH, EPOCHS = 128, 2
 
 def main() -> list[float]:
     gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    local = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if gpu else "gloo", device_id=device if gpu else None)
+    backend = "nccl" if gpu else "gloo"
+    dist.init_process_group(backend, device_id=device if gpu else None)
     rank, ranks = dist.get_rank(), dist.get_world_size()
     if rank == 0:
         where = torch.cuda.get_device_name() if gpu else "no GPU found, so on CPUs"
-        print(f"{ranks} ranks · {dist.get_backend()} · {where}")
+        print(f"{ranks} ranks · {backend} · {where}")
 
     torch.manual_seed(0)
     model = Adder().to(device)
@@ -29,7 +31,8 @@ def main() -> list[float]:
 
     data = Sums("train")
     sampler = DistributedSampler(data, drop_last=True)
-    loader = DataLoader(data, BATCH // ranks, sampler=sampler, num_workers=2, drop_last=True)
+    share = BATCH // ranks
+    loader = DataLoader(data, share, sampler=sampler, num_workers=2, drop_last=True)
 
     history = []
     for epoch in range(EPOCHS):
