@@ -76,6 +76,13 @@ RAISES = {  # cells that are there to fail: page → what their code contains
     "book/at_scale/which_strategy.html": ["plan(-7e9"],
     "book/at_scale/hosts.html": ['main(nic="ethernet7")'],
     "book/at_scale/your_cluster.html": ["def train_with_a_folder_each"],
+    "book/at_scale/why_it_hangs.html": [
+        "loss = torch.ones(1)",
+        "def careful",
+        "3 - dist.get_rank()",
+        "class Forgetful",
+        "monitored_barrier",
+    ],
     "book/zero/checkpoints.html": ["def killed_while_saving", "def load_wider"],
 }
 
