@@ -1,9 +1,10 @@
-"""Launch files: torchrun and Ray are executed; Kubernetes' is checked against its published models,
-Slurm's against the forms of its manual."""
+"""Launch files, each executed: under torchrun, Ray, a stand-in for srun, and the variables that
+Kubeflow's controller sets. Slurm's options and the TrainJob's fields are checked as well."""
 
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,20 +24,23 @@ ENGINES = ROOT / "engines"
 # --- torchrun, on two hosts, by the file that the reader starts
 
 
+FIRST_LINE = "{} ranks · gloo · no GPU found, so on CPUs"  # by the script, before it trains
+FSDP = str(ROOT / "code/scripts/fsdp.py")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
-def test_the_torchrun_file_runs_a_module_on_two_hosts() -> None:
+def test_the_torchrun_file_runs_a_script_on_two_hosts(tmp_path: Path) -> None:
     with laboratory(2) as lab:
         given = {"HOSTS": "2", "FIRST": lab.hosts[0].address, "RANKS": "2"}
         given["PYTHON"] = sys.executable
-        module = str(ROOT / "code/distributed/hsdp.py")
-        script = [str(ENGINES / "torchrun.sh"), module, "--steps", "4"]
+        script = [str(ENGINES / "torchrun.sh"), FSDP, str(tmp_path)]
         processes = [host.popen(script, given, stdout=subprocess.PIPE) for host in lab.hosts]
-        said = [process.communicate(timeout=100)[0] for process in processes]
+        said = [process.communicate(timeout=200)[0] for process in processes]
         assert [process.returncode for process in processes] == [0, 0]
-    assert "4 ranks · gloo · CPU · torchrun" in said[0]
-    assert "bytes inside its host" in said[0]
-    assert said[1] == "", "only rank 0 speaks"
+    (spoken,) = filter(None, said)
+    assert spoken.startswith(FIRST_LINE.format(4)), "only rank 0 speaks"
+    assert len([*tmp_path.glob("*/.metadata")]) == 2, "a checkpoint for each epoch"
 
 
 def test_without_its_settings_the_torchrun_file_says_which() -> None:
@@ -78,7 +82,7 @@ def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tmp_path: Path, pools
     assert losses_in(tmp_path / "run/step-00000009") == expected, "the curve, to the bit"
 
 
-# --- Kubernetes and Slurm: not executed here
+# --- Kubernetes and Slurm: their files without their controllers
 
 
 def test_the_trainjob_is_one_by_kubeflows_published_models() -> None:
@@ -87,8 +91,26 @@ def test_the_trainjob_is_one_by_kubeflows_published_models() -> None:
     read = models.TrainerV1alpha1TrainJob.from_dict(job)
     assert json.loads(read.to_json()) == job, "no field is unknown to the schema"
     assert job["spec"]["trainer"]["numNodes"] == 2
-    module = ROOT / Path(job["spec"]["trainer"]["command"][1]).relative_to("/book")
-    assert f"{job['spec']['trainer']['args'][0].strip('-')}: int" in module.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+def test_the_trainjobs_command_trains_where_its_controller_says() -> None:
+    """The variables are those of Kubeflow Trainer's plugin for torch; the rendezvous is static."""
+    trainer = yaml.safe_load((ENGINES / "trainjob.yaml").read_text())["spec"]["trainer"]
+    program, *rest = [word.replace("/book", str(ROOT)) for word in trainer["command"]]
+    command = [str(Path(sys.executable).with_name(program)), *rest]
+    env = {item["name"]: item["value"] for item in trainer["env"]}
+    with laboratory(2) as lab:
+        env |= {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_PORT": "29400"}
+        env |= {"PET_MASTER_ADDR": lab.hosts[0].address}
+        processes = [
+            host.popen(command, env | {"PET_NODE_RANK": str(host.number)}, stdout=subprocess.PIPE)
+            for host in lab.hosts
+        ]
+        said = [process.communicate(timeout=200)[0] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0]
+    assert said[0].startswith(FIRST_LINE.format(2))
 
 
 # What an option of sbatch may be, by its manual page: https://slurm.schedmd.com/sbatch.html
@@ -141,27 +163,43 @@ def test_an_option_that_sbatch_would_refuse_is_found(line: str, wrong: list[str]
     assert wrong_options(line) == wrong
 
 
+def stand_ins(folder: Path, srun: str) -> dict[str, str]:
+    """Programs of Slurm's names, and the variables of a job on two hosts that finds them."""
+    for name, script in {
+        "scontrol": f"echo \"$@\" >>{folder}/asked; printf '127.0.0.1\\nnode8\\n'",
+        "srun": srun,
+    }.items():
+        program = folder / name
+        program.write_text(f"#!/bin/bash\n{script}\n")
+        program.chmod(0o755)
+    return {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHON": sys.executable,
+            "SLURM_SUBMIT_DIR": str(ROOT), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "11",
+            "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_CPUS_PER_TASK": "4"}  # fmt: skip
+
+
 def test_the_slurm_file_is_a_script_with_known_options(tmp_path: Path) -> None:
-    """Run with stand-ins for Slurm's own programs: what it asks them, and what it starts."""
     text = (ENGINES / "slurm.sbatch").read_text()
     assert not wrong_options(text)
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
     assert not any(line.startswith("#SBATCH") for line in lines[first:]), "sbatch reads no further"
-    for name, script in {
-        "scontrol": 'echo "$@" >>asked; printf "node7\\nnode8\\n"',
-        "srun": 'echo "$HOSTS $FIRST $RANKS $JOB: $*"',
-    }.items():
-        program = tmp_path / name
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-    slurm = {"SLURM_SUBMIT_DIR": str(tmp_path), "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_ID": "11",
-             "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_CPUS_PER_TASK": "4"}  # fmt: skip
-    done = subprocess.run(
-        ["bash", ENGINES / "slurm.sbatch", "code/distributed/hsdp.py", "--batch", "512"],
-        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", **slurm},
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    env = stand_ins(tmp_path, 'echo "$HOSTS $FIRST $RANKS $JOB: $*"')
+    command = ["bash", str(ENGINES / "slurm.sbatch"), "code/scripts/ddp.py"]
+    said = subprocess.check_output(command, env=env, text=True)
     assert (tmp_path / "asked").read_text() == "show hostnames node[7-8]\n"
-    expected = "--kill-on-bad-exit=1 engines/torchrun.sh code/distributed/hsdp.py --batch 512"
-    assert done.stdout == f"2 node7 4 11: {expected}\n"
+    passed = "--kill-on-bad-exit=1 --cpus-per-task=4 engines/torchrun.sh code/scripts/ddp.py"
+    assert said == f"2 127.0.0.1 auto 11: {passed}\n"
+
+
+@pytest.mark.slow
+def test_the_slurm_file_trains_under_a_stand_in_for_srun(tmp_path: Path) -> None:
+    """It starts one task for each host, and both on this machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    tasks = 'while [[ $1 == -* ]]; do shift; done; "$@" & one=$!; "$@" & wait $one && wait $!'
+    env = stand_ins(tmp_path, tasks) | {"SLURM_GPUS_ON_NODE": "1", "PORT": port}
+    command = ["bash", str(ENGINES / "slurm.sbatch"), "code/scripts/fsdp.py", str(tmp_path / "run")]
+    said = subprocess.check_output(command, env=env, text=True, timeout=200)
+    assert said.startswith(FIRST_LINE.format(2))
+    assert (tmp_path / "run/000001/.metadata").exists()
