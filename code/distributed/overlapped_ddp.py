@@ -20,9 +20,10 @@ from distributed.simple_ddp import broadcast_module, train_wrapped
 class OverlappedDDP(nn.Module):
     """`module` on every rank of `group`, with gradients averaged in every backward pass.
 
-    Means are made in each gradient's dtype, as `Group.all_reduce` says. Without a `group` it is the
-    default process group. Gradients must come in the same order on every rank, and of the same
-    parameters. A backward pass that raises has to raise at the same place on every rank.
+    Means are made in each gradient's dtype, as `Group.all_reduce` says. Without a `group` it
+    is the default process group. Gradients must come in the same order on every rank, and of
+    the same parameters. A backward pass that raises has to raise at the same place on every
+    rank.
     """
 
     def __init__(self, module: nn.Module, group: Group | None = None):

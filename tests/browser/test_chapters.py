@@ -31,7 +31,7 @@ LOOKED_AT = [  # with these each kind of page and of output is among them
     "book/first_steps/data_parallelism.html",
     "book/first_steps/several_processes.html",
     "book/collectives/all_reduce.html",
-    "book/ddp/buckets_and_overlap.html",
+    "book/ddp/overlap.html",
     "book/at_scale/which_strategy.html",
     "book/reference/api.html",
 ]
@@ -66,7 +66,7 @@ RAISES = {  # cells that are there to fail: page → what their code contains
     "book/first_steps/several_processes.html": ['print("mean loss"'],
     "book/reference/runtime.html": ["def divide"],
     "book/ddp/by_hand.html": ["def skip_one"],
-    "book/ddp/buckets_and_overlap.html": ["def train_one_head"],
+    "book/ddp/unused_parameters.html": ["def train_one_head"],
     "book/ddp/uneven_data.html": ["def evaluate_on_one"],
     "book/training_well/waiting.html": ["as run:\n    run(async_sgd.train_rank, 10, 0.1, 3)"],
     "book/zero/zero1.html": ['check_optimizer(torch.optim.Muon, "flat")'],

@@ -9,7 +9,8 @@ import time
 import pytest
 import torch
 
-from distributed.train_text import save, train, write
+from distributed.train_text import save, share_right, spell, train
+from distributed.workbench.number_names import lines, name_of, split
 from distributed.workbench.transformer import CharTransformer, Config, Text, make_model
 
 WRITTEN = "All ranks add their numbers; every rank has the sum of all ranks' numbers. " * 20
@@ -88,12 +89,25 @@ def test_wrong_options_are_one_line(options, message):
     assert message in done.stderr
 
 
-def test_the_text_comes_back_and_a_sample_has_only_its_characters():
-    text = Text(WRITTEN)
-    assert text.decode(text.encode("ranks add")) == "ranks add"
-    sample = write(make_model(Config(v=len(text.characters))), text, "All ", 40)
-    assert len(sample) == 44
-    assert set(sample) <= set(WRITTEN)
+def test_a_number_is_spelled_with_the_characters_of_the_text():
+    text = Text(lines(200))
+    assert text.decode(text.encode("483 four")) == "483 four"
+    model = make_model(Config(v=len(text.characters)))
+    said = spell(model, text, 483)
+    assert len(said) <= model.config.t
+    assert set(said) <= set(text.characters) - {"\n"}
+    assert share_right(model, text, [483]) == (said == name_of(483))
+
+
+def test_names_of_numbers_and_those_that_no_line_has():
+    assert [name_of(n) for n in (0, 13, 40, 99, 100, 219)] == [
+        "zero", "thirteen", "forty", "ninety-nine", "one hundred", "two hundred nineteen",
+    ]  # fmt: skip
+    learn, held_out = split()
+    assert sorted(learn + held_out) == list(range(1000))
+    assert not {int(line.split()[0]) for line in lines(3000).splitlines()} & set(held_out)
+    with pytest.raises(ValueError, match="n=1000"):
+        name_of(1000)
 
 
 def test_the_model_sees_only_the_past_and_ties_its_last_layer():

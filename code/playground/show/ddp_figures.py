@@ -1,0 +1,161 @@
+"""Figures of the part *DDP*, in the marks of the whole book: a slot of a cell for each rank."""
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from distributed.runtime.trace import Trace
+from playground.show.figures import GREY, INK, KINDS, PALE, RANKS
+
+
+def one_step(ranks: int = 4) -> Figure:
+    """What each rank holds during a step: whose rows are in it, and what is still partial."""
+    figure, axis = plt.subplots(figsize=(7.2, 0.9 + 0.5 * ranks))
+    columns = {"weights": None, "its gradient": 1, "all-reduced": ranks, "new weights": None}
+    for column, (title, whose) in enumerate(columns.items()):
+        axis.text(column * 2 + 0.65, -0.35, title, ha="center", fontweight="bold")
+        for rank in range(ranks):
+            left, top = column * 2, rank + 0.1
+            if whose is None:
+                axis.add_patch(Rectangle((left, top), 1.3, 0.7, fc=PALE, ec=INK, lw=1))
+                name = "W" if column == 0 else "W′"
+                axis.text(left + 0.65, top + 0.36, name, ha="center", va="center", color=INK)
+            else:
+                owners = [rank] if whose == 1 else list(range(ranks))
+                _cell(axis, left, top, 1.3, 0.7, owners, ranks)
+    for rank in range(ranks):
+        axis.text(-0.25, rank + 0.46, f"rank {rank}", ha="right", va="center", color=RANKS[rank])
+        for column, word in ((0, "backward"), (2, "step")):
+            _arrow(axis, column * 2 + 1.38, rank + 0.45, 0.54)
+            if rank == 0:
+                axis.text(column * 2 + 1.65, 0.33, word, ha="center", fontsize=8, color=GREY)
+    axis.text(3.65, 0.33, "all-reduce", ha="center", fontsize=8, color=KINDS["communication"])
+    for rank in range(ranks):
+        for other in range(ranks):
+            axis.plot(
+                [3.38, 3.92], [rank + 0.45, other + 0.45], color=KINDS["communication"], lw=0.8
+            )
+    axis.set(xlim=(-1.2, 7.4), ylim=(ranks + 0.1, -0.7))
+    axis.axis("off")
+    return figure
+
+
+def _cell(
+    axis: Axes, left: float, top: float, wide: float, high: float, owners: list[int], ranks: int
+) -> None:
+    """A slot for each rank, filled if its rows are in the sum; hatched while some are missing."""
+    whole = len(owners) == ranks
+    for rank in range(ranks):
+        place = (left + rank * wide / ranks, top)
+        mine = rank in owners
+        axis.add_patch(
+            Rectangle(
+                place, wide / ranks, high, fc=RANKS[rank] if mine else "none", ec="#ffffff",
+                hatch="////" if mine and not whole else None, lw=0.6,
+            )
+        )  # fmt: skip
+    axis.add_patch(
+        Rectangle(
+            (left, top), wide, high, fc="none", ec=INK if whole else GREY, lw=2 if whole else 0.8
+        )
+    )
+
+
+def _arrow(axis: Axes, x: float, y: float, wide: float) -> None:
+    axis.annotate("", (x + wide, y), (x, y), arrowprops={"arrowstyle": "->", "color": GREY})
+
+
+def lanes(traces: dict[str, Trace], title: str = "") -> Figure:
+    """Under each name what one rank did: a lane of computation, and below it one of messages."""
+    figure, axis = plt.subplots(figsize=(7.2, 0.9 + 0.75 * len(traces)))
+    places, names = [], []
+    for number, (name, trace) in enumerate(traces.items()):
+        start = min(span.start for span in trace.spans)
+        for kind, lower in (("compute", 0.0), ("communication", 0.42)):
+            for span in trace.spans:
+                if span.kind == kind:
+                    axis.barh(
+                        number * 1.15 + lower, span.seconds * 1e3, left=(span.start - start) * 1e3,
+                        height=0.4, color=KINDS[kind], edgecolor="white", linewidth=0.5,
+                    )  # fmt: skip
+        places.append(number * 1.15 + 0.2)
+        names.append(name)
+    axis.set(xlabel="time (ms)", title=title)
+    axis.set_yticks(places, names)
+    axis.invert_yaxis()
+    handles = [Rectangle((0, 0), 1, 1, color=KINDS[k]) for k in ("compute", "communication")]
+    axis.legend(
+        handles, ["compute", "communication"], ncols=2, loc="lower right", bbox_to_anchor=(1, 1)
+    )
+    return figure
+
+
+def waiting_buckets() -> Figure:
+    """Three buckets of one pass: the first was sent, and the second waits for a gradient."""
+    figure, axis = plt.subplots(figsize=(7.2, 1.9))
+    rows = {"bucket 0: sent": "111", "bucket 1: waits": "101", "bucket 2: full, waits": "111"}
+    for row, (name, came) in enumerate(rows.items()):
+        axis.text(-0.2, row + 0.45, name, ha="right", va="center")
+        for place, one in enumerate(came):
+            filled = one == "1"
+            axis.add_patch(
+                Rectangle(
+                    (place * 1.3, row + 0.1), 1.3, 0.7, fc=RANKS[0] if filled else "none",
+                    hatch="////" if filled and row else None, ec="#ffffff", lw=0.6,
+                )
+            )  # fmt: skip
+        sent = row == 0
+        frame = Rectangle((0, row + 0.1), 3.9, 0.7, fc="none", ec=INK if sent else GREY)
+        frame.set_linewidth(2 if sent else 0.8)
+        axis.add_patch(frame)
+    axis.annotate(
+        "never comes", (2.0, 1.45), (5.0, 1.45), va="center", color=KINDS["communication"],
+        arrowprops={"arrowstyle": "->", "color": KINDS["communication"]},
+    )  # fmt: skip
+    axis.set(xlim=(-2.6, 7), ylim=(3, -0.1))
+    axis.axis("off")
+    return figure
+
+
+def shares_of(ways: dict[str, list[list[int]]]) -> Figure:
+    """For each way to share out examples, a lane for each rank with the examples that it reads."""
+    figure, axes = plt.subplots(1, len(ways), figsize=(7.2, 1.9))
+    for axis, (way, shares) in zip(axes, ways.items(), strict=True):
+        seen: set[int] = set()
+        for rank, share in enumerate(shares):
+            for place, example in enumerate(share):
+                again = example in seen
+                seen.add(example)
+                box = Rectangle((place, rank + 0.1), 0.92, 0.75, fc=RANKS[rank], ec="#ffffff")
+                if again:
+                    box.set(hatch="xxx")
+                axis.add_patch(box)
+                said = f"{example}"
+                box_style = {"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.8}
+                axis.text(
+                    place + 0.46, rank + 0.48, said, ha="center", va="center", fontsize=9,
+                    color="black", bbox=box_style,
+                )  # fmt: skip
+            axis.text(-0.15, rank + 0.48, f"rank {rank}", ha="right", va="center", fontsize=8)
+        axis.set(title=way, xlim=(-1.2, 3.1), ylim=(len(shares), 0))
+        axis.axis("off")
+    return figure
+
+
+def means_of(rows: list[list[float]]) -> Figure:
+    """Numbers of some ranks on a line: the mean of all above it, each rank's own below it."""
+    figure, axis = plt.subplots(figsize=(7.2, 1.9))
+    everything = [number for mine in rows for number in mine]
+    axis.axhline(0, color=GREY, lw=1)
+    for rank, mine in enumerate(rows):
+        axis.plot(mine, [0] * len(mine), "o", ms=9, color=RANKS[rank], mec="white")
+        mean = sum(mine) / len(mine)
+        axis.plot([mean, mean], [-0.9, -0.25], color=RANKS[rank], lw=3)
+        axis.text(mean, -1.25, f"rank {rank}", ha="center", color=RANKS[rank], fontsize=8)
+    mean = sum(everything) / len(everything)
+    axis.plot([mean, mean], [0.25, 0.9], color=INK, lw=3)
+    axis.text(mean, 1.05, "mean of all", ha="center")
+    axis.set(ylim=(-1.6, 1.6))
+    axis.axis("off")
+    return figure

@@ -1,0 +1,166 @@
+"""One step of DDP as a chart to drag: what computes, what is sent, and when the step is over.
+
+The chart's expressions are the formula of `distributed.runtime.trace.overlapped` for k buckets of
+equal size. There, message i ends at max(ready[i], end[i − 1]) + m. Where all messages take as long
+and gradients come evenly, that is max(ready[1] + i·m, ready[i] + m): either the messages stand in a
+queue since the first one, or each finds the link free. A test compares the two.
+"""
+
+import altair as alt
+
+from playground.show.calculator import Calculator, slider, style
+from playground.show.figures import KINDS
+
+FORWARD, BACKWARD = 67.0, 133.0  # ms
+BYTES = 2.1e6  # of gradients, as in the lab of hosts
+MOST = 32  # buckets
+# Of four ranks in a ring each sends 2 · 3/4 of all bytes.
+SEND_ALL = f"{1.5 * BYTES * 8 / 1e3} / link"  # ms, at so many Mbit/s
+MESSAGE = f"(alpha + {SEND_ALL} / buckets)"
+LANES = ["by hand: computes", "by hand: sends", "overlapped: computes", "overlapped: sends"]
+
+
+def overlap_chart(buckets: int = 8, link: float = 100, latency: bool = False) -> Calculator:
+    """A step by hand and one with overlap; the link can be dragged, and the number of buckets.
+
+    With `latency`, what each message costs before its first byte is a third slider.
+    """
+    rows = [
+        {"lane": lane, "part": part, "i": i}
+        for lane, part, count in (
+            (LANES[0], "forward", 1),
+            (LANES[0], "backward", 1),
+            (LANES[1], "message", MOST),
+            (LANES[2], "forward", 1),
+            (LANES[2], "backward", 1),
+            (LANES[3], "message", MOST),
+        )
+        for i in range(1, count + 1)
+    ]
+    computed = FORWARD + BACKWARD
+    ready = f"({FORWARD} + {BACKWARD} * datum.i / buckets)"
+    first = f"({FORWARD} + {BACKWARD} / buckets)"
+    by_hand = f"{computed} + datum.i * {MESSAGE}"
+    at_once = f"max({first} + datum.i * {MESSAGE}, {ready} + {MESSAGE})"
+    ends = (
+        f"datum.part == 'forward' ? {FORWARD} : datum.part == 'backward' ? {computed} : "
+        f"datum.lane == '{LANES[1]}' ? {by_hand} : {at_once}"
+    )
+    begins = (
+        f"datum.part == 'forward' ? 0 : datum.part == 'backward' ? {FORWARD} : "
+        f"datum.end - {MESSAGE}"
+    )
+    base = (
+        alt.Chart(alt.Data(values=rows))
+        .transform_filter("datum.part != 'message' || datum.i <= buckets")
+        .transform_calculate(end=ends)
+        .transform_calculate(
+            begin=begins, kind="datum.part == 'message' ? 'communication' : 'compute'"
+        )
+    )
+    y = alt.Y("lane:N", sort=LANES, axis=alt.Axis(title=None, labelLimit=200))
+    bars = base.mark_bar(height=22, stroke="white", strokeWidth=0.7).encode(
+        y=y,
+        x=alt.X("begin:Q", title="time (ms)", scale=alt.Scale(domainMin=0, nice=True)),
+        x2="end:Q",
+        color=alt.Color(
+            "kind:N",
+            scale=alt.Scale(
+                domain=["compute", "communication"],
+                range=[KINDS["compute"], KINDS["communication"]],
+            ),
+            legend=alt.Legend(title=None, orient="top"),
+        ),
+        tooltip=[
+            "part:N",
+            alt.Tooltip("begin:Q", format=".0f"),
+            alt.Tooltip("end:Q", format=".0f"),
+        ],
+    )
+    over = base.transform_aggregate(last="max(end)", groupby=["lane"]).transform_filter(
+        "indexof(datum.lane, 'sends') >= 0"
+    )
+    over = over.transform_calculate(
+        over=f"max(datum.last, {computed})",
+        said=f"format(max(datum.last, {computed}), '.0f') + ' ms'",
+    )
+    said = over.mark_text(dx=4, align="left", fontWeight="bold").encode(
+        y=y, x="over:Q", text="said:N"
+    )
+    speed = slider("speed", "link", (1, 4, 0.05), _log10(link), "format(link, ',.0f') + ' Mbit/s'")
+    many = slider("doublings", "buckets", (0, 5, 1), _log2(buckets), "buckets")
+    wait = slider("alpha", "latency of a message", (0, 20, 0.5), 0.0, "alpha + ' ms'")
+    derived = (
+        alt.param("link", expr="pow(10, speed)"),
+        alt.param("buckets", expr="pow(2, doublings)"),
+    )
+    hidden = () if latency else (alt.param("alpha", value=0.0),)
+    chart = alt.layer(bars, said).add_params(
+        *derived, *hidden, *speed, *many, *(wait if latency else ())
+    )
+    return Calculator(
+        style(chart).properties(height=170, width=520),
+        "A step of training as bars over time, computation above communication. By hand, all "
+        "messages follow the backward pass. Overlapped, they begin during the backward pass, and "
+        "the step is over earlier.",
+    )
+
+
+def accumulation_chart(passes: int = 4, link: float = 100) -> Calculator:
+    """A step of several passes: sent after each of them, and once, with no_sync.
+
+    Messages hide behind the backward pass in which they are sent; it is over when they are.
+    """
+    compute, first = 100.0, 40.0  # ms of a pass; from its start to its first gradient
+    send = f"({1.5 * BYTES * 8 / 1e3} / link / 2)"
+    names = ["every pass: computes", "every pass: sends", "no_sync: computes", "no_sync: sends"]
+    rows = [{"lane": lane, "i": i} for lane in names for i in range(1, 9)]
+    period = f"max({compute}, {first} + {send})"
+    start = f"((datum.i - 1) * {period})"
+    begin = (
+        f"datum.lane == '{names[0]}' ? {start} : datum.lane == '{names[1]}' ? {start} + {first} : "
+        f"(datum.i - 1) * {compute} + (datum.lane == '{names[2]}' ? 0 : {first})"
+    )
+    wide = f"indexof(datum.lane, 'computes') >= 0 ? {compute} : {send}"
+    base = (
+        alt.Chart(alt.Data(values=rows))
+        .transform_filter(f"datum.i <= passes && (datum.lane != '{names[3]}' || datum.i == passes)")
+        .transform_calculate(begin=begin, wide=wide)
+        .transform_calculate(
+            end="datum.begin + datum.wide",
+            kind="indexof(datum.lane, 'sends') >= 0 ? 'communication' : 'compute'",
+        )
+    )
+    y = alt.Y("lane:N", sort=names, axis=alt.Axis(title=None, labelLimit=200))
+    bars = base.mark_bar(height=22, stroke="white", strokeWidth=0.7).encode(
+        y=y,
+        x=alt.X("begin:Q", title="time (ms)", scale=alt.Scale(domainMin=0, nice=True)),
+        x2="end:Q",
+        color=alt.Color(
+            "kind:N",
+            scale=alt.Scale(
+                domain=["compute", "communication"],
+                range=[KINDS["compute"], KINDS["communication"]],
+            ),
+            legend=alt.Legend(title=None, orient="top"),
+        ),
+        tooltip=[alt.Tooltip("begin:Q", format=".0f"), alt.Tooltip("end:Q", format=".0f")],
+    )
+    speed = slider("speed", "link", (1, 4, 0.05), _log10(link), "format(link, ',.0f') + ' Mbit/s'")
+    many = slider("passes", "passes", (1, 8, 1), passes, "passes")
+    chart = alt.layer(bars).add_params(alt.param("link", expr="pow(10, speed)"), *speed, *many)
+    return Calculator(
+        style(chart).properties(height=170, width=520),
+        "A step of four passes as bars over time. In the two upper lanes each pass is followed by "
+        "messages, which delay the next pass. In the two lower lanes only the last pass sends.",
+    )
+
+
+def _log10(value: float) -> float:
+    from math import log10
+
+    return log10(value)
+
+
+def _log2(value: int) -> int:
+    return value.bit_length() - 1
