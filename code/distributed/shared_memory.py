@@ -38,7 +38,8 @@ class Shared:
     def __init__(self, group: Group, size: int):
         if not hasattr(os, "memfd_create"):
             raise ValueError("shared memory between ranks needs Linux (memfd_create)")
-        file = os.memfd_create(f"rank {group.rank}")  # without a name: nothing is ever left behind
+        # It has no name in any folder, so nothing is ever left behind.
+        file = os.memfd_create(f"rank {group.rank}")
         os.truncate(file, size)
         whose = torch.zeros(group.size, 2, dtype=torch.int64)
         whose[group.rank] = torch.tensor([os.getpid(), file])

@@ -110,50 +110,95 @@ class Shapes:
         before, after = self.states[shape.name]
         high = self.ranks * (SIDE + GAP)
         arrow = f"M{LEFT + wide + 6},{high / 2} h20 m-6,-5 l6,5 l-6,5"
-        name = shape.name.replace("-", "_")
-        hatch = (
-            f'<defs><pattern id="{name}-stripes" width="6" height="6" '
-            'patternTransform="rotate(45)" patternUnits="userSpaceOnUse">'
-            '<rect width="6" height="6" fill="#777"/><rect width="3" height="6" fill="#fff"/>'
-            f'</pattern><mask id="{name}-hatched"><rect width="100%" height="100%" '
-            f'fill="url(#{name}-stripes)"/></mask></defs>'
-        )
-        cells = self._rows(before, LEFT, shape) + self._rows(after, right, shape)
+        cells = rows_of(before, LEFT, shape) + rows_of(after, right, shape)
         return (
             f'<figure style="margin:0"><figcaption style="font-weight:600">{shape.name}'
             f'</figcaption><svg viewBox="0 0 {right + wide + 2} {high}" role="img" '
             f'aria-label="{escape(self.words(shape))}" '
-            f'style="width:100%;max-width:18rem;display:block">{hatch}{cells}'
+            f'style="width:100%;max-width:18rem;display:block">{hatching(shape)}{cells}'
             f'<path d="{arrow}" fill="none" stroke="currentColor" stroke-width="1.6"/></svg>'
             "</figure>"
         )
 
-    def _rows(self, rows: Rows, left: float, shape: Shape) -> str:
-        drawn = []
-        for rank, row in enumerate(rows):
-            y = rank * (SIDE + GAP)
-            if left == LEFT:
-                drawn.append(f'<circle cx="4" cy="{y + SIDE / 2}" r="4" fill="{RANKS[rank]}"/>')
-            drawn += [
-                self._cell(bits, left + part * SIDE, y, shape) for part, bits in enumerate(row)
-            ]
-        return "".join(drawn)
 
-    def _cell(self, bits: int, x: float, y: float, shape: Shape) -> str:
-        wide, complete = SIDE - 3, bits.bit_count() == self.ranks
-        frame = f'x="{x}" y="{y}" width="{wide}" height="{SIDE}" rx="3"'
-        if not bits:
-            return f'<rect {frame} fill="none" stroke="var(--pst-color-border)"/>'
-        ranks = [rank for rank in range(self.ranks) if bits >> rank & 1]
-        if not shape.sums:
-            return f'<rect {frame} fill="{RANKS[ranks[0]]}"/>'
-        mask = "" if complete else f' mask="url(#{shape.name.replace("-", "_")}-hatched)"'
-        slot = wide / self.ranks
-        slots = "".join(
-            f'<rect x="{x + rank * slot:.2f}" y="{y}" width="{slot:.2f}" height="{SIDE}" '
-            f'fill="{RANKS[rank]}"{mask}/>'
-            for rank in ranks
+def hatching(shape: Shape) -> str:
+    """What a partial sum is drawn through; named, for a page may have several."""
+    return (
+        f'<defs><pattern id="{shape.name}-stripes" width="6" height="6" '
+        'patternTransform="rotate(45)" patternUnits="userSpaceOnUse">'
+        '<rect width="6" height="6" fill="#777"/><rect width="3" height="6" fill="#fff"/>'
+        f'</pattern><mask id="{shape.name}-hatched"><rect width="100%" height="100%" '
+        f'fill="url(#{shape.name}-stripes)"/></mask></defs>'
+    )
+
+
+def rows_of(rows: Rows, left: float, shape: Shape) -> str:
+    """A lane for each rank, with its dot if it is the first thing in the lane."""
+    drawn = []
+    for rank, row in enumerate(rows):
+        y = rank * (SIDE + GAP)
+        if left == LEFT:
+            drawn.append(f'<circle cx="4" cy="{y + SIDE / 2}" r="4" fill="{RANKS[rank]}"/>')
+        cells = [cell_of(bits, left + i * SIDE, y, shape, len(rows)) for i, bits in enumerate(row)]
+        drawn += cells
+    return "".join(drawn)
+
+
+def cell_of(bits: int, x: float, y: float, shape: Shape, ranks: int) -> str:
+    """A part of an array: empty, one rank's, or a sum with a slot for each rank."""
+    wide, complete = SIDE - 3, bits.bit_count() == ranks
+    frame = f'x="{x}" y="{y}" width="{wide}" height="{SIDE}" rx="3"'
+    if not bits:
+        return f'<rect {frame} fill="none" stroke="var(--pst-color-border)"/>'
+    whose = [rank for rank in range(ranks) if bits >> rank & 1]
+    if not shape.sums:
+        return f'<rect {frame} fill="{RANKS[whose[0]]}"/>'
+    mask = "" if complete else f' mask="url(#{shape.name}-hatched)"'
+    slot = wide / ranks
+    slots = "".join(
+        f'<rect x="{x + rank * slot:.2f}" y="{y}" width="{slot:.2f}" height="{SIDE}" '
+        f'fill="{RANKS[rank]}"{mask}/>'
+        for rank in whose
+    )
+    look = "steps-part steps-complete" if complete else "steps-part"
+    return f'<rect class="steps-slot" {frame}/>{slots}<rect class="{look}" {frame}/>'
+
+
+class SharedSum:
+    """An all-reduce in shared memory: each rank adds up one column, and writes it everywhere."""
+
+    def __init__(self, ranks: int = 4):
+        self.ranks = ranks
+        self.before = [[1 << rank] * ranks for rank in range(ranks)]
+        self.after = [[(1 << ranks) - 1] * ranks for _ in range(ranks)]
+
+    def _repr_html_(self) -> str:
+        panels = [
+            self._panel("numbers are in", self.before, False),
+            self._panel("each rank adds a column", self.before, True),
+            self._panel("sums are out", self.after, False),
+        ]
+        look = "display:grid;grid-template-columns:repeat(auto-fit,minmax(190px,1fr));gap:1rem"
+        return f'<div style="{look}" role="group" aria-label="{self}">{"".join(panels)}</div>'
+
+    def __repr__(self) -> str:
+        return (
+            f"Each of {self.ranks} ranks has an array of {self.ranks} parts. Rank i adds up part i "
+            "of all arrays, where they are, and writes the sum into all of them."
         )
-        look = "steps-part steps-complete" if complete else "steps-part"
-        empty = f'<rect class="steps-slot" {frame}/>'
-        return f'{empty}{slots}<rect class="{look}" {frame}/>'
+
+    def _panel(self, title: str, rows: Rows, framed: bool) -> str:
+        shape = Shape(title.replace(" ", "-"), ring, every, every, sums=True)
+        high = self.ranks * (SIDE + GAP)
+        frames = "".join(
+            f'<rect x="{LEFT + part * SIDE - 1.5}" y="-2" width="{SIDE}" '
+            f'height="{high - 1}" rx="4" '
+            f'fill="none" stroke="{RANKS[part]}" stroke-width="2.5"/>'
+            for part in range(self.ranks * framed)
+        )
+        return (
+            f'<figure style="margin:0"><figcaption style="font-weight:600">{title}</figcaption>'
+            f'<svg viewBox="0 -4 {LEFT + self.ranks * SIDE + 2} {high + 4}" role="img" '
+            f'aria-label="{title}" style="width:100%;max-width:11rem;display:block">'
+            f"{hatching(shape)}{rows_of(rows, LEFT, shape)}{frames}</svg></figure>"
+        )
