@@ -1,44 +1,67 @@
-"""Which strategy for which model on which machines: what fits, how long a step takes, and why.
+"""Which strategy for which model on which GPUs: what fits, how long a step takes, and why.
 
-    python -m distributed.plan --params 70e9 --gpus 64 --gpu-memory 80GB --interconnect nvlink
+    python -m distributed.plan --model llama-3-70b --gpu h100 --nodes 8 --tokens 2e12
 
-Memory is that of `peak_memory`, time that of `cost`. What machines can do is stated, not measured:
-give your own numbers where you have them.
+One rule: of all that fits, the one with the least exposed communication; of those within 2 % of
+it the simplest. Memory is that of `model_states` and `shapes`, time that of `schedules`, the speed
+of a GPU that of `speed`. Every number may be replaced by one that you have measured.
 """
 
-import importlib
 import json
+import re
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-from distributed.cost import Cluster, Link, Step, step_ddp, step_hsdp, step_zero
-from distributed.model_states import RECIPES, STAGES
-from distributed.peak_memory import Shape, bytes_at_peak
-from distributed.published import CASES, median_deviation
+from distributed.cost import Cluster, Link
+from distributed.hardware import GPUS, Gpu, gpu, look_up
+from distributed.model_states import RECIPES, Recipe, per_rank
 from distributed.runtime.script import Parser, to_bytes
+from distributed.schedules import STACKS, Step, Work, simulate
+from distributed.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model, of_size
+from distributed.speed import RECOMPUTE, achieved, measure
 
-# Bandwidth inside a host, in each direction, for each device: what vendors state (bytes/s).
+# Bandwidth inside a host, in one direction, for each device (bytes/s).
 INTERCONNECTS = {
-    "nvlink": Link(5e-6, 450e9),  # fourth generation: 900 GB/s in both directions
+    "nvlink": Link(3e-6, 450e9),  # of an H100
     "pcie": Link(10e-6, 32e9),  # 16 lanes of the fourth generation
     "ethernet": Link(30e-6, 12.5e9),  # 100 Gbit/s
 }
 RECIPE = "bf16, Adam in fp32, fp32 master copy"
-WORDS = 50257  # of GPT-2 and GPT-3
-ALLOWANCE = 0.05  # of all the rest: a guess at what an allocator loses between pieces
+WIRE = 0.8  # of what vendors state, what collectives of many MB reach
+ALLOWANCE = 0.05  # of all the rest: what an allocator loses between pieces
+CONTEXT = 1.5e9  # bytes that CUDA, NCCL and their kernels take on each GPU
+CLOSE = 0.02  # strategies whose steps differ by less are equally fast
+
+
+class Job(NamedTuple):
+    """What each rank does in a step: `accumulate` micro-batches of `rows` × `context` tokens."""
+
+    model: Model
+    rows: float = 1
+    context: int = 2048
+    accumulate: int = 1
+    checkpoint: str = "auto"  # the least that fits, or one of CHECKPOINTS
+    recipe: Recipe = RECIPES[RECIPE]
+    fused_loss: bool = False
+
+    @property
+    def tokens(self) -> float:
+        """Of a micro-batch of one rank."""
+        return self.rows * self.context
 
 
 class Option(NamedTuple):
     """One strategy: bytes on each rank by what they are for, whether they fit, and its step."""
 
     name: str
+    checkpoint: str
     memory: dict[str, float]
     fits: bool
     step: Step
 
     @property
-    def efficiency(self) -> float:
-        """The share of a step in which ranks compute."""
-        return self.step.compute / self.step.total
+    def needs(self) -> float:
+        return sum(self.memory.values())
 
 
 class Plan(NamedTuple):
@@ -49,81 +72,102 @@ class Plan(NamedTuple):
     why: str
 
 
-def shape_for(parameters: float, context: int, words: int = WORDS) -> Shape:
-    """A transformer of about so many parameters: deeper and wider together, heads of 128."""
-    layers = 2
-    while 12 * layers * (128 * layers) ** 2 < parameters and layers < 512:
-        layers += 1
-    d = max(1, round((parameters / 12 / layers) ** 0.5))
-    return Shape(layers, d, max(1, d // 128), context, words)
+def cluster_of(
+    one: Gpu, gpus: int, per_host: int | None = None, network: float | None = None,
+    speed: float = 0.0, share: float = WIRE,
+) -> Cluster:  # fmt: skip
+    """Links of a cluster of these GPUs; `network` is a host's, in bytes/s and one direction."""
+    local = min(gpus, per_host or one.per_host)
+    if network is None:
+        network = local * one.network
+    inside, between = Link(3e-6, share * one.inside), Link(10e-6, share * network)
+    return Cluster(gpus, local, inside, between, speed)
 
 
-def plan(
-    parameters: float,
-    cluster: Cluster,
-    memory: float,
-    rows: float = 1,
-    context: int = 2048,
-    recipe: str = RECIPE,
-    checkpoint: bool = False,
-    shape: Shape | None = None,
-    allowance: float = ALLOWANCE,
-    words: int = WORDS,
-) -> Plan:
-    """Compare DDP, ZeRO-1, 2 and 3, and HSDP, for `rows` of `context` tokens on each rank.
+def memory_of(job: Job, name: str, cluster: Cluster, checkpoint: str) -> dict[str, float]:
+    """Bytes of each rank at the peak of a step, by what they are for."""
+    model, recipe = job.model, job.recipe
+    stage = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2}.get(name, 3)
+    sharded = min(cluster.ranks, cluster.per_host) if name == "HSDP" else cluster.ranks
+    found = per_rank(model.parameters, sharded, stage, recipe)
+    scores = FUSED if job.fused_loss else PLAIN
+    found["activations"] = model.activations(job.tokens, checkpoint, recipe.parameters, scores)
+    if stage == 3 and sharded > 1:
+        found["gathered"] = (2 * model.block + model.root) * recipe.parameters
+    if stage >= 2 and sharded > 1:
+        found["buckets"] = max(model.block, model.root) * recipe.gradients
+    found["allowance"] = ALLOWANCE * sum(found.values()) + CONTEXT
+    return found
 
-    `memory` is bytes of each rank, `allowance` a share of the others. Without a `shape`, layers are
-    guessed from the parameters. Raises ValueError for numbers that make no sense. Times are rather
-    too short than too long: see `published.median_deviation`.
-    """
-    check(parameters, cluster, memory, rows, context, recipe, words, allowance)
-    shape, sizes = shape or shape_for(parameters, context, words), RECIPES[recipe]
-    flops = (8 if checkpoint else 6) * parameters * rows * context
-    blocks = [parameters / shape.layers * sizes.parameters] * shape.layers
-    ratio = sizes.gradients / sizes.parameters
-    hosts = -(-cluster.ranks // cluster.per_host)
-    options = []
-    for name in [*STAGES, *(["HSDP"] if hosts > 1 and cluster.per_host > 1 else [])]:
-        stage = STAGES.index(name) if name in STAGES else 3
-        sharded = cluster.per_host if name == "HSDP" else cluster.ranks
-        held = bytes_at_peak(
-            shape, rows, sharded, stage, sizes, checkpoint, 25e6, allowance, parameters
-        )
-        if stage == 0:
-            step = step_ddp(cluster, flops, [size * ratio for size in blocks])
-        elif name == "HSDP":
-            step = step_hsdp(cluster, flops, blocks, ratio)
-        else:
-            step = step_zero(cluster, flops, stage, blocks, ratio)
-        options.append(Option(name, held, sum(held.values()) <= memory, step))
-    return recommend(options, memory)
+
+def work_of(job: Job, cluster: Cluster, checkpoint: str) -> Work:
+    """Embeddings first, then all layers; each computes in proportion to its parameters."""
+    model = job.model
+    sizes = [model.root, *[model.block] * model.layers]
+    seconds = model.flops(job.context) * job.tokens / cluster.speed
+    again = RECOMPUTE[checkpoint] * seconds
+    return Work(
+        cluster,
+        [job.recipe.parameters * size for size in sizes],
+        [job.recipe.gradients * size for size in sizes],
+        [size / model.parameters for size in sizes],
+        seconds / 3,
+        seconds * 2 / 3 + again,
+        job.accumulate,
+    )
+
+
+def option(job: Job, name: str, cluster: Cluster, memory: float, stack: str = "pytorch") -> Option:
+    """A strategy with the least checkpointing that fits, or the one asked for."""
+    wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
+    for checkpoint in wanted:
+        held = memory_of(job, name, cluster, checkpoint)
+        if sum(held.values()) <= memory:
+            break
+    step = simulate(STACKS[stack][name], work_of(job, cluster, checkpoint))
+    return Option(name, checkpoint, held, sum(held.values()) <= memory, step)
+
+
+def plan(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> Plan:
+    """Compare all strategies on ranks with `memory` bytes each. Raises ValueError for nonsense."""
+    check(job, cluster, memory, stack)
+    several = cluster.ranks > cluster.per_host > 1
+    names = [name for name in STACKS[stack] if name != "HSDP" or several]
+    return recommend([option(job, name, cluster, memory, stack) for name in names], memory)
 
 
 def recommend(options: list[Option], memory: float) -> Plan:
-    """The fastest that fits; of those within 1 % of it the simplest."""
-    fitting = [option for option in options if option.fits]
+    """Of what fits the fastest; of those about as fast the simplest, which comes first."""
+    fitting = [each for each in options if each.fits]
     if not fitting:
-        least = min(options, key=lambda option: sum(option.memory.values()))
-        needed = sum(least.memory.values()) / memory
-        largest = max(least.memory, key=lambda part: least.memory[part])
-        ways = {
-            "activations": "checkpoint activations, or take fewer rows",
-            "gathered": "make blocks smaller",
-        }
-        way = ways.get(largest, "more GPUs, 8-bit states, or states in the host's memory")
-        needs = f"{least.name} needs the least, {needed:.1f} × the memory"
-        return Plan(options, None, f"nothing fits: {needs}, most of it for {largest}: {way}")
-    fastest = min(option.step.total for option in fitting)
-    best = next(option for option in fitting if option.step.total <= 1.01 * fastest)
-    why = ["it fits, and no other that fits is faster"]
+        return Plan(options, None, what_to_change(options, memory))
+    fastest = min(each.step.total for each in fitting)
+    best = next(each for each in fitting if each.step.total <= (1 + CLOSE) * fastest)
+
+    spare, waits = memory - best.needs, best.step.exposed / best.step.total
+    why = [f"it fits with {spare / 1e9:.0f} GB to spare and waits {waits:.1%} of a step"]
     simpler = options[: options.index(best)]
-    if left := [option.name for option in simpler if not option.fits]:
-        why.append(f"{', '.join(left)} would not fit")
-    for option in simpler:
-        if option.fits:
-            longer, waits = option.step.total / best.step.total - 1, 1 - option.efficiency
-            why.append(f"{option.name} fits, too: {longer:.0%} slower, {waits:.0%} of it waiting")
+    if too_large := [each.name for each in simpler if not each.fits]:
+        why.append(f"{', '.join(too_large)} would not fit")
+    for other in fitting:
+        if other is not best:
+            margin = other.step.total / best.step.total - 1
+            shown = f"{margin:.1%} slower" if margin >= 0 else f"{-margin:.1%} faster"
+            why.append(f"{other.name} fits, too, and is {shown}")
     return Plan(options, best, "; ".join(why))
+
+
+def what_to_change(options: list[Option], memory: float) -> str:
+    """When nothing fits: what is too large, and the way out."""
+    least = min(options, key=lambda each: each.needs)
+    largest = max(least.memory, key=lambda part: least.memory[part])
+    ways = {
+        "activations": "take fewer rows, or split a row over ranks",
+        "gathered": "make layers smaller, or split them over ranks",
+    }
+    way = ways.get(largest, "more GPUs, 8-bit states, or states in the host's memory")
+    needs = f"{least.name} needs the least, {least.needs / memory:.1f} × the memory"
+    return f"nothing fits: {needs}; most of it is for {largest}: {way}"
 
 
 # The least and the most that each argument may be: with room above the largest there is.
@@ -132,104 +176,123 @@ LIMITS = {
     "gpus": (1, 1e8),
     "per_host": (1, 1e6),
     "gpu_memory": (1, 1e16),  # bytes
-    "network": (1, 1e16),  # bytes/s
-    "interconnect": (1, 1e16),  # bytes/s
+    "network": (1, 1e16),  # bytes/s of a host
+    "inside": (1, 1e16),  # bytes/s
     "rows": (1e-6, 1e9),  # less than 1 where several ranks share a row
     "context": (1, 1e9),
-    "speed": (1, 1e20),  # operations/s
-    "words": (1, 1e9),
-    "allowance": (0, 10),
+    "accumulate": (1, 1e6),
+    "speed": (1, 1e20),  # FLOP/s
+    "tokens": (1, 1e18),
 }
 
 
-def check(
-    parameters: float,
-    cluster: Cluster,
-    memory: float,
-    rows: float,
-    context: int,
-    recipe: str,
-    words: int = WORDS,
-    allowance: float = ALLOWANCE,
-) -> None:
+def within(name: str, value: float) -> None:
+    """Raise ValueError, naming the argument, for what is too small, too large or no number."""
+    least, most = LIMITS[name]
+    if not least <= value <= most:
+        raise ValueError(f"{name}={value:g}: give {least:g} to {most:g}")
+
+
+def check(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> None:
     """Raise ValueError, naming the argument, for what makes no sense."""
     given = {
-        "params": parameters,
+        "params": job.model.parameters,
         "gpus": cluster.ranks,
         "per_host": cluster.per_host,
         "gpu_memory": memory,
         "network": cluster.network.bandwidth,
-        "interconnect": cluster.inside.bandwidth,
-        "rows": rows,
-        "context": context,
+        "inside": cluster.inside.bandwidth,
+        "rows": job.rows,
+        "context": job.context,
+        "accumulate": job.accumulate,
         "speed": cluster.speed,
-        "words": words,
-        "allowance": allowance,
     }
-    for name, (least, most) in LIMITS.items():
-        if not least <= given[name] <= most:
-            raise ValueError(f"{name}={given[name]:g}: give {least:g} to {most:g}")
+    for name, value in given.items():
+        within(name, value)
     if cluster.ranks > cluster.per_host and cluster.ranks % cluster.per_host:
         hosts = f"hosts of per_host={cluster.per_host} would not all be full"
         raise ValueError(f"gpus={cluster.ranks}: {hosts}; give a multiple of it")
-    if recipe not in RECIPES:
-        raise ValueError(f"recipe={recipe!r}: choose one of {'; '.join(RECIPES)}")
+    if job.checkpoint not in ("auto", *CHECKPOINTS):
+        raise ValueError(f"checkpoint={job.checkpoint!r}: choose auto, {', '.join(CHECKPOINTS)}")
+    if stack not in STACKS:
+        raise ValueError(f"stack={stack!r}: choose {', '.join(STACKS)}")
 
 
-def as_text(found: Plan, memory: float) -> str:
-    """A table for people. GB are 10⁹ bytes."""
-    lines = [f"{'':8}{'GB':>9}  {'fits':4} {'step':>9} {'efficiency':>10}   the largest parts (GB)"]
-    for option in found.options:
-        parts = sorted(option.memory.items(), key=lambda item: -item[1])[:3]
-        shown = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in parts)
-        size, fits = sum(option.memory.values()) / 1e9, "yes" if option.fits else "no"
-        time = f"{option.step.total:8.2f}s {option.efficiency:10.0%}"
-        lines.append(f"{option.name:8}{size:9.1f}  {fits:4} {time}   {shown}")
+class Run(NamedTuple):
+    """What a plan means for a whole training run."""
+
+    tokens_per_second: float
+    days: float
+    gpu_hours: float
+
+
+def run_of(found: Option, job: Job, ranks: int, tokens: float) -> Run:
+    """Days and GPU-hours for so many tokens, without failures, evaluation and restarts."""
+    rate = ranks * job.accumulate * job.tokens / found.step.total
+    return Run(rate, tokens / rate / 86400, tokens / rate / 3600 * ranks)
+
+
+def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: float = 0.0) -> str:
+    """A table for people, narrow enough for a page. GB are 10⁹ bytes."""
+    lines = [f"{'':8}{'GB':>7} {'fits':5}{'checkpoint':10}{'step':>8}{'waits':>7}  most of it"]
+    for each in found.options:
+        parts = sorted(each.memory.items(), key=lambda item: -item[1])[:2]
+        shown = ", ".join(f"{name} {size / 1e9:.0f}" for name, size in parts)
+        fits, waits = "yes" if each.fits else "no", each.step.exposed / each.step.total
+        held = f"{each.name:8}{each.needs / 1e9:7.0f} {fits:5}{each.checkpoint:10}"
+        lines.append(f"{held}{each.step.total:7.2f}s{waits:7.1%}  {shown}")
     name = found.recommended.name if found.recommended else "none"
-    lines.append(f"memory: {memory / 1e9:g} GB; recommended: {name}: {found.why}")
-    return "\n".join([*lines, how_far_off()])
+    lines.append(f"of {memory / 1e9:.1f} GB; recommended: {name}")
+    lines += [f"  {reason}" for reason in found.why.split("; ")]
+    if found.recommended:
+        run = run_of(found.recommended, job, cluster.ranks, tokens or 1.0)
+        each_gpu = run.tokens_per_second / cluster.ranks
+        lines.append(f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU")
+        if tokens:
+            lines.append(f"{tokens:g} tokens: {run.days:,.1f} days, {run.gpu_hours:,.0f} GPU-hours")
+    return "\n".join(lines)
 
 
-def how_far_off() -> str:
-    """How right such predictions have been: to be read beside each of them."""
-    off = [case.deviation for case in CASES]
-    high = sum(deviation > 0 for deviation in off)
-    return (
-        f"expect longer steps: {high} of {len(off)} published runs scaled worse than this model "
-        f"predicts, whose efficiency is off by {median_deviation():+.1%} (median)"
-    )
-
-
-def as_json(found: Plan) -> str:
-    """All of it, for programs: bytes and seconds; efficiency is rather too high."""
+def as_json(found: Plan, job: Job, cluster: Cluster, tokens: float = 0.0) -> str:
+    """All of it, for programs: bytes and seconds."""
     options: list[dict[str, Any]] = [
         {
-            "name": option.name,
-            "bytes": option.memory,
-            "fits": option.fits,
-            "step_s": option.step.total,
-            "compute_s": option.step.compute,
-            "communication_s": option.step.communication,
-            "efficiency": option.efficiency,
+            "name": each.name,
+            "checkpoint": each.checkpoint,
+            "bytes": each.memory,
+            "fits": each.fits,
+            "step_s": each.step.total,
+            "compute_s": each.step.compute,
+            "exposed_s": each.step.exposed,
         }
-        for option in found.options
+        for each in found.options
     ]
-    name = found.recommended.name if found.recommended else None
-    whole = {
-        "recommended": name,
+    best = found.recommended
+    whole: dict[str, Any] = {
+        "recommended": best.name if best else None,
         "why": found.why,
-        "efficiency_too_high_by": median_deviation(),
         "options": options,
     }
+    if best:
+        whole["run"] = run_of(best, job, cluster.ranks, tokens or 1.0)._asdict()
+        if not tokens:
+            whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
     return json.dumps(whole, indent=1, allow_nan=False)
 
 
-def measure_module(path: str, context: int) -> tuple[int, Shape]:
-    """Parameters and shape of what `path`, package.module:function, makes on the meta device.
+def model_named(name: str) -> Model:
+    """A preset by its name. Raises ValueError with the nearest names."""
+    return look_up(name, PRESETS, "model")
 
-    Its layers are the longest row of equal ones, width and words those of its first embedding; the
-    rest is guessed by `shape_for`. Raises ValueError if there is no such module.
+
+def measure_module(path: str) -> Model:
+    """The shape of what `path`, package.module:function, makes on the meta device.
+
+    Layers are the longest row of equal parts, width and words those of the first embedding; the
+    width of the network is what is left. Raises ValueError if there is no such module.
     """
+    import importlib
+
     import torch
 
     package, _, name = path.partition(":")
@@ -240,52 +303,108 @@ def measure_module(path: str, context: int) -> tuple[int, Shape]:
             count = sum(p.numel() for p in module.parameters())
     except Exception as error:  # whatever somebody else's code may raise
         raise ValueError(f"module={path!r}: {error}; give package.module:function") from None
-    shape = shape_for(count, context)
-    layers = 0
+    guess, layers = of_size(count), 0
     for part in reversed([*module.modules()]):  # the first embedding has the last word
         if isinstance(part, torch.nn.Embedding):
-            v, d = part.weight.shape
-            shape = shape._replace(d=d, v=v, heads=max(1, d // 128))
+            words, d = part.weight.shape
+            guess = guess._replace(d=d, words=words, heads=max(1, d // 128), kv=max(1, d // 128))
         elif isinstance(part, torch.nn.ModuleList | torch.nn.Sequential):
             sizes = {sum(p.numel() for p in layer.parameters()) for layer in part}
             layers = max(layers, len(part) if len(sizes) == 1 and sizes != {0} else 0)
-    return count, shape._replace(layers=layers or shape.layers)
+    layers = layers or guess.layers
+    left = (count - guess.words * guess.d) / layers / guess.d
+    return guess._replace(
+        layers=layers, positions=0, ffn=max(1, round((left - 4 * guess.d - 2) / 2))
+    )
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """The command line: see --help."""
+def arguments() -> Parser:
+    """The command line."""
     parser = Parser(prog="python -m distributed.plan", description=__doc__)
+    parser._negative_number_matcher = re.compile(r"-[\d.]+(e[-+]?\d+)?$")  # -2e12 is one, too
     add = parser.add_argument
-    add("--params", type=float, default=7e9)
-    add("--module", help="take another model: package.module:function, called without arguments")
-    add("--gpus", type=int, default=8)
-    add("--per-host", type=int, default=8)
-    add("--gpu-memory", default="80GB", help="such as 80GB (10⁹) or 80GiB (2³⁰)")
-    add("--interconnect", choices=INTERCONNECTS, default="nvlink", help="inside a host")
-    add("--network", default="50GB", help="of a host, in a second: 50GB is 400 Gbit")
-    add("--speed", type=float, default=400e12, help="operations per second of a GPU, measured")
-    add("--rows", type=float, default=1, help="on each GPU")
+    add("--model", help=f"a preset: {', '.join(PRESETS)}")
+    add("--params", type=float, help="or a GPT of about so many parameters, 7e9 unless told")
+    add("--module", help="or your own: package.module:function, called without arguments")
+    add("--gpu", default="h100", help=f"one of {', '.join(GPUS)}")
+    add("--nodes", type=int, help="hosts, all of them full; or give --gpus")
+    add("--gpus", type=int, help="8 unless told")
+    add("--per-host", type=int, help="GPUs in a host; each GPU has its usual number")
+    add("--gpu-memory", help="such as 80GB (10⁹) or 80GiB (2³⁰); each GPU has its own")
+    add("--interconnect", choices=INTERCONNECTS, help="inside a host; each GPU has its own")
+    add("--network", help="of a host, in a second and one direction: 400GB is 8 × 400 Gbit/s")
+    add("--speed", type=float, help="FLOP/s of a GPU, measured; else a model of it")
+    add("--rows", type=float, default=1, help="of a micro-batch, on each GPU")
     add("--context", type=int, default=2048, help="tokens in a row")
+    add("--accumulate", type=int, default=1, help="micro-batches in a step")
+    add("--checkpoint", default="auto", help=f"auto, {', '.join(CHECKPOINTS)}")
     add("--recipe", default=RECIPE, help="; ".join(RECIPES))
-    add("--words", type=int, default=WORDS, help="that the last layer tells apart")
-    add("--allowance", type=float, default=ALLOWANCE, help="share of memory lost between pieces")
-    add("--checkpoint", action="store_true", help="activations are computed again")
+    add("--fused-loss", action="store_true", help="a kernel that keeps each word's score once")
+    add("--stack", default="pytorch", help=f"whose schedules: {', '.join(STACKS)}")
+    add("--tokens", type=float, default=0.0, help="of the whole training: days and GPU-hours")
     add("--json", action="store_true")
-    given = parser.parse_args(arguments)
-    try:
-        network = Link(10e-6, to_bytes(given.network))
-        cluster = Cluster(
-            given.gpus, given.per_host, INTERCONNECTS[given.interconnect], network, given.speed
+    add("--measure", action="store_true", help="one layer on this GPU or CPU, for --speed")
+    return parser
+
+
+def read(given: Any) -> tuple[Job, Cluster, float]:
+    """What the command line asks for. Raises ValueError, naming the argument."""
+    one = gpu(given.gpu)
+    if given.recipe not in RECIPES:
+        near = get_close_matches(given.recipe, RECIPES, n=1, cutoff=0.0)
+        raise ValueError(
+            f"recipe={given.recipe!r}: choose one of {'; '.join(RECIPES)}; near: {near[0]}"
         )
-        memory = to_bytes(given.gpu_memory)
-        numbers = given.rows, given.context, given.recipe, given.checkpoint
-        parameters, shape = given.params, None
-        if given.module:
-            parameters, shape = measure_module(given.module, given.context)
-        found = plan(parameters, cluster, memory, *numbers, shape, given.allowance, given.words)
-    except ValueError as error:
+    named = [name for name in ("model", "params", "module") if getattr(given, name) is not None]
+    if len(named) > 1:
+        raise ValueError(f"{' and '.join(named)} are given: one of them says which model")
+    if given.model:
+        model = model_named(given.model)
+    elif given.module:
+        model = measure_module(given.module)
+    else:
+        parameters = 7e9 if given.params is None else given.params
+        within("params", parameters)
+        model = of_size(parameters)
+    per_host = one.per_host if given.per_host is None else given.per_host
+    within("per_host", per_host)
+    if given.nodes is not None and given.gpus is not None:
+        raise ValueError("nodes and gpus are given: one of them is enough")
+    if given.nodes is not None and not 1 <= given.nodes <= 1e7:
+        raise ValueError(f"nodes={given.nodes}: give 1 to 1e+07")
+    gpus = per_host * given.nodes if given.nodes else 8 if given.gpus is None else given.gpus
+    for name, value in (("gpus", gpus), ("rows", given.rows), ("context", given.context)):
+        within(name, value)
+    if given.tokens:
+        within("tokens", given.tokens)
+    job = Job(
+        model, given.rows, given.context, given.accumulate, given.checkpoint,
+        RECIPES[given.recipe], given.fused_loss,
+    )  # fmt: skip
+    speed = achieved(one, model, job.tokens) if given.speed is None else given.speed
+    network = to_bytes(given.network) if given.network else None
+    cluster = cluster_of(one, gpus, per_host, network, speed)
+    if given.interconnect:
+        cluster = cluster._replace(inside=INTERCONNECTS[given.interconnect])
+    return job, cluster, to_bytes(given.gpu_memory) if given.gpu_memory else one.memory
+
+
+def main(words: list[str] | None = None) -> None:
+    """The command line: see --help."""
+    parser = arguments()
+    given = parser.parse_args(words)
+    try:
+        if given.measure:
+            print(f"--speed {measure():.3g}")
+            return
+        job, cluster, memory = read(given)
+        found = plan(job, cluster, memory, given.stack)
+    except (ValueError, OverflowError) as error:
         parser.error(str(error))
-    print(as_json(found) if given.json else as_text(found, memory))
+    if given.json:
+        print(as_json(found, job, cluster, given.tokens))
+    else:
+        print(as_text(found, job, cluster, memory, given.tokens))
 
 
 if __name__ == "__main__":

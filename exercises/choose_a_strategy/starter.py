@@ -5,15 +5,15 @@ from playground.exercises.check import check
 def choose(case):
     """The name of a strategy: "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3" or, with hosts, "HSDP".
 
-    `case` has a name, parameters, a cluster, and the memory of each GPU in bytes. It must fit; of
-    those that fit it must be the fastest; and of those within 1 % of it the simplest, in the order
-    above. One row of 2048 tokens on each GPU, bf16 with Adam in fp32.
+    `case` has a job, a cluster, and the memory of each GPU in bytes. It must fit; of those that
+    fit it must be the fastest; and of those within 2 % of it the simplest, in the order of the
+    planner's list. One row of 2,048 tokens on each GPU, bf16 with Adam in fp32, H100s of 80 GB.
 
-        a small model on one host       1 billion parameters,  8 GPUs of 80 GB, NVLink
-        slow GPUs with fast links       6 billion parameters,  8 GPUs of 80 GB, NVLink
-        fast GPUs with fast links       7 billion parameters,  8 GPUs of 80 GB, NVLink
-        four single GPUs on Ethernet    3 billion parameters,  4 GPUs of 48 GB, a host each
-        four hosts of sixteen          30 billion parameters, 64 GPUs of 80 GB, NVLink inside
+        a small model on one host         1 billion parameters,  8 GPUs
+        seven billion on one host         7 billion parameters,  8 GPUs
+        eight hosts, slow links           3 billion parameters, 64 GPUs, 25 GB/s out of a host
+        eight hosts, slow links          32 billion parameters, 64 GPUs, 25 GB/s out of a host
+        eight hosts, usual links         70 billion parameters, 64 GPUs, 400 GB/s out of a host
     """
     raise NotImplementedError
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -22,11 +21,23 @@ from distributed.cost import (
     step_ddp,
     step_zero,
 )
-from distributed.model_states import RECIPES, STAGES, Recipe, total
+from distributed.hardware import gpu
+from distributed.model_states import RECIPES, STAGES, total
 from distributed.peak_memory import GPT, Shape, activations, bytes_at_peak
-from distributed.plan import INTERCONNECTS, LIMITS, main, measure_module, plan, shape_for
-from distributed.published import CASES
+from distributed.plan import (
+    LIMITS,
+    Job,
+    cluster_of,
+    main,
+    measure_module,
+    memory_of,
+    plan,
+    run_of,
+)
 from distributed.runtime.trace import overlapped
+from distributed.schedules import STACKS
+from distributed.shapes import PRESETS, of_size
+from distributed.speed import achieved
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
 
@@ -34,15 +45,9 @@ HOST = Cluster(8, 8, Link(1e-5, 1e10), Link(1e-4, 1e9), 1e12)
 times = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 MODELS = [
-    "hardware",
-    "model_states",
-    "peak_memory",
-    "choose_stage",
-    "cost",
-    "scaling",
-    "published",
-    "plan",
-]
+    "hardware", "model_states", "peak_memory", "cost", "scaling", "published", "shapes", "speed",
+    "schedules", "plan", "validation",
+]  # fmt: skip
 
 
 # --- memory
@@ -191,31 +196,83 @@ def test_the_slowest_of_many():
 # --- the planner
 
 
-def test_the_guessed_shape_has_about_the_parameters():
-    for parameters in (1e8, 7e9, 70e9, 1e12):
-        shape = shape_for(parameters, 2048)
-        assert 12 * shape.layers * shape.d**2 == pytest.approx(parameters, rel=0.1)
+def seven_billion(gpus=8, rows=1, **more):
+    one, job = gpu("h100"), Job(of_size(7e9), rows, **more)
+    return job, cluster_of(one, gpus, speed=achieved(one, job.model, job.tokens)), one.memory
+
+
+def test_seven_billion_on_eight_gpus_take_zero_1_and_the_margin_is_said():
+    """ZeRO-3 is not 25 % faster: production optimizers gather beside the next forward pass."""
+    found = plan(*seven_billion())
+    assert found.recommended.name == "ZeRO-1"
+    assert "DDP would not fit" in found.why
+    zero_3 = found.options[-1].step.total
+    assert abs(zero_3 / found.recommended.step.total - 1) < 0.01
+    assert "ZeRO-3 fits, too, and is 0.0% slower" in found.why
+
+
+def test_seven_billion_with_this_books_listings_take_zero_3():
+    """They gather after the step, beside no computation: that is where the old answer came from."""
+    found = plan(*seven_billion(), "book")
+    assert found.recommended.name == "ZeRO-3"
+    assert 0.01 < found.options[1].step.total / found.recommended.step.total - 1 < 0.5
+
+
+def test_seventy_billion_on_64_gpus_hide_their_messages():
+    """One port of 400 Gbit/s for a whole host makes 26 % of the same plan, eight of them 99 %."""
+    job = Job(of_size(70e9), rows=1)
+    speed = 400e12
+    eight = plan(job, cluster_of(gpu("h100"), 64, speed=speed), 80e9).recommended
+    one = plan(job, cluster_of(gpu("h100"), 64, network=50e9, speed=speed), 80e9).recommended
+    assert (eight.name, one.name) == ("ZeRO-3", "ZeRO-3")
+    assert eight.step.efficiency > 0.98
+    assert one.step.efficiency < 0.35
 
 
 @given(
     parameters=st.floats(1e6, 1e12), hosts=st.integers(1, 64), memory=st.floats(1e9, 1e12),
-    rows=st.floats(0.1, 64), checkpoint=st.booleans(),
+    rows=st.floats(0.1, 64), checkpoint=st.sampled_from(["auto", "none", "selective", "full"]),
+    stack=st.sampled_from([*STACKS]),
 )  # fmt: skip
 def test_the_recommended_fits_and_none_that_fits_is_much_faster(
-    parameters, hosts, memory, rows, checkpoint
+    parameters, hosts, memory, rows, checkpoint, stack
 ):
-    cluster = Cluster(8 * hosts, 8, INTERCONNECTS["nvlink"], Link(1e-5, 5e10), 4e14)
-    found = plan(parameters, cluster, memory, rows, checkpoint=checkpoint)
+    cluster = cluster_of(gpu("h100"), 8 * hosts, speed=4e14)
+    found = plan(Job(of_size(parameters), rows, checkpoint=checkpoint), cluster, memory, stack)
     fitting = [o for o in found.options if sum(o.memory.values()) <= memory]
     assert [o for o in found.options if o.fits] == fitting
     assert len(found.options) == 4 + (hosts > 1)
+    assert all(0 < o.step.efficiency <= 1 + 1e-9 for o in found.options)
     if not fitting:
         assert found.recommended is None
         assert "nothing fits" in found.why
         return
     assert found.recommended in fitting
-    assert found.recommended.step.total <= 1.01 * min(o.step.total for o in fitting)
-    assert all(0 < o.efficiency <= 1 + 1e-9 for o in found.options)
+    assert found.recommended.step.total <= 1.02 * min(o.step.total for o in fitting)
+
+
+def test_the_least_checkpointing_that_fits_is_taken():
+    job, cluster, memory = seven_billion(rows=4)
+    for option in plan(job, cluster, memory).options:
+        if option.fits and option.checkpoint != "none":
+            less = {"selective": "none", "full": "selective"}[option.checkpoint]
+            assert sum(memory_of(job, option.name, cluster, less).values()) > memory
+
+
+def test_model_states_are_those_of_the_formula():
+    job, cluster, _ = seven_billion()
+    states = ("parameters", "gradients", "master copy", "optimizer states")
+    for stage, name in enumerate(STAGES):
+        held = memory_of(job, name, cluster, "none")
+        expected = total(job.model.parameters, 8, stage, job.recipe)
+        assert sum(held[part] for part in states) == pytest.approx(expected)
+
+
+def test_days_and_gpu_hours_are_tokens_over_tokens_per_second():
+    job, cluster, memory = seven_billion()
+    found = run_of(plan(job, cluster, memory).recommended, job, 8, 2e12)
+    assert found.days * 86400 * found.tokens_per_second == pytest.approx(2e12)
+    assert found.gpu_hours == pytest.approx(found.days * 24 * 8)
 
 
 def run(*arguments):
@@ -249,31 +306,52 @@ def test_the_command_line_and_its_json():
     assert found["recommended"] is None
     states = ("parameters", "gradients", "master copy", "optimizer states")
     zero_2 = sum(found["options"][2]["bytes"][part] for part in states)
-    assert zero_2 == pytest.approx(262.5e9)
+    assert zero_2 == pytest.approx(262.5e9, rel=0.01)
+
+
+def test_a_preset_on_nodes_for_tokens(capsys):
+    preset = ["--model", "llama-3-70b", "--gpu", "h100", "--nodes", "8", "--tokens", "2e12"]
+    main(preset)
+    said = capsys.readouterr().out
+    assert "recommended: ZeRO-3" in said
+    assert "2e+12 tokens: " in said
+    assert max(map(len, said.splitlines())) <= 88
+    main([*preset, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert set(found["run"]) == {"tokens_per_second", "days", "gpu_hours"}
+    assert PRESETS["llama-3-70b"].parameters == pytest.approx(70.6e9, rel=0.001)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--gpus", "0"], "gpus=0: give 1 to 1e+08"),
-        (["--params", "-1"], "params=-1"),
+        (["--nodes", "0"], "nodes=0: give 1 to 1e+07"),
+        (["--nodes", "2", "--gpus", "16"], "nodes and gpus are given"),
+        (["--params", "-1"], "params=-1: give 1 to 1e+16"),
+        (["--params", "0"], "params=0: give 1 to 1e+16"),
+        (["--params", "nan"], "params=nan: give 1 to 1e+16"),
+        (["--params", "1e400"], "params=inf: give 1 to 1e+16"),
+        (["--params", "1e308"], "params=1e+308: give 1 to 1e+16"),
+        (["--params", "7e9", "--model", "llama-3-8b"], "model and params are given"),
+        (["--gpu", "h1000"], "gpu='h1000' is not known: did you mean h100"),
+        (["--model", "llama3-70b"], "model='llama3-70b' is not known: did you mean llama-3-70b"),
         (["--gpu-memory", "80XB"], "size='80XB'"),
         (["--recipe", "fp4"], "recipe='fp4': choose one of"),
         (["--module", "distributed.nothing:make"], "module='distributed.nothing:make'"),
-        (["--params", "inf"], "params=inf: give 1 to 1e+16"),
-        (["--params", "nan"], "params=nan: give 1 to 1e+16"),
-        (["--params", "1e308"], "params=1e+308: give 1 to 1e+16"),
-        (["--params", "1e-5"], "params=1e-05: give 1 to 1e+16"),
         (["--context", "1000000000000"], "context=1e+12: give 1 to 1e+09"),
-        (["--words", "1000000000000"], "words=1e+12: give 1 to 1e+09"),
+        (["--context", "0"], "context=0: give 1 to 1e+09"),
+        (["--rows", "nan"], "rows=nan: give 1e-06 to 1e+09"),
+        (["--accumulate", "0"], "accumulate=0: give 1 to 1e+06"),
+        (["--speed", "-1"], "speed=-1: give 1 to 1e+20"),
+        (["--tokens", "-2e12"], "tokens=-2e+12: give 1 to 1e+18"),
         (["--network", "0GB", "--gpus", "16"], "network=0: give 1 to 1e+16"),
+        (["--per-host", "0"], "per_host=0: give 1 to 1e+06"),
         (["--gpus", "12"], "gpus=12: hosts of per_host=8 would not all be full"),
         (["--gpus", "eight"], "argument --gpus: invalid int value: 'eight'"),
         (["--interconnect", "infiniband"], "argument --interconnect: invalid choice"),
-        (["--words", "0"], "words=0: give 1 to 1e+09"),
-        (["--allowance", "-1"], "allowance=-1: give 0 to 10"),
-        (["--allowance", "nan"], "allowance=nan: give 0 to 10"),
-        (["--allowance", "inf"], "allowance=inf: give 0 to 10"),
+        (["--checkpoint", "some"], "checkpoint='some': choose auto, none, selective, full"),
+        (["--stack", "jax"], "stack='jax': choose pytorch, deepspeed, book"),
     ],
 )
 def test_nonsense_is_one_line_and_exit_code_2(arguments, message, capsys):
@@ -286,66 +364,40 @@ def test_nonsense_is_one_line_and_exit_code_2(arguments, message, capsys):
 
 
 @pytest.mark.parametrize("end", [0, 1])
-def test_the_ends_of_all_limits_make_numbers_that_json_has(end, capsys):
-    within = ("params", "gpus", "rows", "context", "speed", "words", "allowance")
+@pytest.mark.parametrize("checkpoint", ["none", "full"])
+def test_the_ends_of_all_limits_make_numbers_that_json_has(end, checkpoint, capsys):
+    within = ("params", "gpus", "rows", "context", "speed", "accumulate")
+    whole = {"gpus", "context", "accumulate"}
     given = {name: LIMITS[name][end] for name in within}
-    whole = {"gpus", "context", "words"}
-    for checkpoint in ([], ["--checkpoint"]):
-        options = [f"--{n}={int(v) if n in whole else v}" for n, v in given.items()]
-        main([*options, "--per-host=1", "--json", *checkpoint])
-        found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-        assert len(found["options"]) >= len(STAGES)
+    options = [f"--{n}={int(v) if n in whole else v}" for n, v in given.items()]
+    main([*options, "--per-host=1", "--json", f"--checkpoint={checkpoint}"])
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert len(found["options"]) >= len(STAGES)
 
 
-def test_a_prediction_stands_beside_how_far_such_predictions_were_off(capsys):
-    off = [case.predicted / case.efficiency - 1 for case in CASES]
-    assert min(off) > 0, "all too optimistic"
-    main([])
-    text = capsys.readouterr().out.splitlines()[-1]
-    assert f"{len(off)} of {len(off)} published runs scaled worse" in text
-    assert f"{statistics.median(off):+.1%} (median)" in text
-    main(["--json"])
-    assert json.loads(capsys.readouterr().out)["efficiency_too_high_by"] == statistics.median(off)
+def test_measuring_gives_a_speed_for_the_command_line(capsys):
+    main(["--measure"])
+    name, speed = capsys.readouterr().out.split()
+    assert name == "--speed"
+    assert 1e8 < float(speed) < 2e15
 
 
 def gpt_2_in_the_small():
     return make_model(Config(v=50_000, t=32, d=256, layers=5, heads=4))
 
 
-def test_a_module_tells_its_parameters_and_its_shape():
-    plain, _ = measure_module("distributed.simple_ddp:make_network", 2048)
-    assert plain == 64 * 128 + 128 * 2 + 128 + 1290
-    count, shape = measure_module(f"{__name__}:gpt_2_in_the_small", 64)
-    assert (shape.layers, shape.d, shape.t, shape.v) == (5, 256, 64, 50_000)
-    assert count == sum(p.numel() for p in gpt_2_in_the_small().parameters())
+def test_a_module_tells_its_shape():
+    model = measure_module(f"{__name__}:gpt_2_in_the_small")
+    assert (model.layers, model.d, model.words) == (5, 256, 50_000)
+    count = sum(p.numel() for p in gpt_2_in_the_small().parameters())
+    assert model.parameters == pytest.approx(count, rel=0.01)
+    assert measure_module("distributed.simple_ddp:make_network").parameters > 0
 
 
-def test_words_and_the_allowance_take_memory():
-    few, many = (plan(1e9, HOST, 80e9, words=words, allowance=0).options[0] for words in (1, 50257))
-    logits = 2 * 2048 * 50256  # bytes
-    assert many.memory["activations"] - few.memory["activations"] == logits
-    with_loss = plan(1e9, HOST, 80e9, allowance=0.1).options[0].memory
-    assert with_loss["allowance"] == pytest.approx(0.1 * sum(many.memory.values()))
-
-
-def test_why_names_what_fits_and_was_passed_over():
-    nvlink = HOST._replace(inside=INTERCONNECTS["nvlink"], speed=4e14)
-    found = plan(7e9, nvlink, 80e9)
-    assert found.recommended is found.options[3]
-    assert "DDP would not fit" in found.why
-    slower = found.options[1].step.total / found.options[3].step.total - 1
-    assert f"ZeRO-1 fits, too: {slower:.0%} slower" in found.why
-
-
-def test_seven_billion_on_eight_fit_in_zero_1(capsys):
-    main(["--params", "7e9", "--gpus", "8", "--gpu-memory", "60GB"])
-    said = capsys.readouterr().out
-    assert "ZeRO-1" in said
-    assert [line.split()[2] for line in said.splitlines()[1:5]] == ["no", "yes", "yes", "yes"]
-
-
-def test_recipes_scale_the_memory():
-    small = plan(1e9, HOST, 80e9, recipe="bf16, 8-bit Adam, fp32 master copy").options[0]
-    large = plan(1e9, HOST, 80e9).options[0]
-    assert large.memory["optimizer states"] - small.memory["optimizer states"] == pytest.approx(6e9)
-    assert Recipe(2, 2, 4, 8).total == 16
+def test_words_take_memory_and_a_fused_loss_takes_less():
+    job, cluster, _ = seven_billion()
+    plain, fused = (
+        memory_of(job._replace(fused_loss=f), "DDP", cluster, "none")["activations"]
+        for f in (False, True)
+    )
+    assert plain - fused == pytest.approx(8 * 2048 * job.model.words)

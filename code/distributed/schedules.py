@@ -1,0 +1,328 @@
+"""A step as production systems schedule it: streams that compute, gather and reduce.
+
+Work is asked for in a program's order. A stream does one thing after the other; a collective also
+holds a wire, and begins when its stream is free, its wire is free, and its inputs are there.
+
+    gather, reduce-scatter of n bytes over N ranks   latencies + n (N − 1)/N / W
+    W: inside a host one GPU's link; between hosts all the ports of a host together, because its
+       GPUs pass the parts on to each other on links that are faster
+
+Each schedule is what a library does, in the order in which it asks for it.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from distributed.cost import Cluster
+from distributed.runtime.script import run_script
+
+
+class Span(NamedTuple):
+    """From when to when (s) a stream did what."""
+
+    stream: str
+    name: str
+    start: float
+    end: float
+
+
+class Streams:
+    """Streams and wires, each with the time (s) at which it is free."""
+
+    def __init__(self) -> None:
+        self.free: dict[str, float] = {}
+        self.spans: list[Span] = []
+
+    def run(self, stream: str, name: str, seconds: float, *after: float, wire: str = "") -> float:
+        """Queue work behind all that `stream` and `wire` were given; when it ends (s)."""
+        busy = [stream, wire] if wire else [stream]
+        start = max(0.0, *after, *(self.free.get(each, 0.0) for each in busy))
+        end = start + seconds
+        for each in busy:
+            self.free[each] = end
+        if seconds:
+            self.spans.append(Span(stream, name, start, end))
+        return end
+
+    def compute(self, name: str, seconds: float, *after: float) -> float:
+        return self.run("compute", name, seconds, *after)
+
+    @property
+    def end(self) -> float:
+        return max(self.free.values(), default=0.0)
+
+
+class Work(NamedTuple):
+    """What each rank has to do in a step, unit by unit in the order of the forward pass.
+
+    Of each unit: bytes of parameters and of gradients, and its share of the computation.
+    """
+
+    cluster: Cluster
+    parameters: Sequence[float]
+    gradients: Sequence[float]
+    shares: Sequence[float]
+    forward: float  # seconds of one micro-batch
+    backward: float  # with all that is computed again
+    micro_batches: int = 1
+
+    @property
+    def compute(self) -> float:
+        return self.micro_batches * (self.forward + self.backward)
+
+    @property
+    def units(self) -> range:
+        return range(len(self.shares))
+
+
+class Step(NamedTuple):
+    """A whole step (s), of it what is computed, and what every stream did when."""
+
+    total: float
+    compute: float
+    spans: list[Span]
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which nothing is computed."""
+        return max(0.0, self.total - self.compute)
+
+    @property
+    def efficiency(self) -> float:
+        return self.compute / self.total if self.total else 1.0
+
+
+def half(cluster: Cluster, size: float) -> float:
+    """A gather, or a reduce-scatter, of `size` bytes over all ranks (s)."""
+    n = cluster.ranks
+    if n == 1:
+        return 0.0
+    local = min(n, cluster.per_host)
+    hosts = math.ceil(n / local)
+    link = cluster.network if hosts > 1 else cluster.inside
+    latency = (local - 1) * cluster.inside.latency
+    if hosts > 1:  # a ring over few hosts, a tree over many
+        latency += min(hosts - 1, 2 * math.ceil(math.log2(hosts))) * cluster.between.latency
+    return latency + size * (n - 1) / n / link.bandwidth
+
+
+def wire(cluster: Cluster) -> str:
+    return "network" if cluster.ranks > cluster.per_host else "inside"
+
+
+def passes(
+    work: Work, streams: Streams, arrived: Sequence[float], leave: Callable[[int, float], None]
+) -> None:
+    """One micro-batch: unit i is computed when it has arrived, and its gradients `leave`."""
+    for i in work.units:
+        streams.compute(f"forward {i}", work.forward * work.shares[i], arrived[i])
+    for i in reversed(work.units):
+        leave(i, streams.compute(f"backward {i}", work.backward * work.shares[i]))
+
+
+def reduced_in_backward(
+    work: Work, streams: Streams, seconds: Sequence[float], every: bool, arrived: Sequence[float]
+) -> None:
+    """All micro-batches; gradients leave beside the last one's backward pass, or every one's."""
+    for micro in range(work.micro_batches):
+        last = micro == work.micro_batches - 1
+
+        def leave(i: int, ready: float, leaves: bool = every or last) -> None:
+            if leaves:
+                streams.run("reduce", f"reduce {i}", seconds[i], ready, wire=wire(work.cluster))
+
+        passes(work, streams, arrived, leave)
+
+
+def nothing(work: Work) -> list[float]:
+    return [0.0] * len(work.shares)
+
+
+def ddp(work: Work, streams: Streams) -> None:
+    """PyTorch's DDP: all-reduce beside the last backward pass (`no_sync` before)."""
+    both = [2 * half(work.cluster, size) for size in work.gradients]
+    reduced_in_backward(work, streams, both, False, nothing(work))
+
+
+def zero1(work: Work, streams: Streams) -> None:
+    """Megatron's: reduces in the last backward pass, gathers in the next forward."""
+    arrived = []
+    for i, size in enumerate(work.parameters):
+        seconds = half(work.cluster, size)
+        end = streams.run("gather", f"gather {i}", seconds, wire=wire(work.cluster))
+        arrived.append(end)
+    halves = [half(work.cluster, size) for size in work.gradients]
+    reduced_in_backward(work, streams, halves, False, arrived)
+
+
+def gather_after(work: Work, streams: Streams) -> None:
+    """Parameters are gathered when the step is over, beside nothing."""
+    over = streams.end
+    for i, size in enumerate(work.parameters):
+        streams.run(
+            "gather", f"gather {i}", half(work.cluster, size), over, wire=wire(work.cluster)
+        )
+
+
+def zero1_deepspeed(work: Work, streams: Streams) -> None:
+    """DeepSpeed's stage 1: reduced beside the last backward pass, gathered after the step."""
+    halves = [half(work.cluster, size) for size in work.gradients]
+    reduced_in_backward(work, streams, halves, False, nothing(work))
+    gather_after(work, streams)
+
+
+def zero2_deepspeed(work: Work, streams: Streams) -> None:
+    """DeepSpeed's stage 2: reduced in every backward pass, for there is no place for the whole."""
+    halves = [half(work.cluster, size) for size in work.gradients]
+    reduced_in_backward(work, streams, halves, True, nothing(work))
+    gather_after(work, streams)
+
+
+def fsdp(
+    work: Work,
+    streams: Streams,
+    reshard: bool = True,
+    between: Callable[[int, float], None] = lambda i, ready: None,
+) -> None:
+    """FSDP2: every unit is gathered one ahead, in the backward pass again if it was resharded.
+
+    `between` is called with every unit whose gradients were reduced, and when.
+    """
+    gathers = [half(work.cluster, size) for size in work.parameters]
+    scatters = [half(work.cluster, size) for size in work.gradients]
+    hold = wire(work.cluster)
+
+    def gather(i: int, freed: float) -> float:
+        return streams.run("gather", f"gather {i}", gathers[i], freed, wire=hold)
+
+    for _ in range(work.micro_batches):
+        freed = [streams.free.get("compute", 0.0)] * 2  # two units may be there at a time
+        arrived = gather(0, freed[0])
+        for i in work.units:
+            here, freed = arrived, freed[1:]
+            if i + 1 < len(work.units):
+                arrived = gather(i + 1, freed[0])
+            freed.append(streams.compute(f"forward {i}", work.forward * work.shares[i], here))
+        last = len(work.units) - 1
+        arrived = 0.0  # the last unit is still there
+        for i in reversed(work.units):
+            here, freed = arrived, freed[1:]
+            if reshard and i and i <= last:
+                arrived = gather(i - 1, freed[0])
+            freed.append(streams.compute(f"backward {i}", work.backward * work.shares[i], here))
+            between(i, streams.run("reduce", f"reduce {i}", scatters[i], freed[-1], wire=hold))
+
+
+def zero2(work: Work, streams: Streams) -> None:
+    """FSDP2 with `reshard_after_forward=False`: gathered once for both passes."""
+    fsdp(work, streams, reshard=False)
+
+
+def zero3(work: Work, streams: Streams) -> None:
+    """FSDP2 as it is."""
+    fsdp(work, streams)
+
+
+def hsdp(work: Work, streams: Streams) -> None:
+    """FSDP2 on a mesh of hosts × ranks: an all-reduce between hosts, on a stream of its own."""
+    inside, hosts = hosts_apart(work)
+    link = work.cluster.network
+
+    def all_reduce(i: int, ready: float) -> None:
+        latency = min(hosts - 1, 2 * math.ceil(math.log2(hosts))) * link.latency
+        seconds = 2 * (latency + work.gradients[i] * (hosts - 1) / hosts / link.bandwidth)
+        streams.run("reduce between hosts", f"all-reduce {i}", seconds, ready, wire="network")
+
+    fsdp(inside, streams, between=all_reduce)
+
+
+def hosts_apart(work: Work) -> tuple[Work, int]:
+    """The same work on one host alone, and how many hosts there are."""
+    cluster = work.cluster
+    local = min(cluster.ranks, cluster.per_host)
+    return work._replace(cluster=cluster._replace(ranks=local)), math.ceil(cluster.ranks / local)
+
+
+def zero1_book(work: Work, streams: Streams) -> None:
+    """This book's `Zero1`: reduces and gathers when the backward pass has ended."""
+    reduced_in_backward(
+        work._replace(gradients=nothing(work)), streams, nothing(work), False, nothing(work)
+    )
+    over = streams.end
+    for i, size in enumerate(work.gradients):
+        streams.run(
+            "reduce", f"reduce {i}", half(work.cluster, size), over, wire=wire(work.cluster)
+        )
+    gather_after(work, streams)
+
+
+def hsdp_book(work: Work, streams: Streams) -> None:
+    """This book's `Hsdp`: all-reduces between hosts when the backward pass has ended."""
+    inside, hosts = hosts_apart(work)
+    fsdp(inside, streams)
+    over, link = streams.end, work.cluster.network
+    for i, size in enumerate(work.gradients):
+        seconds = 2 * (link.latency + size * (hosts - 1) / hosts / link.bandwidth)
+        streams.run("reduce between hosts", f"all-reduce {i}", seconds, over, wire="network")
+
+
+Schedule = Callable[[Work, Streams], None]
+STACKS: dict[str, dict[str, Schedule]] = {
+    "pytorch": {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-2": zero2, "HSDP": hsdp, "ZeRO-3": zero3},
+    "deepspeed": {"DDP": ddp, "ZeRO-1": zero1_deepspeed, "ZeRO-2": zero2_deepspeed,
+                  "HSDP": hsdp, "ZeRO-3": zero3},
+    "book": {"DDP": ddp, "ZeRO-1": zero1_book, "ZeRO-2": zero2_deepspeed, "HSDP": hsdp_book,
+             "ZeRO-3": zero3},
+}  # fmt: skip
+
+
+def simulate(schedule: Schedule, work: Work) -> Step:
+    """A step under a schedule. After three micro-batches all further ones are alike."""
+    few = work._replace(micro_batches=min(work.micro_batches, 3))
+    streams = Streams()
+    schedule(few, streams)
+    total = streams.end
+    if further := work.micro_batches - few.micro_batches:
+        two = Streams()
+        schedule(work._replace(micro_batches=2), two)
+        total += further * (total - two.end)
+    return Step(total, work.compute, streams.spans)
+
+
+def threshold(speed: float, bandwidth: float, gradient: float = 2.0, name: str = "DDP") -> float:
+    """Tokens of a rank from which communication hides, for bf16 parameters: about C/W.
+
+    Forward, 2ΨT/C seconds of computation against the 2Ψ/W of a gather; backward, 4ΨT/C against
+    `gradient` bytes for each gradient reduced, twice that all-reduced, and a second gather.
+    """
+    backward = {
+        "DDP": 2 * gradient,
+        "ZeRO-1": gradient,
+        "ZeRO-2": gradient,
+        "ZeRO-3": 2 + gradient,
+    }[name] / 4
+    forward = 0.0 if name == "DDP" else 1.0
+    return max(forward, backward) * speed / bandwidth
+
+
+def main(layers: int = 32, tokens: int = 8192) -> None:
+    """Seven billion parameters on eight hosts: all schedules, on links of 50 GB/s a host."""
+    from distributed.cost import Link
+
+    cluster = Cluster(64, 8, Link(3e-6, 360e9), Link(1e-5, 50e9), 400e12)
+    unit, seconds = 14e9 / layers, 6 * 7e9 * tokens / 400e12
+    alike = [unit] * layers
+    work = Work(cluster, alike, alike, [1 / layers] * layers, seconds / 3, seconds * 2 / 3)
+    for stack, schedules in STACKS.items():
+        for name, schedule in schedules.items():
+            step = simulate(schedule, work)
+            print(
+                f"{stack:10}{name:7}{step.total:7.3f} s, {step.exposed / step.total:4.0%} waiting"
+            )
+            assert step.total >= step.compute * (1 - 1e-9)
+    print(f"hidden from {threshold(400e12, 50e9):,.0f} tokens on")
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,151 @@
+"""Transformers by their shape: parameters, operations a token, and what a forward pass leaves.
+
+    parameters      layers · (attention + network + norms) + embeddings
+    FLOP per token  6Ψ + 12 · layers · d · t: two for each multiply-add, twice as many backward
+    activations     bytes for each token and layer, by what is computed again
+
+The last is that of kernels which keep no matrix of t × t (Dao et al. 2022).
+"""
+
+from typing import NamedTuple
+
+from distributed.runtime.script import run_script
+
+CHECKPOINTS = ("none", "selective", "full")
+# Bytes for each word's score in the loss: PyTorch's has it in bf16 and fp32, and a gradient in
+# fp32; a fused kernel writes the gradient over the score.
+PLAIN, FUSED = 10, 2
+
+
+class Model(NamedTuple):
+    """So many layers of width d; `kv` heads for keys and values; a network of width `ffn`."""
+
+    layers: int
+    d: int
+    heads: int
+    kv: int
+    ffn: int
+    words: int
+    gated: bool = True  # three matrices in the network (SwiGLU), not two (GELU)
+    tied: bool = False  # the last layer is the embedding
+    positions: int = 0  # learned ones
+
+    @property
+    def shared(self) -> float:
+        """Of keys, or values, the width as a share of d."""
+        return self.kv / self.heads
+
+    @property
+    def block(self) -> float:
+        """Parameters of one layer; biases are left out."""
+        attention = (2 + 2 * self.shared) * self.d**2
+        return attention + (3 if self.gated else 2) * self.d * self.ffn + 2 * self.d
+
+    @property
+    def root(self) -> float:
+        """Parameters of embeddings, last layer and last norm."""
+        return ((1 if self.tied else 2) * self.words + self.positions + 1) * self.d
+
+    @property
+    def parameters(self) -> float:
+        return self.layers * self.block + self.root
+
+    def flops(self, context: int) -> float:
+        """Operations of a training step for each token, without anything computed again.
+
+        An embedding is looked up and not multiplied, unless the last layer is the same matrix.
+        """
+        looked_up = (self.positions + (0 if self.tied else self.words)) * self.d
+        return 6 * (self.parameters - looked_up) + 12 * self.layers * self.d * context
+
+    def kept(self, checkpoint: str) -> float:
+        """Numbers that a layer keeps for each token.
+
+        Everything: inputs and results of two norms, q, k and v, attention's result, and in the
+        network four (gated) or two times its width. Selective, as TorchTitan does it: the input,
+        attention's result, and every second matrix product's. Full: the input.
+        """
+        qkv = (1 + 2 * self.shared) * self.d
+        if checkpoint == "full":
+            return self.d
+        if checkpoint == "selective":
+            products = qkv + 2 * self.d + (2 if self.gated else 1) * self.ffn
+            return 2 * self.d + products / 2
+        return 5 * self.d + qkv + (4 if self.gated else 2) * self.ffn
+
+    def activations(
+        self, tokens: float, checkpoint: str = "none", size: float = 2, scores: float = PLAIN
+    ) -> float:
+        """Bytes at the end of the forward pass of so many tokens, `size` bytes for each number.
+
+        While a layer is computed again, all of it is there. `scores` are bytes for each word's
+        score: `PLAIN` or `FUSED`. Raises ValueError for another checkpoint.
+        """
+        if checkpoint not in CHECKPOINTS:
+            raise ValueError(f"checkpoint={checkpoint!r}: choose {', '.join(CHECKPOINTS)}")
+        again = 0.0 if checkpoint == "none" else self.kept("none")
+        layers = self.layers * self.kept(checkpoint) + again
+        return tokens * (size * (layers + 2 * self.d) + scores * self.words)
+
+
+def llama(layers: int, d: int, heads: int, kv: int, ffn: int, words: int) -> Model:
+    return Model(layers, d, heads, kv, ffn, words)
+
+
+def gpt(layers: int, d: int, heads: int, words: int = 50257, positions: int = 2048) -> Model:
+    return Model(layers, d, heads, heads, 4 * d, words, False, True, positions)
+
+
+PRESETS = {
+    # The papers of GPT-2, table 2, and of GPT-3, table 2.1
+    "gpt-2-124m": gpt(12, 768, 12, positions=1024),
+    "gpt-2-1.5b": gpt(48, 1600, 25, positions=1024),
+    "gpt-3-6.7b": gpt(32, 4096, 32),
+    "gpt-3-13b": gpt(40, 5120, 40),
+    "gpt-3-175b": gpt(96, 12288, 96),
+    "gpt-530b": gpt(105, 20480, 128, 51200),  # Narayanan et al. 2021, table 1
+    # llm-foundry, scripts/train/yamls/pretrain
+    "mpt-125m": gpt(12, 768, 12, 50368),
+    "mpt-350m": gpt(24, 1024, 16, 50368),
+    "mpt-760m": gpt(24, 1536, 12, 50368),
+    "mpt-1b": gpt(24, 2048, 16, 50368),
+    "mpt-3b": gpt(32, 2560, 20, 50368),
+    "mpt-7b": gpt(32, 4096, 32, 50368),
+    "mpt-13b": gpt(40, 5120, 40, 50368),
+    "mpt-30b": gpt(48, 7168, 56, 50368),
+    "mpt-70b": gpt(80, 8192, 64, 50368),
+    # The papers of TinyLlama, Llama 2, Code Llama, and Llama 3, table 3
+    "tinyllama-1.1b": llama(22, 2048, 32, 4, 5632, 32000),
+    "llama-2-7b": llama(32, 4096, 32, 32, 11008, 32000),
+    "llama-2-13b": llama(40, 5120, 40, 40, 13824, 32000),
+    "llama-2-34b": llama(48, 8192, 64, 8, 22016, 32000),
+    "llama-2-70b": llama(80, 8192, 64, 8, 28672, 32000),
+    "llama-3-8b": llama(32, 4096, 32, 8, 14336, 128256),
+    "llama-3-70b": llama(80, 8192, 64, 8, 28672, 128256),
+    "llama-3-405b": llama(126, 16384, 128, 8, 53248, 128256),
+}
+
+
+def of_size(parameters: float, words: int = 50257, positions: int = 2048) -> Model:
+    """A GPT of about so many parameters: deeper and wider together, heads of 128."""
+    layers = 2
+    while 12 * layers * (128 * layers) ** 2 < parameters and layers < 512:
+        layers += 1
+    # 12 · layers · d² + (words + positions + 2 · layers + 1) · d = parameters, solved for d
+    linear = words + positions + 2 * layers + 1
+    root = (linear**2 + 48 * layers * parameters) ** 0.5
+    d = max(1, int((root - linear) / (24 * layers)))
+    return gpt(layers, d, max(1, d // 128), words, positions)
+
+
+def main(context: int = 2048) -> None:
+    """All presets: billions of parameters, GFLOP a token, MB a token by what is kept."""
+    for name, model in PRESETS.items():
+        kept = [model.activations(1, checkpoint) / 1e6 for checkpoint in CHECKPOINTS]
+        shown = ", ".join(f"{size:.2f}" for size in kept)
+        print(f"{name:15}{model.parameters / 1e9:8.2f}{model.flops(context) / 1e9:9.1f}  {shown}")
+        assert kept == sorted(kept, reverse=True)
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,188 @@
+"""Pictures and tables of plans: memory against a GPU's, streams of a step, errors of rows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from distributed.plan import Plan
+from distributed.schedules import STACKS, Step, Work, simulate, threshold
+from distributed.validation import Errors, Run, scaling
+from playground.show.figures import GREY, KINDS, RANKS, use_style
+from playground.show.memory_bars import PURPOSES
+from playground.show.tables import Table
+
+LANES = {
+    "forward": KINDS["compute"],
+    "backward": RANKS[0],
+    "gather": RANKS[1],
+    "reduce": KINDS["communication"],
+    "all-reduce": RANKS[3],
+}
+
+
+def plan_figure(found: Plan, memory: float) -> Figure:
+    """Each strategy's bytes against the GPU's, and the streams of the recommended step."""
+    use_style()
+    figure, (above, below) = plt.subplots(
+        2, 1, figsize=(7.2, 3.9), height_ratios=(2, 1), layout="constrained"
+    )
+    bars(above, found, memory)
+    if found.recommended:
+        streams(below, found.recommended.step)
+        below.set_title(f"a step of {found.recommended.name}", loc="left")
+    return figure
+
+
+def bars(axis: Axes, found: Plan, memory: float) -> None:
+    """Stacked bars, cut where they are more than four times what there is."""
+    top = 1.6 * memory / 1e9
+    for place, option in enumerate(found.options):
+        bottom = 0.0
+        for part, size in option.memory.items():
+            colour = PURPOSES.get(part, GREY)
+            axis.barh(place, min(size / 1e9, top - bottom), 0.7, left=bottom, color=colour)
+            bottom = min(top, bottom + size / 1e9)
+        said = f"{option.needs / 1e9:,.0f} GB"
+        inside = bottom > 0.85 * top
+        axis.text(
+            bottom - top * 0.01 if inside else bottom + top * 0.01, place, said, va="center",
+            ha="right" if inside else "left", color="#000000" if not inside else "#ffffff",
+            weight="bold" if option is found.recommended else "normal",
+        )  # fmt: skip
+    axis.axvline(memory / 1e9, color=GREY, ls="--")
+    axis.set_yticks(range(len(found.options)), [option.name for option in found.options])
+    axis.invert_yaxis()
+    axis.set(xlim=(0, top), xlabel="GB on each GPU; dashed: what there is")
+    parts = dict.fromkeys(part for option in found.options for part in option.memory)
+    handles = [Patch(color=PURPOSES.get(part, GREY), label=part) for part in parts]
+    axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
+
+
+def streams(axis: Axes, step: Step, until: float | None = None) -> None:
+    """What every stream does when."""
+    lanes = list(dict.fromkeys(span.stream for span in step.spans))
+    lanes.sort(key=["compute", "gather", "reduce", "reduce between hosts"].index)
+    for span in step.spans:
+        colour = LANES[span.name.split()[0]]
+        width = span.end - span.start
+        axis.barh(
+            lanes.index(span.stream), width, 0.7, left=span.start, color=colour, ec=colour, lw=0.5
+        )
+    axis.set_yticks(range(len(lanes)), lanes)
+    axis.invert_yaxis()
+    axis.set(xlabel="seconds", xlim=(0, until or step.total))
+
+
+def compare_streams(steps: Mapping[str, Step]) -> Figure:
+    """Several schedules of the same work, one below the other, on one clock."""
+    use_style()
+    until = max(step.total for step in steps.values())
+    figure, axes = plt.subplots(
+        len(steps), 1, figsize=(7.2, 0.95 * len(steps) + 0.5), sharex=True, layout="constrained"
+    )
+    for axis, (name, step) in zip(axes, steps.items(), strict=True):
+        streams(axis, step, until)
+        axis.set(xlabel="")
+        axis.axvline(step.total, color=GREY, ls="--", lw=1)
+        waits = step.exposed / step.total
+        axis.set_title(f"{name}: {step.total:.2f} s, {waits:.0%} of it waiting", loc="left")
+    axes[-1].set(xlabel="seconds")
+    return figure
+
+
+def tokens_that_hide(work: Work, name: str, waits: float = 0.02) -> float:
+    """By the simulator: from how many tokens on less than `waits` of a step is exposed.
+
+    `work` is that of one token; halving an interval finds the border.
+    """
+    low, high = 1.0, 1e9
+    for _ in range(20):
+        middle = (low * high) ** 0.5
+        longer = work._replace(forward=work.forward * middle, backward=work.backward * middle)
+        step = simulate(STACKS["pytorch"][name], longer)
+        low, high = (low, middle) if step.exposed < waits * step.total else (middle, high)
+    return high
+
+
+def threshold_table(
+    work: Work, links: Sequence[tuple[str, float, float]], names: Sequence[str]
+) -> Table:
+    """C/W beside the simulator's border, for speeds (FLOP/s) and links (bytes/s)."""
+    rows = []
+    for said, speed, bandwidth in links:
+        link = work.cluster.between._replace(bandwidth=bandwidth)
+        faster = work.cluster.speed / speed
+        this = work._replace(
+            cluster=work.cluster._replace(inside=link, between=link),
+            forward=work.forward * faster, backward=work.backward * faster,
+        )  # fmt: skip
+        found = [f"{tokens_that_hide(this, name):,.0f}" for name in names]
+        rows.append((said, f"{threshold(speed, bandwidth):,.0f}", *found))
+    return Table(["", "C/W", *names], rows, "Tokens from which at most 2 % of a step is exposed.")
+
+
+def error_figure(runs: Iterable[Run]) -> Figure:
+    """Published over predicted throughput, by source."""
+    use_style()
+    figure, axis = plt.subplots(figsize=(7.2, 3.8))
+    by_source: dict[str, list[Run]] = {}
+    for run in runs:
+        by_source.setdefault(run.source, []).append(run)
+    for number, (source, mine) in enumerate(by_source.items()):
+        across, up = [run.predicted for run in mine], [run.published for run in mine]
+        axis.loglog(across, up, "o", ms=4, alpha=0.7, color=RANKS[number], label=source)
+    ends = [300, 2e5]
+    axis.plot(ends, ends, color=GREY, lw=1)
+    axis.fill_between(
+        ends, [0.8 * x for x in ends], [1.2 * x for x in ends], color=GREY, alpha=0.15
+    )
+    axis.set(xlabel="tokens/s of each GPU, predicted", ylabel="published")
+    axis.legend()
+    return figure
+
+
+def error_table(runs: Sequence[Run]) -> Table:
+    """Errors by source, and of scaling from one host to many."""
+
+    def row(name: str, role: str, errors: Errors) -> tuple[str, ...]:
+        shares = (errors.median, errors.nine_in_ten, errors.worst)
+        return (name, role, str(errors.of_rows), *(f"{share:.1%}" for share in shares))
+
+    sources = dict.fromkeys(run.source for run in runs)
+    rows = []
+    for source in sources:
+        mine = [run for run in runs if run.source == source]
+        role = {"calibrate": "speed fitted to it", "test": "test"}[mine[0].row["use"]]
+        rows.append(row(source, role, Errors.of(run.error for run in mine)))
+    rows.append(row("all of them", "", Errors.of(run.error for run in runs)))
+    many = Errors.of(error for _, _, error in scaling(runs))
+    rows.append(row("one host to many", "node calibrated", many))
+    header = ["tokens/s of each GPU", "", "rows", "median error", "nine in ten", "worst"]
+    return Table(header, rows)
+
+
+def every_row(runs: Iterable[Run]) -> Table:
+    """Each published run with the planner's number beside it."""
+    rows = [
+        (
+            run.source, run.row["model"], f"{run.gpus} × {run.row['gpu']}", run.row["strategy"],
+            f"{run.row['rows']} × {run.row['context']}", run.row["checkpoint"],
+            f"{run.predicted:,.0f}", f"{run.published:,.0f}", f"{run.error:+.1%}",
+        )
+        for run in runs
+    ]  # fmt: skip
+    header = [
+        "source",
+        "model",
+        "GPUs",
+        "",
+        "rows",
+        "checkpoint",
+        "predicted",
+        "published",
+        "error",
+    ]
+    return Table(header, rows)

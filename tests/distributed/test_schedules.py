@@ -1,0 +1,163 @@
+"""Schedules of streams: closed forms, what hides beside what, and the threshold of C/W."""
+
+import math
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributed.cost import Cluster, Link
+from distributed.schedules import (
+    STACKS,
+    Streams,
+    Work,
+    fsdp,
+    half,
+    simulate,
+    threshold,
+    zero2,
+    zero3,
+)
+
+ALL = [(stack, name) for stack, schedules in STACKS.items() for name in schedules]
+NONE, FREE = Link(0.0, math.inf), Link(0.0, 1.0)
+
+
+def work(tokens, psi=7e9, layers=100, speed=400e12, bandwidth=50e9, gradient=2.0, micro=1, **more):
+    """Ψ parameters in equal layers, on hosts of one GPU, without latency."""
+    link = Link(0.0, bandwidth)
+    cluster = Cluster(1 << 20, 1, link, link, speed)._replace(**more)
+    seconds = 6 * psi * tokens / speed
+    return Work(
+        cluster, [2 * psi / layers] * layers, [gradient * psi / layers] * layers,
+        [1 / layers] * layers, seconds / 3, seconds * 2 / 3, micro,
+    )  # fmt: skip
+
+
+def test_a_stream_does_one_thing_after_the_other_and_a_wire_is_held():
+    streams = Streams()
+    assert streams.run("a", "1", 2.0) == 2
+    assert streams.run("a", "2", 2.0) == 4
+    assert streams.run("b", "3", 2.0, wire="w") == 2
+    assert streams.run("c", "4", 2.0, wire="w") == 4
+    assert streams.run("c", "5", 1.0, 9.0) == 10
+    assert streams.end == 10
+
+
+@pytest.mark.parametrize(("stack", "name"), ALL)
+def test_without_messages_a_step_is_its_computation(stack, name):
+    step = simulate(STACKS[stack][name], work(1024, inside=NONE, between=NONE, per_host=4))
+    assert step.total == pytest.approx(step.compute)
+    assert step.exposed == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("stack", "name"), ALL)
+def test_no_stream_and_no_wire_does_two_things_at_once(stack, name):
+    step = simulate(STACKS[stack][name], work(4096, per_host=8, micro=2, layers=8))
+    for stream in {span.stream for span in step.spans}:
+        spans = sorted(s for s in step.spans if s.stream == stream)
+        spans.sort(key=lambda span: span.start)
+        for one, two in pairwise(spans):
+            assert one.end <= two.start + 1e-9
+
+
+def test_bytes_of_a_long_step_are_those_of_the_books_formulas():
+    """Where nothing is computed: 2Ψ elements for DDP, ZeRO-1 and 2, nearly 3Ψ for ZeRO-3."""
+    seconds = 2 * 7e9 / 50e9  # of Ψ elements
+    expected = {"DDP": 2, "ZeRO-1": 2, "ZeRO-2": 2, "ZeRO-3": 3 - 1 / 100}
+    for name, times in expected.items():
+        for stack in STACKS:
+            step = simulate(STACKS[stack][name], work(1e-6))
+            assert step.total == pytest.approx(times * seconds, rel=1e-3), (stack, name)
+
+
+@given(
+    st.floats(5e7, 5e9), st.floats(1e13, 1e15), st.sampled_from([2.0, 4.0]),
+    st.sampled_from(["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"]),
+)  # fmt: skip
+def test_from_c_over_w_tokens_on_messages_hide(bandwidth, speed, gradient, name):
+    """Over three decades of C/W; Ψ cancels. Only the first and the last unit are waited for."""
+    border = threshold(speed, bandwidth, gradient, name)
+    given = 1e9, 200, speed, bandwidth, gradient
+    enough = simulate(STACKS["pytorch"][name], work(1.05 * border, *given))
+    few = simulate(STACKS["pytorch"][name], work(0.5 * border, *given))
+    assert enough.exposed / enough.total < 0.02
+    assert few.exposed / few.total > 0.2
+
+
+def test_fp32_gradients_double_the_threshold_of_ddp_and_not_that_of_zero_1():
+    found = {
+        n: [threshold(400e12, 50e9, g, n) for g in (2, 4)] for n in ("DDP", "ZeRO-1", "ZeRO-3")
+    }
+    assert found == {"DDP": [8e3, 16e3], "ZeRO-1": [8e3, 8e3], "ZeRO-3": [8e3, 12e3]}
+
+
+def test_zero_3_moves_half_more_and_has_the_same_threshold():
+    border = threshold(400e12, 50e9)
+    assert border == 8000
+    assert simulate(zero3, work(1.05 * border)).exposed < 0.05 * simulate(zero3, work(border)).total
+    assert (
+        simulate(zero3, work(0.9 * border)).exposed
+        > 3 * simulate(zero3, work(1.05 * border)).exposed
+    )
+
+
+def test_a_hosts_ports_together_divide_the_threshold():
+    """Eight GPUs with a port of 50 GB/s each: 400 GB/s, and 1,000 tokens are enough."""
+    host = work(1100, bandwidth=400e9, per_host=8, inside=Link(0.0, 1e13))
+    for name in ("DDP", "ZeRO-1", "ZeRO-3"):
+        step = simulate(STACKS["pytorch"][name], host)
+        assert step.exposed / step.total < 0.03
+
+
+def test_production_gathers_beside_the_forward_pass_and_this_book_after_the_step():
+    steps = {s: simulate(STACKS[s]["ZeRO-1"], work(10_000)).total for s in STACKS}
+    gathered = 2 * 7e9 / 50e9
+    assert steps["deepspeed"] == pytest.approx(steps["pytorch"] + gathered, rel=0.03)
+    assert steps["book"] == pytest.approx(steps["pytorch"] + 2 * gathered, rel=0.03)
+
+
+def test_hsdp_reduces_between_hosts_beside_the_backward_pass():
+    apart = work(10_000, ranks=64, per_host=8, inside=Link(0.0, 1e13))
+    ours, theirs = (simulate(STACKS[s]["HSDP"], apart) for s in ("book", "pytorch"))
+    between = 2 * 7 / 8 * 2 * 7e9 / 50e9
+    assert ours.total - theirs.total == pytest.approx(between, rel=0.03)
+
+
+def test_parameters_that_are_kept_are_gathered_once():
+    """But the link is then the reductions' alone in the backward pass."""
+    kept, resharded = (simulate(s, work(1.0)) for s in (zero2, zero3))
+    gathers = [sum(s.stream == "gather" for s in step.spans) for step in (kept, resharded)]
+    assert gathers == [100, 199]
+
+
+def test_accumulation_sends_once_with_ddp_and_every_time_with_zero_3():
+    one, four = (work(2000, micro=m) for m in (1, 4))
+    for name, times in (("DDP", 1), ("ZeRO-1", 1), ("ZeRO-2", 4), ("ZeRO-3", 4)):
+        waits = [simulate(STACKS["pytorch"][name], each).exposed for each in (one, four)]
+        assert waits[1] / waits[0] == pytest.approx(times, rel=0.25), name
+
+
+@pytest.mark.parametrize(("stack", "name"), ALL)
+def test_many_micro_batches_are_as_if_all_were_simulated(stack, name):
+    schedule, many = STACKS[stack][name], work(4000, micro=7, layers=12)
+    streams = Streams()
+    schedule(many, streams)
+    assert simulate(schedule, many).total == pytest.approx(streams.end)
+
+
+def test_two_units_are_there_at_a_time():
+    """The third is gathered when the first has been computed and freed."""
+    slow = work(10_000, bandwidth=1e13)
+    streams = Streams()
+    fsdp(slow, streams)
+    spans = {span.name: span for span in reversed(streams.spans)}
+    assert spans["gather 2"].start == pytest.approx(spans["forward 0"].end)
+
+
+def test_a_gather_over_hosts_uses_all_ports_of_a_host():
+    far = Cluster(64, 8, Link(0.0, 450e9), Link(0.0, 400e9), 1.0)
+    assert half(far, 1e9) == pytest.approx(1e9 * 63 / 64 / 400e9)
+    assert half(far._replace(ranks=8), 1e9) == pytest.approx(1e9 * 7 / 8 / 450e9)
+    assert half(far._replace(ranks=1), 1e9) == 0
