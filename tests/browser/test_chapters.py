@@ -71,9 +71,8 @@ RAISES = {  # cells that are there to fail: page → what their code contains
     "book/training_well/waiting.html": ["as run:\n    run(async_sgd.train_rank, 10, 0.1, 3)"],
     "book/zero/zero1.html": ['check_optimizer(torch.optim.Muon, "flat")'],
     "book/zero/zero2.html": ["def log_gradient"],
-    "book/zero/which_stage.html": ["run(in_hosts, 4)"],
+    "book/zero/hsdp.html": ["run(in_hosts, 4)"],
     "book/at_scale/where_it_ends.html": ["run(mesh, 2)"],
-    "book/at_scale/which_strategy.html": ["plan(-7e9"],
     "book/at_scale/hosts.html": ['main(nic="ethernet7")'],
     "book/at_scale/your_cluster.html": ["def train_with_a_folder_each"],
     "book/at_scale/why_it_hangs.html": [

@@ -33,7 +33,7 @@ def pages_that_use(name: str) -> set[str]:
             ["at_scale/hosts.md", "at_scale/failures.md"],
             ["zero/zero1.md"],
         ),
-        ("bench/recorded/zero.json", ["zero/which_stage.md"], ["at_scale/hosts.md"]),
+        ("bench/recorded/zero.json", ["zero/hsdp.md"], ["at_scale/hosts.md"]),
         (
             "exercises/ring_all_reduce/check.py",
             ["collectives/exercises.md"],
