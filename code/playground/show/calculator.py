@@ -9,7 +9,7 @@ import math
 
 import altair as alt
 
-from distributed.model_states import STAGES, Recipe, per_rank
+from distributed.model_states import RECIPES, STAGES, Recipe, per_rank, total
 from distributed.plan import INTERCONNECTS
 from distributed.scaling import BUCKET
 from playground.show.chart import Calculator, choice, slider, style
@@ -37,8 +37,11 @@ def model_size(exponent: float):
     return slider("exponent", "parameters", (8, 12.5, 0.01), exponent, shown)
 
 
-def memory_calculator() -> Calculator:
-    """Model states of one rank by stage, stacked by what they are for, against a GPU's memory."""
+def memory_calculator(billions: float = 70) -> Calculator:
+    """Model states of one rank by stage, stacked by what they are for, against a GPU's memory.
+
+    It opens with a model of so many billion parameters on 8 ranks.
+    """
     one = Recipe(1, 1, 1, 1)
     rows = [
         {"stage": stage, "purpose": purpose, "place": place, "cut": half < 1}
@@ -69,8 +72,11 @@ def memory_calculator() -> Calculator:
     limit = alt.Chart(alt.Data(values=[{}])).transform_calculate(GB="memory / 1e9")
     line = limit.mark_rule(strokeDash=[6, 4]).encode(y="GB:Q")
     ranks = slider("doublings", "ranks", (0, 13, 1), 3, "format(pow(2, doublings), ',')")
+    recipe = RECIPES["bf16, Adam in fp32, fp32 master copy"]
+    fits = [total(billions * 1e9, 8, stage, recipe) <= DEVICES["80 GB"] for stage in range(4)]
+    below = " and ".join(name for name, fit in zip(STAGES, fits, strict=True) if fit)
     chart = alt.layer(bars, totals, line).add_params(
-        *model_size(math.log10(70e9)),
+        *model_size(math.log10(billions * 1e9)),
         *ranks,
         *choice("precision", "precision", PRECISIONS, "bf16, master copy in fp32"),
         *choice("optimizer", "optimizer", OPTIMIZERS, "Adam"),
@@ -79,8 +85,8 @@ def memory_calculator() -> Calculator:
     return Calculator(
         style(chart),
         "Stacked bars of the model states on each rank for DDP and ZeRO-1, 2 and 3, and a dashed "
-        "line at the memory of a GPU of 80 GB. With 70 billion parameters on 8 ranks no bar is "
-        "below it.",
+        f"line at the memory of a GPU of 80 GB. With {billions:g} billion parameters on 8 ranks, "
+        f"{below or 'no bar'} stay below it.",
     )
 
 
