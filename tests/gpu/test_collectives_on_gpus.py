@@ -9,7 +9,7 @@ from distributed.collectives import OPS, main
 from distributed.runtime.report import RankError
 
 GPUS = torch.cuda.device_count()
-pytestmark = pytest.mark.skipif(GPUS == 0, reason="this machine has no CUDA GPU")
+pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -5,11 +5,12 @@ import pytest
 import torch
 
 from distributed.dp import train_data_parallel
+from distributed.hardware import gpu
 from distributed.single_device import SIZES, SingleDevice, as_torch, initial_weights
 from distributed.world import launch
 
 GPUS = torch.cuda.device_count()
-pytestmark = pytest.mark.skipif(GPUS == 0, reason="this machine has no CUDA GPU")
+pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")
 
 
 def where_am_i(group):
@@ -51,3 +52,23 @@ def test_the_full_size_network_runs_in_half_precision():
     for name, weight in weights.items():
         assert grads[name].shape == weight.shape
         assert grads[name].isfinite().all()
+
+
+def test_a_large_product_in_half_precision_reaches_a_good_part_of_the_peak():
+    """With less, it is throttled or shared, and times measured on it would mislead."""
+    name = torch.cuda.get_device_name()
+    peaks = {"H100 PCIe": gpu("h100-pcie").peak, "H100": gpu("h100").peak, "H200": gpu("h200").peak}
+    peak = next((peak for known, peak in peaks.items() if known in name), None)
+    if peak is None:
+        pytest.skip(f"a GPU wanted whose peak is known here, {name} found")
+    n, times = 8192, 20
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for product in range(times + 5):
+        if product == 5:
+            begun.record()
+        a @ b
+    ended.record()
+    torch.cuda.synchronize()
+    share = 2 * n**3 * times / (begun.elapsed_time(ended) / 1e3) / peak
+    assert 0.4 < share < 1.05

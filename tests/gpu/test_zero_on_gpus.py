@@ -13,7 +13,7 @@ from distributed.workbench.training import Alone, make_network, train, train_tog
 from distributed.world import launch
 
 GPUS = torch.cuda.device_count()
-pytestmark = pytest.mark.skipif(GPUS == 0, reason="this machine has no CUDA GPU")
+pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")
 WIDTH, DEPTH = 1024, 12  # about 12 million parameters
 
 
@@ -116,7 +116,7 @@ def overlap_on_rank(group) -> tuple[float, float]:
     return begun.elapsed_time(came), begun.elapsed_time(ready)
 
 
-@pytest.mark.skipif(GPUS < 2, reason="one GPU has nobody to send to")
+@pytest.mark.skipif(GPUS < 2, reason=f"two GPUs wanted, {GPUS} found")
 def test_the_first_bucket_has_come_before_the_last_gradient_is_ready() -> None:
     for came, ready in launch(overlap_on_rank, ranks=GPUS, device="cuda", timeout=120):
         assert came < ready
