@@ -77,7 +77,7 @@ def test_interrupted_from_the_keyboard_it_leaves_a_checkpoint_and_no_process(tmp
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--ranks", "3"], "batch=32: 3 ranks need a multiple"),
+        (["--ranks", "3"], "batch=64: 3 ranks need a multiple"),
         (["--steps", "0"], "steps=0, save_every=50: 1 or more"),
         (["--checkpoint", "/nowhere/x.pt"], "checkpoint='/nowhere/x.pt': there is no such folder"),
     ],

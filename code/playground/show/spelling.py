@@ -38,7 +38,7 @@ def curve_of(run: dict[str, Any]) -> Figure:
         "o-", color=RANKS[1], label="held-out numbers spelled right (%)",
     )  # fmt: skip
     right.set(ylim=(0, 100), ylabel="right (%)")
-    figure.legend(loc="upper center", bbox_to_anchor=(0.55, 0.75))
+    figure.legend(loc="center", bbox_to_anchor=(0.6, 0.42))
     return figure
 
 
