@@ -1,0 +1,109 @@
+"""Blocks of ZeRO-3 that take turns in their buffers: watched on a rank, and drawn."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from distributed.blocks import Block, State
+from distributed.zero3 import Zero3
+from playground.show.figures import GREY, RANKS
+
+
+@dataclass
+class Turns:
+    """What one rank's blocks went through: (block, its new state, or None where it computes)."""
+
+    buffer_of: list[int]  # of each block
+    held: dict[int, State]  # blocks that were not sharded when this began
+    events: list[tuple[int, State | None]] = field(default_factory=list)
+    marks: dict[str, int] = field(default_factory=dict)  # name → how many events were before it
+
+    def mark(self, name: str) -> None:
+        self.marks[name] = len(self.events)
+
+    @property
+    def most_gathered(self) -> int:
+        """The most blocks that were not sharded at one time."""
+        now, most = {*self.held}, len(self.held)
+        for block, state in self.events:
+            now = now - {block} if state is State.SHARDED else now | {block}
+            most = max(most, len(now))
+        return most
+
+
+class Watched(Block):
+    """A block that notes its states; `watch_turns` makes blocks such, and ends it."""
+
+    turns: Turns
+
+    def _enter(self, state: State) -> None:
+        super()._enter(state)
+        self.turns.events.append((self.index, state))
+
+    def wait_for_unshard(self) -> None:
+        super().wait_for_unshard()
+        self.turns.events.append((self.index, None))  # its forward or backward pass follows
+
+
+@contextlib.contextmanager
+def watch_turns(zero: Zero3) -> Iterator[Turns]:
+    """Note what the blocks of `zero` go through, without its root, which takes no turns."""
+    buffers = list(dict.fromkeys(block.buffer for block in zero.blocks))
+    held: dict[int, State] = {b.index: b.state for b in zero.blocks if b.state is not State.SHARDED}
+    turns = Turns([buffers.index(block.buffer) for block in zero.blocks], held)
+    for block in zero.blocks:
+        block.__class__, block.turns = Watched, turns  # type: ignore[attr-defined]
+    try:
+        yield turns
+    finally:
+        for block in zero.blocks:
+            block.__class__ = Block
+
+
+def draw_turns(turns: Turns) -> Figure:
+    """A row for each buffer: which block is in it, and its number where it computes."""
+    places = [0.0]  # of each event: computing takes time, and the rest is drawn narrow
+    for _, state in turns.events:
+        places.append(places[-1] + (0.35 if state else 3.0))
+    figure, axis = plt.subplots(figsize=(7.2, 2.2))
+    since = {block: (0.0, state) for block, state in turns.held.items()}
+    for at, after, (block, state) in zip(places, places[1:], turns.events, strict=False):
+        row = turns.buffer_of[block]
+        if state is None:
+            axis.text((at + after) / 2, row, str(block), ha="center", va="center", color="black")
+            continue
+        if block in since:
+            _draw_stay(axis, row, block, at, *since.pop(block))
+        if state is not State.SHARDED:
+            since[block] = after, state
+    for block, (start, state) in since.items():
+        _draw_stay(axis, turns.buffer_of[block], block, places[-1], start, state)
+    for name, number in turns.marks.items():
+        axis.axvline(places[number], color=GREY, linewidth=1)
+        axis.text(places[number], -0.6, f" {name}", color=GREY)
+    axis.legend(
+        [Patch(facecolor="none", edgecolor=GREY, hatch="////"), Patch(color=GREY)],
+        ["is being gathered", "is whole; a number: computes now"],
+        loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2,
+    )  # fmt: skip
+    buffers = max(turns.buffer_of) + 1
+    axis.set_yticks(range(buffers), [f"buffer {i}" for i in range(buffers)])
+    axis.set(xticks=[], ylim=(buffers - 0.55, -0.8), xlim=(0, places[-1] + 0.2))
+    axis.tick_params(length=0)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    return figure
+
+
+def _draw_stay(axis: Axes, row: int, block: int, end: float, start: float, state: State) -> None:
+    colour = RANKS[block % len(RANKS)]
+    gathering = state is State.GATHERING
+    axis.barh(
+        row, end - start, 0.7, left=start, facecolor="none" if gathering else colour,
+        edgecolor=colour, hatch="////" if gathering else None, linewidth=1,
+    )  # fmt: skip
