@@ -203,8 +203,9 @@ def test_every_live_cell_of_every_page_runs_in_the_browser(
 def check_looks(page: LivePage, path: str) -> None:
     """A page reads well by ear, at night, on a phone, in large letters, and is there soon."""
     weight = weight_before_a_press(page, ROOT / "_build/html")
-    # of them 145,000 of fonts, which come after the text has been painted
-    assert sum(weight.values()) <= 720_000, sorted(weight.items(), key=lambda item: -item[1])
+    # 145,000 of them are fonts, and a chart to drag brings its library: both after the text
+    most = 720_000 + 185_000 * bool(page.page.locator(".calculator").count())
+    assert sum(weight.values()) <= most, sorted(weight.items(), key=lambda item: -item[1])
     assert not needs_scrolling_sideways(page)
     if path in PICTURES:
         take_pictures(page, ROOT / "_build/screenshots", Path(path).stem, PICTURES[path])

@@ -27,7 +27,7 @@ def test_a_page_waits_for_one_style_sheet_and_for_no_script(built):
         assert "<script>" not in head.partition('rel="stylesheet"')[2], "it would wait for styles"
         style = (page.parent / sheet).read_text(encoding="utf-8")
         assert "@import" not in style, "the browser would learn of it late"
-        assert len(gzip.compress(style.encode())) <= 40_000
+        assert len(gzip.compress(style.encode())) <= 41_000
 
 
 SHEET = """@charset "utf-8";.a,.b .c{color:red}
