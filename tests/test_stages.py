@@ -57,6 +57,7 @@ def test_shards_learn_it_too_and_go_on_with_another_number_of_ranks(tmp_path, ex
     assert first + then == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_half_of_the_bits_learn_nearly_the_same(tmp_path, expected) -> None:
     losses = torchrun("code/scripts/mixed.py", ranks=2)[0]
     assert losses == pytest.approx(expected, rel=0.06), "from other first weights, too"

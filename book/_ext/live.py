@@ -42,9 +42,9 @@ WEB_PARTS = {
         "mathjax",
     ),
     "vega": ("build", ["vega.min.js"], "vega"),
-    "@fontsource-variable/source-serif-4": (
+    "@fontsource/source-serif-4": (
         "files",
-        ["*-latin-wght-*.woff2", "*-greek-wght-normal.woff2"],
+        [f"*-{face}.woff2" for face in ("latin-400-*", "latin-600-normal", "greek-400-normal")],
         "fonts",
     ),
     "@fontsource-variable/source-code-pro": ("files", ["*-latin-wght-normal.woff2"], "fonts"),

@@ -97,7 +97,8 @@ def joined(files: list[Path], words: set[str]) -> str:
         rules = rules_in(text)
         if any(rule.type == "at-rule" and rule.lower_at_keyword == "import" for rule in rules):
             raise ExtensionError(f"{file} imports another style sheet: name that one, too")
-        parts.append(cut(rules, words) if file.name.startswith(TO_CUT) else text)
+        is_large = file.name.startswith(TO_CUT)
+        parts.append(cut(rules, words) if is_large else tinycss2.serialize(rules))  # no comments
     return "\n".join(parts)
 
 

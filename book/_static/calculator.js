@@ -1,5 +1,5 @@
-// Calculators: charts that compute in the page. playground/show/calculator.py wrote them; Vega, which is
-// loaded when the first of them comes near, draws them. Until then the built picture stands.
+// Calculators: charts that compute in the page. playground/show/calculator.py wrote them; Vega draws them.
+// It is loaded for a reader who moves, when the first of them is near. Until then the built picture stands.
 
 import { loadScript } from "./dom.js";
 
@@ -36,11 +36,16 @@ async function drawCalculator(calculator) {
   calculator.classList.add("calculator-ready");
 }
 
+const moves = ["pointermove", "pointerdown", "touchstart", "keydown", "scroll", "focusin"];
+const readerMoves = new Promise((resolve) => {
+  for (const move of moves) addEventListener(move, resolve, { once: true, passive: true });
+});
+
 const near = new IntersectionObserver((entries) => {
   for (const { isIntersecting, target } of entries) {
     if (!isIntersecting) continue;
     near.unobserve(target);
-    drawCalculator(target).catch((error) => console.error("a calculator stays a picture:", error));
+    readerMoves.then(() => drawCalculator(target)).catch((error) => console.error("a calculator stays a picture:", error));
   }
 }, { rootMargin: "400px" });
 

@@ -4,8 +4,8 @@
 // are in it; a partial sum is hatched, a complete one is framed. The bar counts what a rank has sent.
 
 import { element } from "./dom.js";
+import { addStepper } from "./stepper.js";
 
-const PAUSE = 1400; // ms between two steps while it plays
 const FLIGHT = 650; // ms that a message is seen to travel
 const WIDTH = 640, LEFT = 76, RIGHT = 150, TOP = 8;
 let figures = 0; // patterns need names that no other figure on the page has
@@ -75,114 +75,60 @@ export function drawing({ arrays, messages }, step, colours, id, flying = 0) {
   return { height, out };
 }
 
-function button(label, text, onclick) {
-  const made = element("button", { type: "button", "aria-label": label }, text);
-  made.onclick = onclick;
-  return made;
-}
-
-function slider(label, min, max, value, oninput) {
-  const input = element("input", { type: "range", min, max, value, "aria-label": label });
-  input.oninput = () => oninput(Number(input.value));
-  return input;
-}
-
 function makeStepper(figure) {
   const { colours, start, runs } = JSON.parse(figure.dataset.steps);
   const id = `steps-${++figures}`;
-  const sizes = Object.keys(runs).map(Number);
   const calm = matchMedia("(prefers-reduced-motion: reduce)");
   let run = runs[start];
-  let step = 0;
-  let timer = null;
   let flight = 0;
 
   const picture = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   picture.setAttribute("role", "img");
   const caption = element("p", { class: "steps-caption" });
-  const said = element("p", { class: "live-unseen", "aria-live": "polite" });
   const last = () => run.words.length - 1;
 
-  function paint(state, flying = 0) {
-    const { height, out } = drawing(run, state, colours, id, flying);
+  function paint(step, flying = 0) {
+    const { height, out } = drawing(run, step, colours, id, flying);
     picture.setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
     picture.innerHTML = out;
   }
-  function show(next, animated = false) {
-    const before = step;
-    step = Math.max(0, Math.min(last(), next));
-    caption.textContent = run.words[step];
-    picture.setAttribute("aria-label", run.words[step]);
-    if (!timer) said.textContent = run.words[step];
-    steps.max = last();
-    steps.value = step;
-    steps.setAttribute("aria-valuetext", `step ${step} of ${last()}`);
-    back.disabled = step === 0;
-    forward.disabled = step === last();
-    const mine = ++flight;
-    if (!animated || calm.matches || step !== before + 1) return paint(step);
+  function fly(from) {
+    const mine = flight;
     const began = performance.now();
     const frame = (now) => {
       if (mine !== flight || !figure.isConnected) return;
       const done = Math.max(0, now - began) / FLIGHT;
-      if (done >= 1) return paint(step);
-      paint(before, Math.max(done, 1e-3));
+      if (done >= 1) return paint(from + 1);
+      paint(from, Math.max(done, 1e-3));
       requestAnimationFrame(frame);
     };
     requestAnimationFrame(frame);
   }
-  function pause() {
-    clearInterval(timer);
-    timer = null;
-    play.textContent = "Play";
-    play.setAttribute("aria-label", "play all steps");
-  }
-  function toggle() {
-    if (timer) return pause();
-    if (step === last()) show(0);
-    timer = setInterval(() => {
-      if (!figure.isConnected) return clearInterval(timer);
-      show(step + 1, true);
-      if (step === last()) pause();
-    }, PAUSE);
-    play.textContent = "Pause";
-    play.setAttribute("aria-label", "pause");
-    show(step + 1, true);
-  }
-  const go = (next, animated = false) => { pause(); show(next, animated); };
 
-  const back = button("one step back", "◀", () => go(step - 1));
-  const play = button("play all steps", "Play", toggle);
-  const forward = button("one step forward", "▶", () => go(step + 1, true));
-  const steps = slider("step", 0, last(), 0, (value) => go(value));
-  const bar = element("div", { class: "steps-bar" }, back, play, forward, steps);
-  if (sizes.length > 1) {
-    const number = element("output", {}, String(start));
-    const ranks = slider("ranks", 0, sizes.length - 1, sizes.indexOf(start), (value) => {
-      run = runs[sizes[value]];
-      number.textContent = sizes[value];
-      ranks.setAttribute("aria-valuetext", `${sizes[value]} ranks`);
-      go(0);
-    });
-    ranks.setAttribute("aria-valuetext", `${start} ranks`);
-    bar.append(element("label", {}, "ranks ", ranks, " ", number));
-  }
-  figure.tabIndex = 0;
-  figure.addEventListener("keydown", (event) => {
-    if (event.target.type === "range" && event.key !== " ") return; // it has keys of its own
-    const act = { ArrowRight: () => go(step + 1, true), ArrowLeft: () => go(step - 1),
-      Home: () => go(0), End: () => go(last()), " ": toggle }[event.key];
-    if (!act || (event.target.tagName === "BUTTON" && event.key === " ")) return;
-    event.preventDefault();
-    event.stopPropagation(); // arrow keys would turn the page
-    act();
+  figure.prepend(picture, caption);
+  const go = addStepper(figure, {
+    pause: 1400,
+    last,
+    draw(step, animated) {
+      caption.textContent = run.words[step];
+      picture.setAttribute("aria-label", run.words[step]);
+      flight += 1; // one that is under way ends
+      if (animated && !calm.matches) fly(step - 1);
+      else paint(step);
+      return run.words[step];
+    },
+    sizes: Object.keys(runs),
+    size: String(start),
+    choose(size) {
+      run = runs[size];
+      return 0;
+    },
   });
   matchMedia("print").addEventListener("change", (print) => {
     if (print.matches) go(Math.floor(last() / 2)); // paper shows how it comes about
   });
-  figure.prepend(bar, picture, caption, said);
   figure.classList.add("steps-ready");
-  show(0);
+  go(0);
 }
 
 export function makeSteppers(root) {

@@ -1,5 +1,6 @@
 """What axe finds on the pages, in both themes, before and after a run: nothing."""
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -11,30 +12,29 @@ PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators", "tracebacks
 
 
 def check(live: LivePage) -> None:
-    found = violations(live)
+    """In the theme of the system, as it stands for a reader who has chosen none: it changes."""
+    found = []
+    for theme in ("light", "dark"):
+        live.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
+        live.page.locator(f'html[data-theme="{theme}"]').wait_for(state="attached")
+        found += [f"{theme}: {problem}" for problem in violations(live)]
     assert not found, "\n\n".join(found)
 
 
-@pytest.fixture(params=["light", "dark"])
-def visit_in_theme(
-    request: pytest.FixtureRequest, visit: Callable[..., LivePage], server: Server
-) -> Callable[..., LivePage]:
-    def visit_in_theme(**options) -> LivePage:
-        # The theme of the system, as it stands for a reader who has chosen none.
-        return visit(server, color_scheme=request.param, reduced_motion="reduce", **options)
-
-    return visit_in_theme
+@pytest.fixture
+def visitor(visit: Callable[..., LivePage], server: Server) -> Callable[..., LivePage]:
+    return functools.partial(visit, server, color_scheme="light", reduced_motion="reduce")
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_as_it_was_built(visit_in_theme: Callable[..., LivePage], page: str) -> None:
-    live = visit_in_theme().open(f"{page}.html")
+def test_a_page_as_it_was_built(visitor: Callable[..., LivePage], page: str) -> None:
+    live = visitor().open(f"{page}.html")
     live.page.wait_for_load_state()
     check(live)
 
 
-def test_a_page_in_which_all_has_run(visit_in_theme: Callable[..., LivePage]) -> None:
-    live = visit_in_theme().open("cells.html")
+def test_a_page_in_which_all_has_run(visitor: Callable[..., LivePage]) -> None:
+    live = visitor().open("cells.html")
     live.run_all()
     live.wait_state(len(live.states()) - 1, "ran")
     live.open_editor(0)
@@ -43,10 +43,8 @@ def test_a_page_in_which_all_has_run(visit_in_theme: Callable[..., LivePage]) ->
     check(live)
 
 
-def test_a_page_with_a_failure_a_stop_and_a_message(
-    visit_in_theme: Callable[..., LivePage],
-) -> None:
-    live = visit_in_theme().open("cells.html")
+def test_a_page_with_a_failure_a_stop_and_a_message(visitor: Callable[..., LivePage]) -> None:
+    live = visitor().open("cells.html")
     live.edit(1, "return self.factor", "return 1 / 0 or self.factor")
     live.run(6)
     live.wait_state(6, "stopped")
@@ -55,15 +53,15 @@ def test_a_page_with_a_failure_a_stop_and_a_message(
     check(live)
 
 
-def test_the_columns_and_the_tabs_of_ranks(visit_in_theme: Callable[..., LivePage]) -> None:
+def test_the_columns_and_the_tabs_of_ranks(visitor: Callable[..., LivePage]) -> None:
     for width in (1280, 390):
-        live = visit_in_theme(viewport={"width": width, "height": 800}).open("ranks.html")
+        live = visitor(viewport={"width": width, "height": 800}).open("ranks.html")
         live.cell(0).locator(".ranks").first.wait_for()
         check(live)
 
 
-def test_a_page_with_an_open_tip(visit_in_theme: Callable[..., LivePage]) -> None:
-    live = visit_in_theme().open("tips.html")
+def test_a_page_with_an_open_tip(visitor: Callable[..., LivePage]) -> None:
+    live = visitor().open("tips.html")
     live.page.locator("a.term").first.hover()
     live.page.locator(".link-tip:visible").wait_for()
     check(live)

@@ -45,6 +45,8 @@ def calculator(page: LivePage, number: int) -> Locator:
     """The calculator of this cell: what the build left there, or what ran there."""
     found = page.cell(number).locator(".calculator:visible")
     found.scroll_into_view_if_needed()
+    page.page.mouse.move(10, 10)  # nothing is loaded for a reader who does not move
+    page.page.mouse.move(20, 20)
     page.cell(number).locator(".calculator-ready:visible").wait_for()
     return found
 

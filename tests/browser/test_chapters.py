@@ -33,7 +33,6 @@ LOOKED_AT = [  # with these each kind of page and of output is among them
     "book/collectives/all_reduce.html",
     "book/ddp/overlap.html",
     "book/at_scale/which_strategy.html",
-    "book/reference/api.html",
 ]
 STALE = [f"{name}.html" for name in stale(ROOT, pages_in_order(ROOT))]
 
@@ -203,9 +202,7 @@ def test_every_live_cell_of_every_page_runs_in_the_browser(
 def check_looks(page: LivePage, path: str) -> None:
     """A page reads well by ear, at night, on a phone, in large letters, and is there soon."""
     weight = weight_before_a_press(page, ROOT / "_build/html")
-    # 145,000 of them are fonts, and a chart to drag brings its library: both after the text
-    most = 720_000 + 185_000 * bool(page.page.locator(".calculator").count())
-    assert sum(weight.values()) <= most, sorted(weight.items(), key=lambda item: -item[1])
+    assert sum(weight.values()) <= 600_000, sorted(weight.items(), key=lambda item: -item[1])
     assert not needs_scrolling_sideways(page)
     if path in PICTURES:
         take_pictures(page, ROOT / "_build/screenshots", Path(path).stem, PICTURES[path])
@@ -223,6 +220,6 @@ def test_the_pages_that_no_author_writes_read_as_well(
         if path.startswith("search"):
             page.page.locator("#search-results li").first.wait_for()
             found = page.page.locator("#search-results li a").all_inner_texts()
-            assert "Buckets and overlap" in found
+            assert "Buckets" in found
         check_looks(page, path)
     assert page.page.title() == "No such page · Data parallelism that runs"

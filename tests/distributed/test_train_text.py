@@ -50,6 +50,7 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before(tmp_path):
     assert torch.load(path) == {"step": 1}
 
 
+@pytest.mark.slow
 def test_interrupted_from_the_keyboard_it_leaves_a_checkpoint_and_no_process(tmp_path):
     path = tmp_path / "run.pt"
     command = [sys.executable, "-m", "distributed.train_text", "--ranks", "2", "--steps", "100000"]

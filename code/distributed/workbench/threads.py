@@ -8,11 +8,14 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 from distributed.runtime.trace import Trace
 
 Mailboxes = dict[tuple[int, int], "SimpleQueue[list[Any]]"]
+
+
+PATIENCE = 10  # seconds: who waits longer has a partner that does not send
 
 
 def numbers(values: list[Any], kind: str = "q") -> memoryview:
@@ -41,7 +44,8 @@ class ThreadGroup:
 
     def receive(self, x: memoryview, source: int) -> memoryview:
         """Fill x[n] with what rank `source` sends."""
-        for i, value in enumerate(self.mailboxes[source, self.rank].get()):
+        came = self.mailboxes[source, self.rank].get(timeout=PATIENCE)
+        for i, value in enumerate(came):
             x[i] = value
         self.trace.count_received(x.nbytes)
         return x
@@ -74,7 +78,14 @@ class ThreadGroup:
         return into
 
 
-def run_in_threads(fn: Callable[[ThreadGroup], Any], ranks: int) -> list[Any]:
+T = TypeVar("T", bound=ThreadGroup)
+
+
+def run_in_threads(
+    fn: Callable[[T], Any],
+    ranks: int,
+    group_class: type[T] = ThreadGroup,  # type: ignore[assignment]
+) -> list[Any]:
     """Call `fn(group)` in `ranks` threads; the results in rank order, or the first error."""
     mailboxes: Mailboxes = {(a, b): SimpleQueue() for a in range(ranks) for b in range(ranks)}
     results: list[Any] = [None] * ranks
@@ -82,7 +93,7 @@ def run_in_threads(fn: Callable[[ThreadGroup], Any], ranks: int) -> list[Any]:
 
     def run(rank: int) -> None:
         try:
-            results[rank] = fn(ThreadGroup(rank, ranks, mailboxes))
+            results[rank] = fn(group_class(rank, ranks, mailboxes))
         except BaseException as error:
             errors.append(error)
 

@@ -43,14 +43,22 @@ class Recorder(Group):
 
     def _start(self, messages: list[Any]) -> list[Any]:
         self.states.append(self.x.tolist())
-        call = []
-        for function, tensor, peer in messages:
-            offset = tensor.data_ptr() - self.x.data_ptr()
-            within = 0 <= offset < max(1, self.x.nbytes)
-            start = offset // self.x.itemsize if within else 0  # a copy: of all of x
-            call.append((function.__name__, peer, start, start + len(tensor)))
-        self.calls.append(call)
+        named = [(function.__name__, tensor, peer) for function, tensor, peer in messages]
+        self.calls.append(note_call(self.x, named))
         return super()._start(messages)
+
+
+def note_call(
+    x: torch.Tensor, messages: Sequence[tuple[str, torch.Tensor, int]]
+) -> list[tuple[str, int, int, int]]:
+    """(what, with whom, start, end) of messages that begin together: which part of x each is."""
+    call = []
+    for what, tensor, peer in messages:
+        offset = tensor.data_ptr() - x.data_ptr()
+        within = 0 <= offset < max(1, x.nbytes)
+        start = offset // x.itemsize if within else 0  # a copy: of all of x
+        call.append((what, peer, start, start + len(tensor)))
+    return call
 
 
 def run_recorded(group: Group, algorithm: Callable[..., Any]) -> tuple[list, list]:

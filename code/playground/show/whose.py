@@ -86,13 +86,13 @@ def cell(box: Box, colours: Sequence[str | None], partial: bool = False, done: b
     wide = box.wide / len(colours)
     slots = []
     for i, colour in enumerate(colours):
-        fill = f'fill="{colour}"' if colour else 'class="frames-slot"'
+        fill = f'fill="{colour}"' if colour else 'class="steps-slot"'
         hatched = ' mask="url(#hatch)"' if colour and partial else ""
         slots.append(
             f'<rect x="{box.x + i * wide:g}" y="{box.y:g}" width="{wide:g}" '
             f'height="{box.high:g}" {fill}{hatched}/>'
         )
-    frame = "frames-cell frames-done" if done else "frames-cell"
+    frame = "steps-part steps-complete" if done else "steps-part"
     return (
         f"{''.join(slots)}"
         f'<rect class="{frame}" x="{box.x:g}" y="{box.y:g}" width="{box.wide:g}" '
