@@ -100,26 +100,28 @@ def train_rank(
     from distributed.workbench.training import make_network, train
 
     inside, between = (RingGroup(part) for part in in_hosts(group, per_host))
-    model = make_network(seed=group.rank)
+    model = make_network(seed=group.rank).to(group.device)
     trained = Hsdp(model, torch.optim.AdamW, inside, between, lr=1e-2)
     *early, last = (shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps))
     losses = train(model, trained.step, early, examples=batch / group.size)
     inside.trace, between.trace = traces = Trace(group.rank), Trace(group.rank)
     losses += train(model, trained.step, [last], examples=batch / group.size)
     return (
-        group.all_reduce(torch.tensor(losses), "avg").tolist(),
+        group.all_reduce(torch.tensor(losses, device=group.device), "avg").tolist(),
         traces[0].sent,
         traces[1].sent,
         [unit.layout.shard_size for unit in trained.units],
     )
 
 
-def main(ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 30) -> None:
+def main(
+    ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 30, device: str = "auto"
+) -> None:
     """Train on what plays several hosts: the losses of one device, and few bytes between hosts."""
     from distributed.workbench.data import batches
     from distributed.workbench.training import Alone, make_network, train
 
-    results = launch(train_rank, per_host, batch, steps, ranks=ranks, device="cpu")
+    results = launch(train_rank, per_host, batch, steps, ranks=ranks, device=device)
     alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
     expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
     losses, inside, between, shards = results[0]

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from distributed import hsdp
 from distributed.ddp import DistributedDataParallel
 from distributed.elastic import train_rank
 from distributed.model_states import Recipe, total
@@ -63,6 +64,14 @@ def test_gpus_train_as_one_device_does(stage: int, tmp_path) -> None:
     expected = launch(train_rank, str(tmp_path / "cpu"), *given, ranks=1, device="cpu")[0]
     found = launch(train_rank, str(tmp_path / "gpu"), *given, ranks=GPUS, device="cuda")[0]
     assert found == pytest.approx(expected, rel=1e-3)
+
+
+def test_gpus_train_as_one_device_does_on_two_hosts() -> None:
+    """GPUs are shared where there are fewer than four: what plays a host may be half of one."""
+    alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
+    expected = train(alone.model, alone.step, batches(1797, 256, 6), examples=256)
+    for losses, *_ in launch(hsdp.train_rank, 2, 256, 6, ranks=4, device="cuda"):
+        assert losses == pytest.approx(expected, rel=1e-3)
 
 
 def half_on_rank(group, stage: int, batch: int, steps: int) -> tuple[list[float], bool]:
