@@ -1,6 +1,7 @@
 """Stage 5, each block compiled: torchrun --nproc-per-node 8 compiled.py RUN
 
-RUN is a folder that all hosts see. Start it again, on any number of ranks: it goes on there.
+RUN is a folder that all hosts see. Start it again, on any number of ranks:
+it goes on there.
 """
 
 import os

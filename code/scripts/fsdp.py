@@ -1,6 +1,7 @@
 """Stage 4, weights, gradients and states in shards: torchrun --nproc-per-node 8 fsdp.py RUN
 
-RUN is a folder that all hosts see. Start it again, on any number of ranks: it goes on there.
+RUN is a folder that all hosts see. Start it again, on any number of ranks:
+it goes on there.
 """
 
 import os

@@ -58,7 +58,7 @@ def overlap_chart(buckets: int = 8, link: float = 100, latency: bool = False) ->
             begin=begins, kind="datum.part == 'message' ? 'communication' : 'compute'"
         )
     )
-    y = alt.Y("lane:N", sort=LANES, axis=alt.Axis(title=None, labelLimit=200))
+    y = alt.Y("lane:N", sort=LANES, axis=alt.Axis(title=None, labelLimit=200, minExtent=155))
     bars = base.mark_bar(height=22, stroke="white", strokeWidth=0.7).encode(
         y=y,
         x=alt.X("begin:Q", title="time (ms)", scale=alt.Scale(domainMin=0, nice=True)),
@@ -131,7 +131,7 @@ def accumulation_chart(passes: int = 4, link: float = 100) -> Calculator:
             kind="indexof(datum.lane, 'sends') >= 0 ? 'communication' : 'compute'",
         )
     )
-    y = alt.Y("lane:N", sort=names, axis=alt.Axis(title=None, labelLimit=200))
+    y = alt.Y("lane:N", sort=names, axis=alt.Axis(title=None, labelLimit=200, minExtent=155))
     bars = base.mark_bar(height=22, stroke="white", strokeWidth=0.7).encode(
         y=y,
         x=alt.X("begin:Q", title="time (ms)", scale=alt.Scale(domainMin=0, nice=True)),
