@@ -4,7 +4,7 @@ Three things happen here, and nothing of them needs a network:
 
 1. Every code cell becomes a *live* cell: it gets a bar with Run, Edit and Reset in the page
    itself, and an output container even where the built cell printed nothing.
-2. The web parts (thebe, MathJax, Vega) are copied from `node_modules` into the book's
+2. The web parts (thebe, MathJax, Vega, Pyodide) are copied from `node_modules` into the book's
    own `_static`.
 3. What other extensions would fetch from another host is taken out: a page of this book asks
    only the host that served it.
@@ -48,6 +48,17 @@ WEB_PARTS = {
         "fonts",
     ),
     "@fontsource-variable/source-code-pro": ("files", ["*-latin-wght-normal.woff2"], "fonts"),
+    "pyodide": (
+        ".",
+        [
+            "pyodide.mjs",
+            "pyodide.asm.mjs",
+            "pyodide.asm.wasm",
+            "pyodide-lock.json",
+            "python_stdlib.zip",
+        ],
+        "pyodide",
+    ),
     "vega-interpreter": ("build", ["vega-interpreter.js"], "vega"),
 }
 

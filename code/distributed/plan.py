@@ -17,7 +17,7 @@ from distributed.hardware import GPUS, Gpu, gpu, look_up
 from distributed.model_states import RECIPES, Recipe, per_rank
 from distributed.runtime.script import Parser, to_bytes
 from distributed.schedules import STACKS, Step, Work, simulate
-from distributed.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model, of_size
+from distributed.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model, llama, of_size
 from distributed.speed import RECOMPUTE, achieved, measure
 
 # Bandwidth inside a host, in one direction, for each device (bytes/s).
@@ -30,6 +30,7 @@ RECIPE = "bf16, Adam in fp32, fp32 master copy"
 WIRE = 0.8  # of what vendors state, what collectives of many MB reach
 ALLOWANCE = 0.05  # of all the rest: what an allocator loses between pieces
 CONTEXT = 1.5e9  # bytes that CUDA, NCCL and their kernels take on each GPU
+SHAPE = "layers,width,heads,kv,ffn,words"
 CLOSE = 0.02  # strategies whose steps differ by less are equally fast
 
 
@@ -149,11 +150,15 @@ def recommend(options: list[Option], memory: float) -> Plan:
     simpler = options[: options.index(best)]
     if too_large := [each.name for each in simpler if not each.fits]:
         why.append(f"{', '.join(too_large)} would not fit")
+    others: dict[str, list[str]] = {}
     for other in fitting:
         if other is not best:
             margin = other.step.total / best.step.total - 1
             shown = f"{margin:.1%} slower" if margin >= 0 else f"{-margin:.1%} faster"
-            why.append(f"{other.name} fits, too, and is {shown}")
+            others.setdefault("as fast" if abs(margin) < 5e-4 else shown, []).append(other.name)
+    for shown, names in others.items():
+        fit = "fits, too, and is" if len(names) == 1 else "fit, too, and are"
+        why.append(f"{', '.join(names)} {fit} {shown}")
     return Plan(options, best, "; ".join(why))
 
 
@@ -285,6 +290,21 @@ def model_named(name: str) -> Model:
     return look_up(name, PRESETS, "model")
 
 
+def model_shaped(text: str) -> Model:
+    """A network like Llama's by its numbers: "32,4096,32,8,14336,128256" is Llama 3 8B.
+
+    Raises ValueError for anything else.
+    """
+    parts = text.split(",")
+    if len(parts) != len(SHAPE.split(",")) or not all(
+        re.fullmatch(r"[1-9]\d{0,8}", p) for p in parts
+    ):
+        raise ValueError(f"shape={text!r}: give {SHAPE}, six whole numbers above 0")
+    if int(parts[0]) > 10_000:
+        raise ValueError(f"layers={parts[0]}: give 1 to 10,000")
+    return llama(*map(int, parts))
+
+
 def measure_module(path: str) -> Model:
     """The shape of what `path`, package.module:function, makes on the meta device.
 
@@ -325,7 +345,8 @@ def arguments() -> Parser:
     add = parser.add_argument
     add("--model", help=f"a preset: {', '.join(PRESETS)}")
     add("--params", type=float, help="or a GPT of about so many parameters, 7e9 unless told")
-    add("--module", help="or your own: package.module:function, called without arguments")
+    add("--shape", help=f"or your own: {SHAPE}")
+    add("--module", help="or what makes one: package.module:function, called without arguments")
     add("--gpu", default="h100", help=f"one of {', '.join(GPUS)}")
     add("--nodes", type=int, help="hosts, all of them full; or give --gpus")
     add("--gpus", type=int, help="8 unless told")
@@ -355,11 +376,14 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
         raise ValueError(
             f"recipe={given.recipe!r}: choose one of {'; '.join(RECIPES)}; near: {near[0]}"
         )
-    named = [name for name in ("model", "params", "module") if getattr(given, name) is not None]
+    ways = ("model", "params", "shape", "module")
+    named = [name for name in ways if getattr(given, name) is not None]
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} are given: one of them says which model")
     if given.model:
         model = model_named(given.model)
+    elif given.shape is not None:
+        model = model_shaped(given.shape)
     elif given.module:
         model = measure_module(given.module)
     else:
@@ -371,7 +395,7 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     if given.nodes is not None and given.gpus is not None:
         raise ValueError("nodes and gpus are given: one of them is enough")
     if given.nodes is not None and not 1 <= given.nodes <= 1e7:
-        raise ValueError(f"nodes={given.nodes}: give 1 to 1e+07")
+        raise ValueError(f"nodes={given.nodes:g}: give 1 to 1e+07")
     gpus = per_host * given.nodes if given.nodes else 8 if given.gpus is None else given.gpus
     for name, value in (("gpus", gpus), ("rows", given.rows), ("context", given.context)):
         within(name, value)

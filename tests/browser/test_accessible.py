@@ -8,7 +8,9 @@ from live_page import LivePage
 from looks import violations
 from serving import Server
 
-PAGES = ["index", "plain", "cells", "ranks", "steps", "calculators", "tracebacks", "tips"]
+PAGES = [
+    "index", "plain", "cells", "ranks", "steps", "calculators", "planner", "tracebacks", "tips",
+]  # fmt: skip
 
 
 def check(live: LivePage) -> None:

@@ -64,6 +64,8 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Content-Security-Policy": FORM_POLICY,  # of all but the book's own pages
 }
+# The planner's worker compiles Python's interpreter; no page may compile anything.
+COMPILES = ("planner-worker.js", "'wasm-unsafe-eval'")
 INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 
 
@@ -161,6 +163,10 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
         # Ask again each time (a 304 costs little on one machine), so that a rebuild shows at once.
         self.set_header("Cache-Control", "no-cache")
         file, changed_at = self.file()
+        if file.name == COMPILES[0]:
+            self.set_header(
+                "Content-Security-Policy", policy(self.request.host, scripts=COMPILES[1:])
+            )
         if file.suffix == ".html":
             scripts = scripts_in(file, changed_at)
             self.set_header("Content-Security-Policy", policy(self.request.host, scripts))

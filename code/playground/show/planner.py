@@ -1,17 +1,14 @@
-"""Pictures and tables of plans: memory against a GPU's, streams of a step, errors of rows."""
+"""Pictures and tables of plans: streams of a step, thresholds, errors of published rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from distributed.plan import Plan
 from distributed.schedules import STACKS, Step, Work, simulate, threshold
 from distributed.validation import Errors, Run, scaling
 from playground.show.figures import GREY, KINDS, RANKS, use_style
-from playground.show.memory_bars import PURPOSES
 from playground.show.tables import Table
 
 LANES = {
@@ -21,44 +18,6 @@ LANES = {
     "reduce": KINDS["communication"],
     "all-reduce": RANKS[3],
 }
-
-
-def plan_figure(found: Plan, memory: float) -> Figure:
-    """Each strategy's bytes against the GPU's, and the streams of the recommended step."""
-    use_style()
-    figure, (above, below) = plt.subplots(
-        2, 1, figsize=(7.2, 3.9), height_ratios=(2, 1), layout="constrained"
-    )
-    bars(above, found, memory)
-    if found.recommended:
-        streams(below, found.recommended.step)
-        below.set_title(f"a step of {found.recommended.name}", loc="left")
-    return figure
-
-
-def bars(axis: Axes, found: Plan, memory: float) -> None:
-    """Stacked bars, cut where they are more than four times what there is."""
-    top = 1.6 * memory / 1e9
-    for place, option in enumerate(found.options):
-        bottom = 0.0
-        for part, size in option.memory.items():
-            colour = PURPOSES.get(part, GREY)
-            axis.barh(place, min(size / 1e9, top - bottom), 0.7, left=bottom, color=colour)
-            bottom = min(top, bottom + size / 1e9)
-        said = f"{option.needs / 1e9:,.0f} GB"
-        inside = bottom > 0.85 * top
-        axis.text(
-            bottom - top * 0.01 if inside else bottom + top * 0.01, place, said, va="center",
-            ha="right" if inside else "left", color="#000000" if not inside else "#ffffff",
-            weight="bold" if option is found.recommended else "normal",
-        )  # fmt: skip
-    axis.axvline(memory / 1e9, color=GREY, ls="--")
-    axis.set_yticks(range(len(found.options)), [option.name for option in found.options])
-    axis.invert_yaxis()
-    axis.set(xlim=(0, top), xlabel="GB on each GPU; dashed: what there is")
-    parts = dict.fromkeys(part for option in found.options for part in option.memory)
-    handles = [Patch(color=PURPOSES.get(part, GREY), label=part) for part in parts]
-    axis.legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), fontsize=8)
 
 
 def streams(axis: Axes, step: Step, until: float | None = None) -> None:

@@ -1,0 +1,269 @@
+"""A plan as a part of a page: why in one sentence, numbers, bars, a timeline, and copies of it.
+
+`answer("model=llama-3-8b&nodes=1")` is all that the page asks for, at its build and in a tab.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from html import escape
+
+from distributed.cost import Cluster
+from distributed.plan import Job, Option, Plan, memory_of, plan, run_of
+from distributed.schedules import STACKS, Span, Step
+from distributed.shapes import CHECKPOINTS
+from playground.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
+from playground.planner.form import FIELDS, WrongError, asked, query_of, state_of, words_of, wrong
+
+ROOM = 1.6  # a bar may be so many times as long as the GPU's memory; what is longer is cut
+WIDE = 1000  # of a timeline, in its own units
+HAIR = 0.8  # the thinnest that is drawn
+LANES = ("compute", "gather", "reduce", "reduce between hosts")
+KINDS = ("forward", "backward", "gather", "reduce", "all-reduce")
+Asked = tuple[Plan, Job, Cluster, float]
+
+
+def answer(query: str) -> str:
+    """JSON: `query` (what differs from the defaults) with `said` and `html`, or `errors`."""
+    try:
+        state = state_of(query)
+        found = planned(state)
+    except WrongError as error:
+        return json.dumps({"errors": {error.field: str(error)}})
+    said = sentence(found)
+    return json.dumps({"query": query_of(state), "said": said, "html": html(state, found)})
+
+
+def planned(state: Mapping[str, str]) -> Asked:
+    """The plan of a state, and what it is of. Raises WrongError, naming the field."""
+    job, cluster, memory = asked(words_of(state))
+    try:
+        return plan(job, cluster, memory, state["stack"]), job, cluster, memory
+    except (ValueError, OverflowError) as error:
+        raise wrong(error) from None
+
+
+# --- words and numbers
+
+
+def sentence(found: Asked) -> str:
+    """The recommendation and its reasons."""
+    best = found[0].recommended
+    if best is None:
+        return f"{found[0].why[0].upper()}{found[0].why[1:]}."
+    again = {"none": "without checkpointing", "full": "with full checkpointing"}
+    how = again.get(best.checkpoint, f"with {best.checkpoint} checkpointing")
+    return f"Take {best.name} {how}: {found[0].why}."
+
+
+def seconds(value: float) -> str:
+    if value < 0.1:
+        return f"{1e3 * value:.3g} ms"
+    return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size < 9.95e9 else f"{size / 1e9:,.0f} GB"
+
+
+def days(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def facts(found: Asked, tokens: float) -> list[tuple[str, str]]:
+    """Of the recommended plan: what it is called, and how much of it there is."""
+    best, job, cluster = found[0].recommended, found[1], found[2]
+    if best is None:
+        return []
+    run, n = run_of(best, job, cluster.ranks, tokens), cluster.ranks
+    return [
+        ("a step", seconds(best.step.total)),
+        ("tokens a step", f"{n * job.accumulate * job.tokens:,.0f}"),
+        ("tokens/s", f"{run.tokens_per_second:,.0f}"),
+        ("on each GPU", f"{run.tokens_per_second / n:,.0f}"),
+        ("days", days(run.days)),
+        ("GPU-hours", f"{run.gpu_hours:,.0f}"),
+    ]
+
+
+# --- when nothing fits
+
+
+def ways_out(state: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
+    """What to change so that something fits, each tried: in words, and the state that fits."""
+    found = []
+    for several in alternatives(state):
+        for said, change in several:
+            new = {**state, **change}
+            if fits(new) and (best := planned(new)[0].recommended):
+                found.append((f"{said}: {best.name} fits", new))
+                break
+    return found
+
+
+def fits(state: Mapping[str, str]) -> bool:
+    """Whether any strategy has room. No step is simulated."""
+    job, cluster, memory = asked(words_of(state))
+    wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
+    names = [name for name in STACKS[state["stack"]] if name != "HSDP"]
+    return any(
+        sum(memory_of(job, name, cluster, checkpoint).values()) <= memory
+        for name in names
+        for checkpoint in wanted
+    )
+
+
+def alternatives(state: Mapping[str, str]) -> Iterator[list[tuple[str, dict[str, str]]]]:
+    """Ways out, each as its steps from small to large."""
+    hosts, context = float(state["nodes"]), float(state["context"])
+    more = [round(hosts * 2**k) for k in range(1, 8)]
+    yield [(f"{n:,} hosts", {"nodes": str(n)}) for n in more]
+    yield [("full checkpointing", {"checkpoint": "full"})]
+    shorter = [round(context / 2**k) for k in range(1, 8) if context / 2**k >= 512]
+    yield [("one row on each GPU", {"rows": "1"})]
+    yield [(f"rows of {t:,} tokens", {"context": str(t)}) for t in shorter]
+    yield [("a loss that is one kernel", {"fused_loss": "on"})]
+    yield [("8-bit Adam", {"recipe": "bf16-8-bit-adam-fp32-master-copy"})]
+    larger = {name: FIELDS["gpu"].choices[name] for name in ("a100", "h200", "b200", "mi300x")}
+    yield [(said, {"gpu": name, "gpu_memory": ""}) for name, said in larger.items()]
+    least = {"rows": "1", "checkpoint": "full", "fused_loss": "on"}
+    yield [(f"{n:,} hosts and all that saves memory", least | {"nodes": str(n)}) for n in more]
+
+
+# --- pictures
+
+
+def bar(each: Option, memory: float) -> str:
+    """Bytes by what they are for, from left to right, cut where there is no more room."""
+    left, parts = 1.0, []
+    for part, size in each.memory.items():
+        share = min(left, size / (ROOM * memory))
+        left -= share
+        if share > 0:
+            parts.append(
+                f'<i class="planner-part-{part.split()[0]}" style="width:{share:.3%}"></i>'
+            )
+    said = ", ".join(f"{part} {gigabytes(size)}" for part, size in each.memory.items() if size)
+    cut = " planner-cut" if left <= 0 else ""
+    return f'<span class="planner-bar{cut}" role="img" aria-label="{said}">{"".join(parts)}</span>'
+
+
+def row(each: Option, best: Option | None, memory: float) -> str:
+    waits = each.step.exposed / each.step.total
+    if each.fits:
+        said = f"{seconds(each.step.total)} a step, waits {waits:.1%}"
+    else:
+        times = each.needs / memory
+        places = sum(times < border for border in (2, 10))
+        said = f"{times:,.{places}f} × what there is"
+    chosen = " planner-best" if each is best else ""
+    return (
+        f'<li class="planner-row{chosen}"><span class="planner-name">{each.name}</span>'
+        f"{bar(each, memory)}<span>{gigabytes(each.needs)}</span>"
+        f'<span class="planner-what">{said}</span></li>'
+    )
+
+
+def joined(spans: list[Span], until: float) -> Iterator[tuple[str, float, float]]:
+    """What a stream does, from where to where on paper; what nearly touches is one piece."""
+    kind, left, right = "", 0.0, 0.0
+    for span in spans:
+        start, end = WIDE * span.start / until, WIDE * span.end / until
+        end = max(end, start + HAIR)
+        if span.name.split()[0] == kind and start <= right + HAIR / 2:
+            right = max(right, end)
+            continue
+        if kind:
+            yield kind, left, right
+        kind, left, right = span.name.split()[0], start, end
+    if kind:
+        yield kind, left, right
+
+
+def timeline(step: Step) -> str:
+    """A line for every stream."""
+    until = max(span.end for span in step.spans)
+    lines = []
+    for lane in LANES:
+        spans = [span for span in step.spans if span.stream == lane]
+        paths: dict[str, list[str]] = {}
+        for kind, left, right in joined(spans, until):
+            piece = f"M{left:.4g} 0h{right - left:.3g}v9h-{right - left:.3g}z"
+            paths.setdefault(kind, []).append(piece)
+        drawn = "".join(
+            f'<path class="planner-{kind}" d="{"".join(pieces)}"/>'
+            for kind, pieces in paths.items()
+        )
+        if drawn:
+            box = f'viewBox="0 0 {WIDE} 9" preserveAspectRatio="none"'
+            lines.append(f'<span>{lane}</span><svg {box} aria-hidden="true">{drawn}</svg>')
+    shown = "" if until >= step.total * 0.999 else " (its first micro-batches)"
+    said = f"{seconds(step.compute)} of {seconds(step.total)} are computation"
+    return (
+        f'<div class="planner-lanes" role="img" aria-label="The streams of a step: {said}.">'
+        f'{"".join(lines)}<span></span><span class="planner-axis"><span>0</span>'
+        f"<span>{seconds(until)}{shown}</span></span></div>"
+    )
+
+
+# --- all of it
+
+
+def legend(parts: list[tuple[str, str]]) -> str:
+    items = "".join(f'<li><i class="planner-{p}"></i>{said}</li>' for p, said in parts)
+    return f'<ul class="planner-legend">{items}</ul>'
+
+
+def copies(found: Asked, words: list[str]) -> dict[str, str]:
+    """Name of a copy → its text."""
+    best, job, cluster = found[0].recommended, found[1], found[2]
+    texts = {"command line": command_line(words)}
+    if best is not None:
+        texts["PyTorch"] = torch_code(best, job, cluster)
+        texts["DeepSpeed"] = deepspeed_json(best, job, cluster)
+        texts["torchrun"] = torchrun_line(cluster)
+    return texts
+
+
+def html(state: Mapping[str, str], found: Asked) -> str:
+    """All that stands below the form."""
+    best, memory = found[0].recommended, found[3]
+    first, colon, rest = escape(sentence(found)).partition(":")
+    parts = [f'<p class="planner-why"><strong>{first}{colon}</strong>{rest}</p>']
+    if best is None:
+        items = "".join(
+            f'<li><a class="planner-way" href="?{escape(query_of(new))}">{escape(said)}</a></li>'
+            for said, new in ways_out(state)
+        )
+        parts.append(f'<ul class="planner-ways" aria-label="What to change">{items}</ul>')
+    numbers = "".join(
+        f"<div><dt>{name}</dt><dd>{value}</dd></div>"
+        for name, value in facts(found, float(state["tokens"]))
+    )
+    if numbers:
+        parts.append(f'<dl class="planner-facts">{numbers}</dl>')
+
+    rows = "".join(row(each, best, memory) for each in found[0].options)
+    held = dict.fromkeys(part for each in found[0].options for part in each.memory)
+    parts.append(f'<ul class="planner-rows" style="--line:{1 / ROOM:.1%}">{rows}</ul>')
+    parts.append(legend([(f"part-{part.split()[0]}", part) for part in held]))
+    parts.append(
+        f'<p class="planner-note">Memory on each GPU; the line is its {gigabytes(memory)}.</p>'
+    )
+    if best is not None:
+        parts.append(f'<p class="planner-title">A step of {best.name}</p>{timeline(best.step)}')
+        used = {span.name.split()[0] for span in best.step.spans}
+        parts.append(legend([(kind, kind) for kind in KINDS if kind in used]))
+
+    texts = copies(found, words_of(state))
+    buttons = "".join(
+        f'<button type="button" class="planner-copy" data-copy="{number}">{name}</button>'
+        for number, name in enumerate(texts)
+    )
+    blocks = "".join(
+        f'<pre class="planner-text" tabindex="0" role="group" aria-label="{name}" hidden>'
+        f"{escape(text)}</pre>"
+        for name, text in texts.items()
+    )
+    link = '<button type="button" class="planner-copy" data-copy="link">link</button>'
+    parts.append(f'<p class="planner-copies"><span>Copy as</span> {link}{buttons}</p>{blocks}')
+    return "".join(parts)

@@ -1,0 +1,180 @@
+"""What can be chosen, and how it is said: in a form, in an address, on the command line.
+
+An address has what differs from the defaults: `model=llama-3-8b&nodes=2`. Every choice is one
+option of `python -m distributed.plan`, so the words of that command line are the whole plan.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlencode
+
+from distributed.cost import Cluster
+from distributed.hardware import GPUS
+from distributed.model_states import RECIPES
+from distributed.plan import RECIPE, Job, arguments, read
+from distributed.runtime.script import to_bytes
+from distributed.schedules import STACKS
+from distributed.shapes import CHECKPOINTS, PRESETS
+
+OWN = "own"  # the model whose shape stands in fields of its own
+
+
+class Field(NamedTuple):
+    """One thing to choose. `kind` is "choice", "whole", "number", "bytes" or "yes"."""
+
+    name: str
+    label: str
+    default: str
+    kind: str
+    choices: Mapping[str, str] = {}  # value → what the reader sees
+    slider: tuple[int, int] = (0, 0)  # from 2 to the one power to 2 to the other
+    hint: str = ""
+    most: float = math.inf
+
+
+def slug(text: str) -> str:
+    """A text for an address: small letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+
+
+def millions(parameters: float) -> str:
+    return f"{parameters / 1e9:,.3g} billion" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
+
+
+MODELS = {
+    name: f"{name} · {millions(model.parameters)}"
+    for name, model in sorted(PRESETS.items(), key=lambda item: item[1].parameters)
+}
+RECIPE_OF = {slug(name): name for name in RECIPES}
+WHOSE = {
+    "pytorch": "PyTorch and Megatron",
+    "deepspeed": "DeepSpeed",
+    "book": "the listings of this book",
+}
+assert WHOSE.keys() == STACKS.keys()
+
+SHAPE = (  # in the order in which --shape has them
+    Field("layers", "layers", "32", "whole", most=10_000),
+    Field("width", "width", "4096", "whole", most=10**8),
+    Field("heads", "heads", "32", "whole", most=10**6),
+    Field("kv", "heads of keys", "8", "whole", most=10**6),
+    Field("ffn", "width of the network", "14336", "whole", most=10**8),
+    Field("words", "words", "128256", "whole", most=10**8),
+)
+FIRST = (
+    Field("model", "model", "llama-3-70b", "choice", MODELS | {OWN: "a shape of your own"}),
+    Field("gpu", "GPU", "h100", "choice", {key: one.name for key, one in GPUS.items()}),
+    Field("recipe", "precision", slug(RECIPE), "choice", RECIPE_OF),
+    Field(
+        "checkpoint", "checkpointing", "auto", "choice",
+        {"auto": "the least that fits"} | {name: name for name in CHECKPOINTS},
+    ),
+    Field("nodes", "hosts", "8", "whole", slider=(0, 11)),
+    Field("rows", "rows on each GPU", "1", "number", slider=(0, 7)),
+    Field("context", "tokens in a row", "8192", "whole", slider=(9, 17)),
+    Field("tokens", "tokens to train on", "2e12", "number"),
+)  # fmt: skip
+MORE = (
+    Field("accumulate", "micro-batches in a step", "1", "whole", slider=(0, 7)),
+    Field("per_host", "GPUs in a host", "", "whole", hint="its usual number"),
+    Field("network", "network of a host, a second", "", "bytes", hint="such as 400GB"),
+    Field("gpu_memory", "memory of a GPU", "", "bytes", hint="such as 80GB"),
+    Field("speed", "measured FLOP/s of a GPU", "", "number", hint="such as 4e14"),
+    Field("stack", "schedules of", "pytorch", "choice", WHOSE),
+    Field("fused_loss", "the loss in one kernel", "", "yes"),
+)
+FIELDS = {field.name: field for field in (*FIRST, *SHAPE, *MORE)}
+FIELD_OF = {"gpus": "nodes", "params": "model", "shape": "layers", "inside": "gpu"}
+
+
+class WrongError(ValueError):
+    """A choice that makes no sense, and the field in which it stands."""
+
+    def __init__(self, field: str, message: str):
+        super().__init__(message)
+        self.field = field
+
+
+def state_of(query: str) -> dict[str, str]:
+    """Every field's value: the address's, and the default of the others. Unknown ones are left."""
+    given = dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
+    return {name: given.get(name, field.default).strip() for name, field in FIELDS.items()}
+
+
+def query_of(state: Mapping[str, str]) -> str:
+    """The address of a state: what differs from the defaults."""
+    return urlencode({k: v for k, v in state.items() if v != FIELDS[k].default})
+
+
+def check_field(field: Field, value: str) -> None:
+    """Raise WrongError for what is no value of that kind; how large it may be, `plan` says."""
+    if not value and not field.default:
+        return
+    if field.kind == "choice" and value not in field.choices:
+        raise WrongError(field.name, f"{value!r} is not known: choose one of the list")
+    if field.kind == "yes" and value != "on":
+        raise WrongError(field.name, f"{value!r}: on, or nothing")
+    if field.kind == "bytes":
+        try:
+            to_bytes(value)
+        except ValueError:
+            raise WrongError(field.name, f"{value!r}: write it like 400GB or 80GiB") from None
+    if field.kind in ("whole", "number"):
+        try:
+            number = float(value)
+        except ValueError:
+            raise WrongError(field.name, f"{value!r} is no number") from None
+        if not number > 0 or math.isinf(number):
+            raise WrongError(field.name, f"{value}: give a number above 0")
+        if number > field.most:
+            raise WrongError(field.name, f"{value}: give at most {field.most:,}")
+        if field.kind == "whole" and number != int(number):
+            raise WrongError(field.name, f"{value}: give a whole number")
+
+
+def words_of(state: Mapping[str, str]) -> list[str]:
+    """The words of the command line. Raises WrongError, naming the field."""
+    for name, value in state.items():
+        is_shown = FIELDS[name] not in SHAPE or state["model"] == OWN
+        if is_shown:
+            check_field(FIELDS[name], value)
+
+    if state["model"] == OWN:
+        shape = ",".join(f"{float(state[field.name]):.0f}" for field in SHAPE)
+        words = ["--shape", shape]
+    else:
+        words = ["--model", state["model"]]
+    words += ["--gpu", state["gpu"]]
+    usual = vars(arguments().parse_args([]))
+    for name, value in state.items():
+        field = FIELDS[name]
+        if field in SHAPE or name in ("model", "gpu") or not value:
+            continue
+        option = f"--{name.replace('_', '-')}"
+        if field.kind == "yes":
+            words.append(option)
+        elif name == "recipe":
+            words += [option, RECIPE_OF[value]] if RECIPE_OF[value] != RECIPE else []
+        elif field.kind == "whole":
+            words += [option, f"{float(value):.0f}"] if float(value) != usual[name] else []
+        elif field.kind == "number":
+            words += [option, value] if float(value) != usual[name] else []
+        elif value != usual[name]:
+            words += [option, value]
+    return words
+
+
+def asked(words: list[str]) -> tuple[Job, Cluster, float]:
+    """What these words ask for. Raises WrongError, naming the field."""
+    try:
+        return read(arguments().parse_args(words))
+    except (ValueError, OverflowError) as error:
+        raise wrong(error) from None
+
+
+def wrong(error: Exception) -> WrongError:
+    """The planner's own complaint, `name=value: what to give`, as that of a field."""
+    name, _, rest = str(error).partition("=")
+    return WrongError(FIELD_OF.get(name, name if name in FIELDS else "model"), rest or str(error))

@@ -1,0 +1,95 @@
+"""The planner as the build writes it: the form, a first plan below it, and the files for a tab."""
+
+import ast
+import io
+import json
+import zipfile
+from html import escape
+from pathlib import Path
+
+from playground.build.digest import path_of
+from playground.planner.answer import answer
+from playground.planner.form import FIRST, MORE, OWN, SHAPE, Field
+
+CODE = Path(__file__).parents[2]
+
+
+def files() -> list[Path]:
+    """The modules of this project that `answer` needs, with the packages in which they stand."""
+    left, found = [path_of("playground.planner.answer")], set[Path]()
+    while left:
+        path = left.pop()
+        if path is None or path in found:
+            continue
+        found.add(path)
+        folder = path.parent
+        while folder != CODE:
+            left.append(folder / "__init__.py")
+            folder = folder.parent
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                is_ours = node.module.split(".")[0] in ("distributed", "playground")
+                left.append(path_of(node.module) if is_ours else None)
+    return sorted(found)
+
+
+def archive() -> bytes:
+    """Those files in a zip, the same bytes for the same files."""
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as packed:
+        for path in files():
+            name = zipfile.ZipInfo(path.relative_to(CODE).as_posix(), (1980, 1, 1, 0, 0, 0))
+            packed.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
+    return held.getvalue()
+
+
+def control(field: Field) -> str:
+    """What a reader sets a field with; its message stands below it when it is wrong."""
+    name, label = f"planner-{field.name}", escape(field.label)
+    about = f'id="{name}" name="{field.name}" aria-describedby="{name}-wrong"'
+    slider = ""
+    if field.kind == "choice":
+        options = "".join(
+            f'<option value="{key}"{" selected" * (key == field.default)}>{escape(said)}</option>'
+            for key, said in field.choices.items()
+        )
+        set_with = f"<select {about}>{options}</select>"
+    elif field.kind == "yes":
+        set_with = f'<input type="checkbox" {about}>'
+    else:
+        hint = f' placeholder="{escape(field.hint)}"' if field.hint else ""
+        keys = {"whole": "numeric", "number": "decimal", "bytes": "text"}[field.kind]
+        value = f'type="text" inputmode="{keys}" value="{field.default}"{hint} spellcheck="false"'
+        set_with = f"<input {about} {value}>"
+    if field.slider != (0, 0):
+        least, most = field.slider
+        at = round(float(field.default)).bit_length() - 1
+        slider = (
+            f'<input type="range" min="{least}" max="{most}" value="{at}" data-sets="{field.name}" '
+            f'aria-label="{label}, by twos" aria-valuetext="{field.default}">'
+        )
+    wrong = f'<span class="planner-wrong" id="{name}-wrong" hidden></span>'
+    return (
+        f'<div class="planner-field"><label for="{name}">{label}</label>{set_with}{slider}'
+        f"{wrong}</div>"
+    )
+
+
+def page() -> str:
+    """The whole planner, with the plan of the defaults."""
+    first = json.loads(answer(""))
+    below = "".join(control(field) for field in FIRST)
+    shape = "".join(control(field) for field in SHAPE)
+    more = "".join(control(field) for field in MORE)
+    return (
+        '<div class="planner" role="region" aria-label="Planner">\n'
+        '<form class="planner-form" autocomplete="off">\n'
+        f'<div class="planner-fields">{below}</div>\n'
+        f'<div class="planner-fields planner-shape" data-model="{OWN}" hidden>{shape}</div>\n'
+        f"<details><summary>More</summary>"
+        f'<div class="planner-fields">{more}</div></details>\n'
+        "</form>\n"
+        '<div class="planner-line"><p class="planner-status" role="status"></p></div>\n'
+        f'<div class="planner-answer">{first["html"]}</div>\n'
+        "</div>\n"
+    )
