@@ -86,6 +86,7 @@ def pyodide_in(live: LivePage) -> list[str]:
     return [url for url in live.requests if "pyodide" in url or "planner.zip" in url]
 
 
+@pytest.mark.slow
 def test_a_reader_drags_types_and_copies(read: Callable[..., LivePage]) -> None:
     live = read(permissions=["clipboard-read", "clipboard-write"])
     page = live.page
