@@ -12,13 +12,19 @@ from playground.build.pieces import LOAD, load
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(page for page in (ROOT / "book").rglob("*.md") if CELL.search(page.read_text()))
+REMOVED = re.compile(r"^:?tags:.*\bremove-cell\b", re.M)
 OPTIONS = re.compile(r"\A(?:---\n[\s\S]*?\n---\n|(?::.*\n)+)")
 
 
-def program(page: Path) -> str:
-    """All cells of a page in one text, the modules that they load included."""
+def program(page: Path, live: bool) -> str:
+    """All cells of a page in one text, the modules that they load included; or the `live` ones.
+
+    A cell with the tag `remove-cell` is not on the page, so that no reader can run it.
+    """
     parts = []
     for cell in CELL.findall(page.read_text()):
+        if live and REMOVED.search(cell):
+            continue
         body = cell.partition("\n")[2].removesuffix("```")
         if loads := LOAD.search(body):
             body = load(page, loads[1])
@@ -26,10 +32,11 @@ def program(page: Path) -> str:
     return "\n\n".join(parts)
 
 
+@pytest.mark.parametrize("live", [False, True], ids=["all", "live"])
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "book")))
-def test_each_name_that_a_cell_uses_has_come_on_its_page(page: Path) -> None:
+def test_each_name_that_a_cell_uses_has_come_on_its_page(page: Path, live: bool) -> None:
     checked = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "-"],
-        input=program(page), capture_output=True, text=True, check=False,
+        input=program(page, live), capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout
