@@ -2,6 +2,7 @@
 
     absolute   tokens/s of each GPU from the shape, the GPU and the network alone
     scaling    many hosts against one host of the same source: the node is calibrated, links are not
+    memory     what was published as out of memory, and the largest that ran
 
 The constants of `speed` were fitted to rows marked "calibrate", on one host each. Sources marked
 "test" had no part in any constant.
@@ -11,15 +12,35 @@ import statistics
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from distributed.hardware import gpu
+from distributed.cost import Cluster, Link
+from distributed.hardware import GIB, gpu
 from distributed.model_states import RECIPES, Recipe
-from distributed.plan import RECIPE, Job, Option, cluster_of, option
+from distributed.plan import RECIPE, Job, Option, cluster_of, memory_of, option
 from distributed.published import rows
 from distributed.runtime.script import run_script
-from distributed.shapes import PRESETS
+from distributed.shapes import PRESETS, Model, gpt, of_size
 from distributed.speed import achieved
 
 OTHERS = {"bf16 for everything, Adam": Recipe(2, 2, 0, 4)}  # of KempnerForge
+MODELS = PRESETS | {
+    "gpt-2-774m": gpt(36, 1280, 20, positions=1024),
+    "mingpt-175b": gpt(96, 12288, 96, 50000),
+    # Layers and widths of the ZeRO paper's table 4 and of DeepSpeed's tutorials, words padded
+    "megatron-1.5b": gpt(48, 1600, 16, 50304, 1024),
+    "megatron-1.6b": gpt(34, 1920, 16, 50304, 1024),
+    "megatron-4b": gpt(64, 2304, 16, 50304, 1024),
+    "megatron-4.7b": gpt(40, 3072, 24, 50304, 2048),
+    "megatron-10b": gpt(50, 4096, 32, 50304, 1024),
+    "megatron-13b": gpt(62, 4096, 32, 50304, 1024),
+    # Only a size: of another kind (T5), or without a published shape
+    "t5-2.28b": of_size(2.28e9, 32128, 0),
+    "t5-11b": of_size(11e9, 32128, 0),
+    "gpt-1.4b": of_size(1.4e9, positions=1024),
+    "gpt-6.2b": of_size(6.2e9, positions=1024),
+    # README of the first; a quarter of the second in fp32 is the 12.94 GiB of its message
+    "baichuan-13b": Model(40, 5120, 40, 40, 13696, 64000),
+    "baichuan-2-13b": Model(40, 5120, 40, 40, 13696, 125696),
+}
 
 
 class Run(NamedTuple):
@@ -49,7 +70,7 @@ class Run(NamedTuple):
 
 def job_of(row: dict[str, str]) -> Job:
     return Job(
-        PRESETS[row["model"]],
+        MODELS[row["model"]],
         int(row["rows"]),
         int(row["context"]),
         int(row["accumulate"]),
@@ -111,6 +132,37 @@ def implied_bandwidth(run: Run) -> float:
     return 3 * 2 * model.parameters / (flops / (run.published * 1e12))
 
 
+class Verdict(NamedTuple):
+    """A published configuration, the bytes that the planner counts on each GPU, and those of it."""
+
+    row: dict[str, str]
+    needs: float
+    memory: float
+
+    @property
+    def ran(self) -> bool:
+        return self.row["unit"] == "ran"
+
+    @property
+    def right(self) -> bool:
+        return self.ran == (self.needs <= self.memory)
+
+
+def judge(row: dict[str, str], recipe: Recipe | None = None) -> Verdict:
+    """Fits or not; a row's value is what its GPU has. `recipe` is the row's unless told."""
+    job = job_of(row)
+    job = job._replace(recipe=recipe or job.recipe)
+    link = Link(0.0, 1.0)  # memory does not depend on it
+    cluster = Cluster(int(row["gpus"]), int(row["per_host"]), link, link, 1.0)
+    needs = sum(memory_of(job, row["strategy"], cluster, row["checkpoint"]).values())
+    return Verdict(row, needs, float(row["value"]) * GIB)
+
+
+def verdicts() -> list[Verdict]:
+    """What was published as out of memory, and what ran beside it."""
+    return [judge(row) for row in rows() if row["unit"] in ("out of memory", "ran")]
+
+
 class Errors(NamedTuple):
     """Of so many rows: the median of absolute errors, nine in ten, the worst, and the bias."""
 
@@ -135,7 +187,7 @@ class Errors(NamedTuple):
 
 
 def main() -> None:
-    """Errors by source, of scaling, and the runs that fitted and would not by the planner."""
+    """Errors by source, of scaling, and what fits by the planner of what did and did not."""
     every = runs()
     for source in dict.fromkeys(run.source for run in every):
         print(f"{source:14}", Errors.of(run.error for run in every if run.source == source))
@@ -144,6 +196,11 @@ def main() -> None:
     fitted = sum(run.option.fits for run in every)
     print(f"{fitted} of {len(every)} runs that are published fit by the planner, too")
     assert fitted == len(every)
+    judged = verdicts()
+    for ran, name in ((True, "that ran fit"), (False, "as out of memory do not")):
+        mine = [verdict for verdict in judged if verdict.ran == ran]
+        print(f"{sum(verdict.right for verdict in mine)} of {len(mine)} published {name}")
+    assert all(verdict.right for verdict in judged if verdict.ran)
 
 
 if __name__ == "__main__":
