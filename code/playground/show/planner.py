@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distributed.schedules import STACKS, Step, Work, simulate, threshold
-from distributed.validation import Errors, Run, scaling
+from distributed.validation import GIB, Errors, Run, Verdict, scaling
 from playground.show.figures import GREY, KINDS, RANKS, use_style
 from playground.show.tables import Table
 
@@ -145,3 +145,21 @@ def every_row(runs: Iterable[Run]) -> Table:
         "error",
     ]
     return Table(header, rows)
+
+
+def fits_table(verdicts: Iterable[Verdict]) -> Table:
+    """Each configuration published as out of memory, or as running beside it."""
+    rows = []
+    for found in verdicts:
+        row, right = found.row, "yes" if found.right else "no"
+        job = (
+            f"{row['gpus']} × {row['gpu']}",
+            row["strategy"],
+            f"{row['rows']} × {row['context']}",
+        )
+        sizes = (f"{found.needs / GIB:.1f}", f"{found.memory / GIB:.1f}")
+        rows.append(
+            (row["source"], row["model"], *job, row["checkpoint"], *sizes, row["unit"], right)
+        )
+    header = ["source", "model", "GPUs", "", "rows", "checkpoint"]
+    return Table([*header, "GiB needed", "GiB there", "published", "right"], rows)
