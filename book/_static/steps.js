@@ -1,7 +1,8 @@
 // Recorded runs of a collective, step by step: playground/show/steps.py recorded them, this draws.
 //
 // A part of an array is a cell with a slot for each rank. A filled slot says that this rank's numbers
-// are in it; a partial sum is hatched, a complete one is framed. The bar counts what a rank has sent.
+// are in it; a partial sum is hatched, a complete one is framed. Where nothing is ever added, a cell is
+// filled by the rank whose numbers it has. The bar counts what a rank has sent.
 
 import { element } from "./dom.js";
 import { addStepper } from "./stepper.js";
@@ -28,7 +29,13 @@ export function drawing({ arrays, messages }, step, colours, id, flying = 0) {
   const wide = (WIDTH - LEFT - RIGHT) / parts;
   const tall = Math.min(44, 300 / ranks);
   const box = (rank, part) => [LEFT + part * wide + 3, TOP + rank * (tall + 12), wide - 6, tall];
+  const adds = arrays.some((state) => state.some((row) => row.some((bits) => count(bits) > 1)));
   const cell = ([x, y, w, h], bits) => {
+    const place = `x="${x}" y="${y}" width="${w}" height="${h}"`;
+    if (!adds) {
+      const look = bits ? `fill="${colours[Math.log2(bits) % colours.length]}"` : 'class="steps-slot"';
+      return `<g><rect ${place} ${look}/><rect class="steps-part" ${place} rx="3"/></g>`;
+    }
     const complete = count(bits) === ranks;
     const slots = arrays[0].map((_, rank) => {
       const filled = (bits >> rank) & 1;
@@ -37,7 +44,7 @@ export function drawing({ arrays, messages }, step, colours, id, flying = 0) {
       return `<rect x="${x + (rank * w) / ranks}" y="${y}" width="${w / ranks}" height="${h}" ${look} ${hatched}/>`;
     });
     const frame = `class="steps-part${complete ? " steps-complete" : ""}"`;
-    return `<g>${slots.join("")}<rect ${frame} x="${x}" y="${y}" width="${w}" height="${h}" rx="3"/></g>`;
+    return `<g>${slots.join("")}<rect ${frame} ${place} rx="3"/></g>`;
   };
   const sent = sentAfter({ arrays, messages });
   const most = Math.max(2, ...sent.at(-1));
@@ -55,10 +62,11 @@ export function drawing({ arrays, messages }, step, colours, id, flying = 0) {
     out += `<rect class="steps-track" x="${barLeft}" y="${middle - 6}" width="${bar(most)}" height="12" rx="6"/>
       <rect class="steps-sent" x="${barLeft}" y="${middle - 6}" width="${bar(sent[step][rank])}" height="12" rx="6"/>`;
   }
-  const least = (2 * (ranks - 1)) / ranks;
-  const line = barLeft + bar(least);
-  out += `<line class="steps-bound" x1="${line}" x2="${line}" y1="${TOP}" y2="${height - 26}"/>
-    <text class="steps-note" x="${LEFT}" y="${height - 6}">each array in ${parts} parts</text>
+  if (arrays.at(-1).flat().every((bits) => count(bits) === ranks)) { // the bound of an all-reduce
+    const line = barLeft + bar((2 * (ranks - 1)) / ranks);
+    out += `<line class="steps-bound" x1="${line}" x2="${line}" y1="${TOP}" y2="${height - 26}"/>`;
+  }
+  out += `<text class="steps-note" x="${LEFT}" y="${height - 6}">each array in ${parts} parts</text>
     <text class="steps-note" x="${barLeft}" y="${height - 6}">sent, of ${most.toFixed(1)} arrays</text>`;
   if (flying > 0) {
     const eased = flying * flying * (3 - 2 * flying);

@@ -26,6 +26,15 @@ test("a part with some ranks' numbers is hatched, one with all is framed", () =>
   assert.equal(times(after, "url(#a-hatched)"), 2);
 });
 
+test("what is only moved is filled by whose it is, and has no bound", () => {
+  const moved = { arrays: [[[1, 1], [0, 0]], [[1, 1], [0, 1]]], messages: [[1, 0, 1, 1, 2]] };
+  const after = drawing(moved, 1, COLOURS, "a").out;
+  assert.equal(times(after, "url(#a-hatched)"), 0);
+  assert.equal(times(after, 'fill="red"'), 1 + 3); // rank 0's dot, and three parts
+  assert.equal(times(after, "steps-bound"), 0);
+  assert.equal(times(drawing(RUN, 0, COLOURS, "a").out, "steps-bound"), 0, "not all complete");
+});
+
 test("a message on its way is one more cell, with its sender's numbers", () => {
   const still = drawing(RUN, 0, COLOURS, "a").out;
   const moving = drawing(RUN, 0, COLOURS, "a", 0.5).out;

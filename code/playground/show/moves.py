@@ -1,0 +1,43 @@
+"""The collectives of `shapes`, step by step: the book's own code ran, on ranks that are threads.
+
+Rank r's numbers have its colour. Where nothing is added, a part is filled by the one rank whose
+numbers are in it; in a sum each rank has a slot, as in `steps`.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from playground.show.emulate import run_in_threads
+from playground.show.shapes import SHAPES
+from playground.show.steps import Run, Steps, put_in_steps
+
+# All-reduce has its own chapter. In all-to-all a part ends at another place than it began.
+MOVES = {shape.name: shape for shape in SHAPES if shape.name not in ("all-reduce", "all-to-all")}
+
+
+class Moved(Run):
+    """A run in which numbers are copied and never added."""
+
+    def result(self) -> str:
+        busiest = max(self.sent(rank) for rank in range(self.ranks))
+        return f" The busiest rank has sent {busiest:.2f} arrays."
+
+
+def step_through(name: str, ranks: Iterable[int] = range(2, 9), start: int = 4) -> Steps:
+    """A run of this collective for each number of ranks; the figure opens with `start`."""
+    return Steps(name, [run_of(name, size) for size in ranks], start)
+
+
+def run_of(name: str, ranks: int) -> Run:
+    """The messages of one run, and what each rank has after each step, in as many parts."""
+    shape = MOVES[name]
+
+    def before(rank: int, size: int) -> list[int]:
+        return [1 << rank if shape.has(rank, part) else 0 for part in range(size)]
+
+    groups = run_in_threads(shape.work, ranks, before)
+    recorded = [(group.calls, [*group.states, group.x.tolist()]) for group in groups]
+    messages, arrays = put_in_steps(recorded)
+    if shape.sums:
+        return Run(messages, arrays)
+    return Moved([replace(message, adds=False) for message in messages], arrays)
