@@ -43,7 +43,7 @@ def main(folder: str) -> list[float]:
         weights, moments = get_state_dict(model, optimizer)
         return {"model": weights, "optimizer": moments}
 
-    saved = sorted(Path(folder).glob("*/.metadata"))  # the file that is written last
+    saved = sorted(Path(folder).glob("*/.metadata"))  # the file written last
     if saved:
         loaded = state()
         dcp.load(loaded, checkpoint_id=saved[-1].parent)

@@ -18,6 +18,13 @@ MOVES = {shape.name: shape for shape in SHAPES if shape.name not in ("all-reduce
 class Moved(Run):
     """A run in which numbers are copied and never added."""
 
+    def caption(self, step: int) -> str:
+        if step == 0:
+            return (
+                f"Before step 1 of {self.last}: what each rank has, in the colour of its numbers."
+            )
+        return super().caption(step)
+
     def result(self) -> str:
         busiest = max(self.sent(rank) for rank in range(self.ranks))
         return f" The busiest rank has sent {busiest:.2f} arrays."
