@@ -113,7 +113,7 @@ class Planner {
 
   /** A line for the eye and the ear; a plan's sentence, which stands below, for the ear alone. */
   say(text, isBelow = false) {
-    this.status.classList.toggle("planner-unseen", isBelow);
+    this.status.classList.toggle("live-unseen", isBelow);
     if (this.status.textContent !== text) this.status.textContent = text;
   }
 

@@ -67,3 +67,4 @@ def test_a_page_with_an_open_tip(visitor: Callable[..., LivePage]) -> None:
     live.page.locator("a.term").first.hover()
     live.page.locator(".link-tip:visible").wait_for()
     check(live)
+    assert live.page.locator(".link-tip:visible").count(), "it was there in both themes"

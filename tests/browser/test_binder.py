@@ -5,19 +5,17 @@ import secrets
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 from live_page import LivePage
+from plain import plain, serving
 
 
 @dataclass
@@ -37,23 +35,9 @@ class Binder:
     asked: list[str] = field(default_factory=list)
 
 
-class QuietPages(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def serving(handler) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-
-
 @pytest.fixture(scope="module")
 def pages(small_book: Path) -> Iterator[Web]:
-    with serving(partial(QuietPages, directory=str(small_book))) as url:
+    with plain(small_book) as url:
         yield Web(url, f"{url}/index.html")
 
 

@@ -55,6 +55,15 @@ def compute(chart: Locator, signals: dict[str, Any], field: str) -> list[dict[st
     return chart.evaluate(COMPUTE, [signals, field])
 
 
+def test_a_chart_is_loaded_for_a_reader_who_moves_and_be_it_a_key(page: LivePage) -> None:
+    page.page.wait_for_load_state()
+    page.page.wait_for_timeout(500)
+    assert not [url for url in page.requests if "vega" in url]
+    assert page.page.locator(".calculator-chart :is(svg, img)").first.is_visible(), "a picture"
+    page.page.keyboard.press("Tab")
+    page.page.locator(".calculator-ready").first.wait_for()
+
+
 def test_memory_is_what_the_module_says_for_any_choice(page: LivePage) -> None:
     chart, random_ = calculator(page, 0), random.Random(0)
     for _ in range(40):

@@ -3,10 +3,7 @@
 The pages come from a plain file server, and whatever else a page would ask for is cut off.
 """
 
-import functools
-import http.server
 import json
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 from live_page import LivePage
 from looks import needs_scrolling_sideways, violations_in_both_themes
+from plain import plain
 from playwright.sync_api import expect
 from serving import Server
 
@@ -26,20 +24,11 @@ from playground.planner.answer import answer
 from playground.planner.form import state_of
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *args: object) -> None:
-        pass
-
-
 @pytest.fixture(scope="module")
 def static(small_book: Path) -> Iterator[SimpleNamespace]:
     """A server of files alone, of which a book in a folder is a part."""
-    handler = functools.partial(Quiet, directory=str(small_book.parent))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        origin = f"http://127.0.0.1:{server.server_port}"
+    with plain(small_book.parent) as origin:
         yield SimpleNamespace(url=f"{origin}/{small_book.name}", origin=origin)
-        server.shutdown()
 
 
 @pytest.fixture

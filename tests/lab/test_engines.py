@@ -210,7 +210,7 @@ def test_an_option_that_sbatch_would_refuse_is_found(line: str, wrong: list[str]
 def stand_ins(folder: Path, srun: str) -> dict[str, str]:
     """Programs of Slurm's names, and the variables of a job on two hosts that finds them."""
     for name, script in {
-        "scontrol": f"echo \"$@\" >>{folder}/asked; printf '127.0.0.1\\nnode8\\n'",
+        "scontrol": f'echo "$@" >>{folder}/asked; echo 127.0.0.1; sleep 0.1; echo node8',
         "srun": srun,
     }.items():
         program = folder / name

@@ -8,7 +8,7 @@ import threading
 from array import array
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any
 
 from distributed.runtime.trace import Trace
 
@@ -78,13 +78,8 @@ class ThreadGroup:
         return into
 
 
-T = TypeVar("T", bound=ThreadGroup)
-
-
 def run_in_threads(
-    fn: Callable[[T], Any],
-    ranks: int,
-    group_class: type[T] = ThreadGroup,  # type: ignore[assignment]
+    fn: Callable[[Any], Any], ranks: int, make_group: Callable[..., ThreadGroup] = ThreadGroup
 ) -> list[Any]:
     """Call `fn(group)` in `ranks` threads; the results in rank order, or the first error."""
     mailboxes: Mailboxes = {(a, b): SimpleQueue() for a in range(ranks) for b in range(ranks)}
@@ -93,7 +88,7 @@ def run_in_threads(
 
     def run(rank: int) -> None:
         try:
-            results[rank] = fn(group_class(rank, ranks, mailboxes))
+            results[rank] = fn(make_group(rank, ranks, mailboxes))
         except BaseException as error:
             errors.append(error)
 

@@ -65,7 +65,7 @@ HEADERS = {
     "Content-Security-Policy": FORM_POLICY,  # of all but the book's own pages
 }
 # The planner's worker compiles Python's interpreter; no page may compile anything.
-COMPILES = ("planner-worker.js", "'wasm-unsafe-eval'")
+SCRIPTS_OF_WORKERS: dict[str, tuple[str, ...]] = {"planner-worker.js": ("'wasm-unsafe-eval'",)}
 INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 
 
@@ -163,12 +163,10 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
         # Ask again each time (a 304 costs little on one machine), so that a rebuild shows at once.
         self.set_header("Cache-Control", "no-cache")
         file, changed_at = self.file()
-        if file.name == COMPILES[0]:
-            self.set_header(
-                "Content-Security-Policy", policy(self.request.host, scripts=COMPILES[1:])
-            )
+        scripts = SCRIPTS_OF_WORKERS.get(file.name)
         if file.suffix == ".html":
             scripts = scripts_in(file, changed_at)
+        if scripts is not None:
             self.set_header("Content-Security-Policy", policy(self.request.host, scripts))
 
     def compute_etag(self) -> str:

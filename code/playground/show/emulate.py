@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from distributed.workbench import threads
-from playground.show.steps import Run, Steps, note_call, put_in_steps
+from playground.show.steps import Message, Run, Steps, note_call, put_in_steps
 
 Array = Any  # a tensor, where the parent has a memoryview
 Algorithm = Callable[..., Any]  # algorithm(group, x, combine)
@@ -75,11 +75,13 @@ def run_in_threads(
     return threads.run_in_threads(run, size, NotedGroup)
 
 
+def recording(groups: list[NotedGroup]) -> tuple[list[Message], list[list[list[int]]]]:
+    """What they noted: messages with their steps, and all ranks' arrays after each step."""
+    return put_in_steps([(group.calls, [*group.states, group.x.tolist()]) for group in groups])
+
+
 def record(algorithm: Algorithm, ranks: int | Sequence[int] = 4, start: int = 4) -> Steps:
     """What `steps.record` records: `algorithm` on some number of ranks, or on several to choose."""
-    runs = []
-    for size in [ranks] if isinstance(ranks, int) else ranks:
-        groups = run_in_threads(algorithm, size)
-        recorded = [(group.calls, [*group.states, group.x.tolist()]) for group in groups]
-        runs.append(Run(*put_in_steps(recorded)))
+    sizes = [ranks] if isinstance(ranks, int) else ranks
+    runs = [Run(*recording(run_in_threads(algorithm, size))) for size in sizes]
     return Steps(algorithm.__name__, runs, start)

@@ -7,9 +7,9 @@ numbers are in it; in a sum each rank has a slot, as in `steps`.
 from collections.abc import Iterable
 from dataclasses import replace
 
-from playground.show.emulate import run_in_threads
+from playground.show.emulate import recording, run_in_threads
 from playground.show.shapes import SHAPES
-from playground.show.steps import Run, Steps, put_in_steps
+from playground.show.steps import Run, Steps
 
 # All-reduce has its own chapter. In all-to-all a part ends at another place than it began.
 MOVES = {shape.name: shape for shape in SHAPES if shape.name not in ("all-reduce", "all-to-all")}
@@ -38,13 +38,7 @@ def step_through(name: str, ranks: Iterable[int] = range(2, 9), start: int = 4) 
 def run_of(name: str, ranks: int) -> Run:
     """The messages of one run, and what each rank has after each step, in as many parts."""
     shape = MOVES[name]
-
-    def before(rank: int, size: int) -> list[int]:
-        return [1 << rank if shape.has(rank, part) else 0 for part in range(size)]
-
-    groups = run_in_threads(shape.work, ranks, before)
-    recorded = [(group.calls, [*group.states, group.x.tolist()]) for group in groups]
-    messages, arrays = put_in_steps(recorded)
+    messages, arrays = recording(run_in_threads(shape.work, ranks, shape.before))
     if shape.sums:
         return Run(messages, arrays)
     return Moved([replace(message, adds=False) for message in messages], arrays)

@@ -6,8 +6,9 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from distributed.hardware import GIB
 from distributed.schedules import STACKS, Step, Work, simulate, threshold
-from distributed.validation import GIB, Errors, Run, Verdict, scaling
+from distributed.validation import Errors, Run, Verdict, scaling
 from playground.show.figures import GREY, KINDS, RANKS, use_style
 from playground.show.tables import Table
 

@@ -26,6 +26,10 @@ class Shape(NamedTuple):
     keeps: Callable[[int, int], bool]  # and after
     sums: bool = False
 
+    def before(self, rank: int, ranks: int) -> list[int]:
+        """What x holds on this rank: its own numbers, or 0 where it has none."""
+        return [1 << rank if self.has(rank, part) else 0 for part in range(ranks)]
+
 
 def every(rank: int, part: int) -> bool:
     return True
@@ -69,15 +73,12 @@ SHAPES = [
 def states(shape: Shape, ranks: int = 4) -> tuple[Rows, Rows]:
     """What each rank has before and after; 0 where it has nothing that counts."""
 
-    def before(rank: int, size: int) -> list[int]:
-        return [1 << rank if shape.has(rank, part) else 0 for part in range(size)]
-
-    groups = run_in_threads(shape.work, ranks, before)
+    groups = run_in_threads(shape.work, ranks, shape.before)
     after = [
         [bits if shape.keeps(group.rank, part) else 0 for part, bits in enumerate(group.x.tolist())]
         for group in groups
     ]
-    return [before(rank, ranks) for rank in range(ranks)], after
+    return [shape.before(rank, ranks) for rank in range(ranks)], after
 
 
 class Shapes:
