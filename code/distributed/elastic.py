@@ -107,6 +107,18 @@ def best_interval(saving: float, between_failures: float) -> float:
     return math.sqrt(2 * saving * between_failures)
 
 
+def better_interval(saving: float, between_failures: float) -> float:
+    """The same where saves are not short beside the time between failures (Daly 2006).
+
+    Work and save together take as long as in `best_interval`, but for a small correction.
+    """
+    share = saving / (2 * between_failures)
+    if share >= 1:
+        return between_failures
+    both = best_interval(saving, between_failures)
+    return both * (1 + math.sqrt(share) / 3 + share / 9) - saving
+
+
 def share_lost(interval: float, saving: float, between_failures: float, restart: float) -> float:
     """The share of time that is no progress: saves, work done twice, and restarts."""
     return saving / interval + (interval / 2 + restart) / between_failures

@@ -1,8 +1,9 @@
 """What others measured and published, with all that a prediction needs, and its source.
 
 All rows stand in `published.csv`: a value, its unit, source and section. Here are those that say
-how well DDP scales. Compute is taken from the same source's time on one device, or on one host.
-Nothing is tuned to a case: latencies are the same for all, links have what their vendors state.
+how well DDP scales, and how often a large run fails. Compute is taken from the same source's time
+on one device, or on one host. Nothing is tuned to a case: latencies are the same for all, links
+have what their vendors state.
 """
 
 import csv
@@ -17,10 +18,11 @@ from distributed.scaling import BUCKET, step
 LATENCY_INSIDE, LATENCY_BETWEEN = 10e-6, 30e-6  # s, of a message; assumed, for all cases
 
 
-def rows() -> list[dict[str, str]]:
-    """All published rows, as they stand in the file."""
+def rows(unit: str = "") -> list[dict[str, str]]:
+    """The published rows with that unit, or all of them, as they stand in the file."""
     text = files("distributed").joinpath("published.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    known = csv.DictReader(text.splitlines())
+    return [row for row in known if not unit or row["unit"] == unit]
 
 
 class Case(NamedTuple):
@@ -75,16 +77,67 @@ def case(row: dict[str, str]) -> Case:
     )
 
 
-CASES = [case(row) for row in rows() if row["unit"] == "efficiency"]
+CASES = [case(row) for row in rows("efficiency")]
 
-# The share of a step that overlap saves on 32 GPUs (Li et al. 2020, §5.1), where their "speedup" is
-# read as a share of the step without overlap. They do not state how long messages take.
-OVERLAP = {
-    "ResNet-50, NCCL": 0.380,
-    "BERT, NCCL": 0.352,
-    "ResNet-50, Gloo": 0.268,
-    "BERT, Gloo": 0.215,
-}
+# The share of a step that overlap saves on 32 GPUs. They do not state how long messages take.
+OVERLAP = {row["model"]: float(row["value"]) for row in rows("saved by overlap")}
+
+
+class Steps(NamedTuple):
+    """Seconds of one model's step: on a GPU alone, on one GPU inside of DDP, and on many."""
+
+    model: str
+    alone: float
+    wrapped: float
+    many: float
+    gpus: int
+
+    @property
+    def slowdown(self) -> float:
+        """How much longer a step on many GPUs takes than alone, as a share of the latter."""
+        return self.many / self.alone - 1
+
+    @property
+    def from_wrapping(self) -> float:
+        """The share of the slow-down that is there on one GPU already, without any message."""
+        return (self.wrapped - self.alone) / (self.many - self.alone)
+
+
+def steps_of(model: str) -> Steps:
+    """The rows of a benchmark that also ran DDP on a single GPU."""
+    times = {
+        (row["strategy"], int(row["gpus"])): float(row["value"])
+        for row in rows("s/step")
+        if row["model"] == model
+    }
+    gpus = max(n for _, n in times)
+    return Steps(model, times["no DDP", 1], times["DDP", 1], times["DDP", gpus], gpus)
+
+
+WRAPPED = [steps_of(model) for model in dict.fromkeys(row["model"] for row in rows("s/step"))]
+
+
+class Failures(NamedTuple):
+    """How often a run was interrupted without a plan: `unexpected` times of `all`."""
+
+    gpus: int
+    days: float
+    all: int
+    unexpected: int
+
+    def between(self, gpus: int = 0) -> float:
+        """Mean seconds from one failure to the next, of that run or on another number of GPUs.
+
+        Each GPU, with its share of a host, is taken to fail as often as one of that run.
+        """
+        return self.days * 86_400 / self.unexpected * self.gpus / (gpus or self.gpus)
+
+
+def failures() -> Failures:
+    """Of Llama 3's run (Grattafiori et al. 2024, §3.3.4)."""
+    (days,) = rows("days")
+    counted = {row["note"]: int(row["value"]) for row in rows("interruptions")}
+    return Failures(int(days["gpus"]), float(days["value"]), counted["all"], counted["unexpected"])
 
 
 def saved(messages: float) -> float:
@@ -102,7 +155,7 @@ def median_deviation() -> float:
 
 
 def main() -> None:
-    """Predicted and published efficiency of all cases."""
+    """Predicted and published efficiency, what DDP costs on one GPU, and how often runs fail."""
     for case in CASES:
         name = f"{case.name}, {case.base} to {case.ranks} GPUs"
         print(f"{name:40} {case.predicted:6.1%} {case.efficiency:6.1%} {case.deviation:+6.1%}")
@@ -110,6 +163,14 @@ def main() -> None:
     for name, share in OVERLAP.items():
         print(f"overlap saves {share:.1%} for {name}, {share / saved(1.0) - 1:+.1%} from the most")
         assert share <= saved(1.0)
+    for steps in WRAPPED:
+        shares = (
+            f"{steps.slowdown:.1%} longer on {steps.gpus}, {steps.from_wrapping:.0%} of it on one"
+        )
+        print(f"{steps.model:24} {shares}")
+    found = failures()
+    hours, days = found.between() / 3600, found.between(8) / 86_400
+    print(f"a failure every {hours:.1f} hours on {found.gpus:,} GPUs, every {days:.0f} days on 8")
     assert all(0 < case.predicted <= 1 for case in CASES)
 
 

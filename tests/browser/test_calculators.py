@@ -11,8 +11,10 @@ from serving import Server
 
 from distributed.all_reduce import SENT, children
 from distributed.cost import Cluster, Link
+from distributed.elastic import best_interval, share_lost
 from distributed.model_states import STAGES, Recipe, per_rank
 from distributed.plan import INTERCONNECTS
+from distributed.published import failures
 from distributed.scaling import Scaling, weak
 from playground.show.calculator import (
     BUCKETS,
@@ -24,6 +26,7 @@ from playground.show.calculator import (
     PRECISIONS,
 )
 from playground.show.crossing import SIZES
+from playground.show.failing import MINUTES, RESTART
 
 # Sets signals of a chart, lets it compute, and returns the rows that have a certain field.
 COMPUTE = """async (calculator, [signals, field]) => {
@@ -136,6 +139,21 @@ def test_time_of_an_all_reduce_is_steps_and_bytes_as_the_modules_say(page: LiveP
                 expected = steps * 1e-6 * 10**delay + arrays * size / (1e9 * 10**speed)
                 got = found[algorithm, size]
                 assert got == pytest.approx(expected, rel=1e-9), (algorithm, signals)
+
+
+def test_the_time_lost_is_what_the_module_says_for_any_cluster(page: LivePage) -> None:
+    chart, random_ = calculator(page, 3), random.Random(0)
+    for _ in range(20):
+        doublings, save = random_.randint(8, 17), random_.uniform(0, 2)
+        between, saving = failures().between(2**doublings), 10**save
+        signals = {"doublings": doublings, "save": save}
+        rows = compute(chart, signals, "share")
+        found = {row["minutes"]: row["share"] for row in rows if row["part"] == "lost in all"}
+        for minutes in MINUTES:
+            expected = share_lost(60 * minutes, saving, between, RESTART)
+            assert found[minutes] == pytest.approx(expected, rel=1e-9), signals
+        (best,) = compute(chart, signals, "best")
+        assert best["best"] == pytest.approx(best_interval(saving, between), rel=1e-9)
 
 
 def test_a_reader_moves_the_sliders_without_a_kernel(page: LivePage) -> None:

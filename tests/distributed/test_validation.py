@@ -8,7 +8,7 @@ import pytest
 from distributed.hardware import gpu
 from distributed.model_states import Recipe
 from distributed.peak_memory import GPT, activations
-from distributed.published import CASES, rows
+from distributed.published import CASES, WRAPPED, failures, rows
 from distributed.shapes import CHECKPOINTS, PRESETS, gpt, of_size
 from distributed.speed import RECOMPUTE, achieved
 from distributed.validation import (
@@ -24,6 +24,10 @@ from distributed.validation import (
 
 EVERY = runs()
 MEMORY = ("out of memory", "ran")
+FAILED = ("days", "interruptions", "unexpected interruptions")
+UNITS = (
+    "tokens/s/GPU", "TFLOP/s/GPU", "efficiency", "s/step", "saved by overlap", *MEMORY, *FAILED
+)  # fmt: skip
 JUDGED = {
     (row["source"], row["model"], row["strategy"], row["unit"], row["gpus"]): verdict
     for verdict in verdicts()
@@ -48,7 +52,7 @@ def test_there_are_enough_rows_from_enough_sources_and_each_says_where_it_is_fro
     assert len(sources) >= 6
     for row in known:
         assert row["section"]
-        assert row["unit"] in ("tokens/s/GPU", "TFLOP/s/GPU", "efficiency", *MEMORY)
+        assert row["unit"] in UNITS
         assert float(row["value"]) > 0
     uses = {use: {r["source"] for r in known if r["use"] == use} for use in ("calibrate", "test")}
     assert not uses["calibrate"] & uses["test"]
@@ -119,6 +123,28 @@ def test_the_corrected_row_and_the_median_of_ddp():
     assert [round(case.compute, 4) for case in vgg] == [round(64 / 154, 4)] * 2
     assert min(case.deviation for case in CASES) < 0 < max(case.deviation for case in CASES)
     assert abs(statistics.median(case.deviation for case in CASES)) <= 0.08
+
+
+def test_a_third_to_a_half_of_a_slow_down_is_there_before_any_message():
+    """The base row of that benchmark is "no ddp"; its row of one GPU with DDP is another."""
+    shares = {steps.model.split(",")[0]: steps.from_wrapping for steps in WRAPPED}
+    assert {name: round(100 * share) for name, share in shares.items()} == {
+        "ResNet-50": 43,
+        "ResNet-101": 53,
+        "ResNeXt-50 32x4d": 17,
+        "ResNeXt-101 32x8d": 29,
+    }
+    for steps in WRAPPED:
+        cases = [case for case in CASES if case.name == steps.model and case.ranks == steps.gpus]
+        assert all(abs(case.efficiency * (1 + steps.slowdown) - 1) < 1e-4 for case in cases)
+
+
+def test_a_large_run_fails_every_three_hours_and_the_causes_add_up():
+    found = failures()
+    assert (found.all, found.unexpected, found.gpus) == (466, 419, 16_384)
+    assert sum(int(row["value"]) for row in rows("unexpected interruptions")) == found.unexpected
+    assert found.between() / 3600 == pytest.approx(3.09, abs=0.01)
+    assert found.between(8) == 2048 * found.between()
 
 
 @pytest.mark.parametrize("name", ["GPT-3 XL", "GPT-3 6.7B", "GPT-3 13B", "GPT-3 175B"])

@@ -73,6 +73,19 @@ def test_no_interval_loses_less_than_youngs(saving, between, factor):
     assert elastic.share_lost(best * factor, saving, between, 10.0) >= least * (1 - 1e-12)
 
 
+@pytest.mark.parametrize(("between", "best"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
+def test_dalys_interval_is_that_of_his_figures(between, best):
+    """A save of 5 minutes, in minutes: figures 3, 4 and 5 of Daly 2006."""
+    assert elastic.better_interval(5, between) == pytest.approx(best, rel=0.01)
+    assert elastic.better_interval(5, 1) == 1, "there is no use in saving more rarely than failing"
+
+
+@given(st.floats(0.1, 10), st.floats(1e5, 1e7))
+def test_both_intervals_agree_where_saves_are_short(saving, between):
+    both = elastic.better_interval(saving, between), elastic.best_interval(saving, between)
+    assert both[0] == pytest.approx(both[1], rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

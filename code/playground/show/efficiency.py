@@ -1,0 +1,135 @@
+"""Published and recorded scaling beside the model's: tables and figures of one page."""
+
+import json
+import math
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from distributed import scaling
+from distributed.cost import SCATTER, Cluster, Link, step_ddp
+from distributed.published import CASES, OVERLAP, WRAPPED, saved
+from distributed.validation import Errors, runs
+from distributed.validation import scaling as to_many_hosts
+from distributed.wire import LAYERS, SIDE
+from playground.show.figures import GREY, RANKS
+from playground.show.recorded import FOLDER, stamp
+from playground.show.tables import Table
+
+COMPUTE = 0.2  # s, a step of the laboratory's network, by waiting
+SLOW = Cluster(1, 8, Link(5e-6, 450e9), Link(1e-5, 50e9), 400e12)  # one port for a whole host
+
+
+def weak_and_strong(parameters: float = 7e9, tokens: int = 8192) -> Figure:
+    """Efficiency where each rank keeps its tokens, and speedup where all share a batch."""
+    counts = [2**i for i in range(13)]
+    work, size = 6 * parameters * tokens, 2 * parameters
+    grown = scaling.weak(SLOW, work, size, counts)
+    shared = scaling.strong(SLOW, 512 * work, size, counts)
+    figure, (left, right) = plt.subplots(1, 2)
+    left.semilogx(counts, [s.efficiency for s in grown], "o-", base=2)
+    left.set(ylim=(0, 1.05), xlabel="ranks", ylabel="efficiency", title="weak: 8,192 tokens each")
+    right.loglog(counts, counts, color=GREY, lw=1, base=2)
+    right.loglog(counts, [s.speedup for s in shared], "o-", base=2)
+    right.set(xlabel="ranks", ylabel="speedup", title="strong: 4 million tokens in all")
+    return figure
+
+
+def of_hosts(recorded: dict[str, Any]) -> list[tuple[int, float, float, float]]:
+    """Hosts, Mbit/s, and the efficiency against one host: predicted, and recorded."""
+    layers, found = [4.0 * SIDE**2] * LAYERS, []
+    for name, row in recorded["hosts"].items():
+        hosts, speed = int(name.split()[0]), float(name.split()[-1].removesuffix("Mbit"))
+        alone = recorded["hosts"][f"1 at {name.split()[-1]}"]["seconds"]
+        link = Link(0, speed * 1e6 / 8)  # all that is known of it, and of the hosts
+        cluster = Cluster(hosts, 1, Link(0, math.inf), link, speed=1)
+        predicted = COMPUTE / step_ddp(cluster, COMPUTE, layers).total
+        if hosts > 1:
+            found.append((hosts, speed, predicted, alone / row["seconds"]))
+    return found
+
+
+def lab() -> dict[str, Any]:
+    return json.loads((FOLDER / "lab.json").read_text())
+
+
+def hosts_table(recorded: dict[str, Any]) -> Table:
+    rows = [
+        (hosts, f"{speed:,.0f} Mbit/s", f"{ours:.0%}", f"{seen:.0%}", f"{100 * (seen - ours):+.0f}")
+        for hosts, speed, ours, seen in of_hosts(recorded)
+    ]
+    header = ["hosts", "links", "efficiency, predicted", "measured", "difference (points)"]
+    return Table(header, rows, stamp(recorded))
+
+
+def published_figure() -> Figure:
+    """Published over predicted: DDP's efficiency, and many hosts against one of transformers."""
+    figure, axis = plt.subplots(figsize=(6, 4))
+    many = to_many_hosts(runs())
+    axis.plot(
+        [run.predicted / few.predicted for run, few, _ in many],
+        [run.published / few.published for run, few, _ in many],
+        "o", ms=4, alpha=0.7, color=RANKS[0], label=f"ZeRO, {len(many)} runs of language models",
+    )  # fmt: skip
+    axis.plot(
+        [case.predicted for case in CASES], [case.efficiency for case in CASES],
+        "o", ms=4, color=RANKS[1], label=f"DDP, {len(CASES)} benchmarks",
+    )  # fmt: skip
+    ends = [0.6, 1.4]
+    axis.plot(ends, ends, color=GREY, lw=1)
+    axis.fill_between(
+        ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color=GREY, alpha=0.15
+    )
+    axis.set(xlabel="throughput of a GPU on many ÷ on few, predicted", ylabel="published")
+    axis.legend()
+    return figure
+
+
+def errors_of_many() -> Errors:
+    """Of predicted throughput on many hosts, that on few being known."""
+    return Errors.of(error for _, _, error in to_many_hosts(runs()))
+
+
+def cases_table() -> Table:
+    rows = [
+        (
+            case.name, f"{case.base} to {case.ranks}", f"{case.predicted:.0%}",
+            f"{case.efficiency:.0%}", f"{case.deviation:+.0%}", case.source,
+        )
+        for case in CASES
+    ]  # fmt: skip
+    return Table(["DDP", "GPUs", "predicted", "published", "too high by", "source"], rows)
+
+
+def wrapped_table() -> Table:
+    """What DDP costs on one GPU already, as a share of the slow-down on many."""
+    rows = [
+        (
+            steps.model, *(f"{1e3 * t:.0f} ms" for t in (steps.alone, steps.wrapped, steps.many)),
+            f"{steps.slowdown:.1%}", f"{steps.from_wrapping:.0%}",
+        )
+        for steps in WRAPPED
+    ]  # fmt: skip
+    header = ["", "no DDP", "DDP on 1 GPU", "on 16", "slow-down", "of it on 1 GPU"]
+    note = "PyTorch 1.4, benchmarks/distributed/ddp/README.md, medians on V100s"
+    return Table(header, rows, note)
+
+
+def overlap_table() -> Table:
+    rows = [
+        (name, f"{saved(1.0):.0%}", f"{share:.1%}", f"{100 * (share - saved(1.0)):+.0f}")
+        for name, share in OVERLAP.items()
+    ]
+    header = ["32 GPUs", "at most", "published", "difference (points)"]
+    return Table(header, rows, "Li et al. 2020, section 5.1")
+
+
+def scatter_table(scatter: float = 0.05) -> Table:
+    """How much longer than the mean the slowest rank takes."""
+    counts = (2, 8, 64, 1024, 16_384)
+    rows = [
+        (name, *(f"{largest(n, scatter) - 1:.0%}" for n in counts))
+        for name, largest in SCATTER.items()
+    ]
+    return Table([f"scatter of {scatter:.0%}", *(f"{n:,} ranks" for n in counts)], rows)
