@@ -1,7 +1,7 @@
-"""`{planner}`: the planner with a first plan, and the files that compute further ones in a tab.
+"""`{planner}`: the planner with a first plan; further ones are computed in the reader's tab.
 
 The page brings a form, one small script and one style. Python itself (Pyodide from `node_modules`)
-and the modules, in `planner.zip`, are fetched when a reader touches the form: see `planner.js`.
+and the modules (see `tab.py`) are fetched when a reader touches the form: see `planner.js`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from playground.planner import page
-
-ARCHIVE = "_static/planner.zip"
 
 
 class Planner(SphinxDirective):
@@ -37,13 +35,6 @@ def attach_files_where_a_planner_is(
         app.add_js_file("planner.js", type="module")
 
 
-def write_archive(app: Sphinx) -> None:
-    if app.builder.format == "html":
-        file = Path(app.outdir, ARCHIVE)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(page.archive())
-
-
 def nothing(writer: Any, node: PlannerNode) -> None:
     pass
 
@@ -52,6 +43,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("planner", Planner)
     both = (nothing, nothing)
     app.add_node(PlannerNode, html=both, latex=both, text=both)
-    app.connect("builder-inited", write_archive)
     app.connect("html-page-context", attach_files_where_a_planner_is)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

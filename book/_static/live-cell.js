@@ -1,5 +1,6 @@
 // A cell of the page: where its parts are, what is known of it, how it shows what it is doing.
 
+import { element } from "./dom.js";
 import * as diff from "./live-diff.js";
 import * as edits from "./live-edits.js";
 import { isUnderWay, shown } from "./live-states.js";
@@ -24,6 +25,7 @@ export function describe(node, index) {
     codeOfOutput: bookCode, // what made the output that is shown
     codeInKernel: null, // what this kernel ran last for this cell; null: nothing that counts
     doing: "resting", // see live-states.js
+    waitsFor: "", // what a queued cell says, if there is more to say
     result: built, // of its last run: state and words
     seconds: null, // for how long it has been running
     area: null, // thebe's output area, made at the first run
@@ -59,6 +61,21 @@ export function show(cell) {
 
 export function showWords(cell) {
   [, cell.stateText.textContent] = shown(cell);
+}
+
+/** How much of Python has come, while the cell waits for it; null: it waits no longer. */
+export function showProgress(cell, share) {
+  cell.waitsFor = share === null ? "" : `fetching Python, ${Math.round(100 * share)} %`;
+  if (share !== null && !cell.progress) {
+    cell.progress = element("progress", { class: "live-progress", "aria-label": "Python for this tab" });
+    cell.message.before(cell.progress);
+  }
+  if (cell.progress) cell.progress.value = share ?? 0;
+  if (share === null) {
+    cell.progress?.remove();
+    cell.progress = null;
+  }
+  showWords(cell);
 }
 
 export function say(cell, message) {

@@ -1,10 +1,15 @@
 // The kernel of a page: started at the first press, watched, restarted, ended with the page.
 //
+// It is a server's. Where none answers, and a cell's imports allow it, it is the tab's own: see
+// live-tab.js. If they do not, it is a Binder's, if the book names one.
+//
 // What a kernel's fate means for cells is live.js's business; it hands in what to call:
 // `load()` brings live-thebe.js, `status(name, words)` is to be shown, `emptied(why)` says that
-// nothing counts as having run, `run()` is the run that the page waits for.
+// nothing counts as having run, `run()` is the run that the page waits for,
+// `progress(share)` says how much of Python has come to the tab.
 
-import { NONE, UNKNOWN_READER, ask as askServer, askBinder, binder } from "./live-server.js";
+import { wasReloaded } from "./live-again.js";
+import { UNKNOWN_READER, ask as askServer, askBinder, binder, noneFor } from "./live-server.js";
 import { listen, untilReady } from "./live-signals.js";
 
 const ON_ITS_WAY = 2000; // ms that an answer may take after it could have been there
@@ -13,8 +18,10 @@ let session = null; // the connection to the kernel; null when there is none
 let stopWatching; // disconnects what listens to it
 let restarting = null; // promise of the end of a restart
 let page; // what live.js handed in
+let tab = null; // live-tab.js, once no server has answered
 
-async function startSession(kernelName) {
+/** A session for this code; null where it can run in the tab. */
+async function startSession(kernelName, code) {
   // The name is new each time, so that two tabs (or a lost kernel) never share a session.
   const name = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
   const path = `${name}-${Math.random().toString(36).slice(2)}.ipynb`;
@@ -22,23 +29,49 @@ async function startSession(kernelName) {
   const ask = () => askServer("POST", "sessions", body).catch(() => null);
   let answer = await ask();
   const machines = binder();
-  if (machines && ![200, 201, 403, 503].includes(answer?.status)) {
+  if (!isFromJupyter(answer)) {
+    const lacking = await whatTheTabLacks(code);
+    if (lacking.length === 0) return null;
+    if (!machines) throw new Error(noneFor(lacking));
     await askBinder(machines, (words) => page.status("starting", words));
     answer = await ask();
   }
   if (answer?.ok) return answer.json();
   if (answer?.status === 503) throw new Error((await answer.json()).message); // it is full
-  throw new Error(answer?.status === 403 ? UNKNOWN_READER : NONE);
+  throw new Error(answer?.status === 403 ? UNKNOWN_READER : noneFor([]));
 }
 
-export async function connect() {
+async function whatTheTabLacks(code) {
+  try {
+    tab ??= await import("./live-tab.js");
+    return await tab.lacking(code);
+  } catch { // there is no host any longer
+    throw new Error(noneFor([]));
+  }
+}
+
+/** Hosts of files refuse a POST, too, but not with what a program could read. */
+function isFromJupyter(answer) {
+  const isJson = answer?.headers.get("Content-Type")?.includes("json");
+  return answer?.ok || (isJson && [403, 503].includes(answer.status));
+}
+
+/** Have a kernel that can run this code; `pressed` are the numbers of the cells that wait for it. */
+export async function connect(code, pressed) {
   await restarting;
+  const isForTab = !session && (tab || wasReloaded); // where no server has answered before
+  if (isForTab && (await whatTheTabLacks(code)).length === 0) return connectToTab(code, pressed);
   if (session && await whatItDoes(session)) return;
   if (session) lose(session, "the kernel ended");
   page.status("starting");
   const loading = page.load(); // meanwhile
   loading.catch(() => {}); // where no kernel answers, that is what the reader has to know
-  const model = await startSession(page.kernelName);
+  const model = await startSession(page.kernelName, code);
+  if (model === null) return connectToTab(code, pressed);
+  if (tab?.isThere()) {
+    tab.end();
+    page.emptied("it ran in this tab, and now there is a kernel");
+  }
   try {
     session = await (await loading).connectTo(model);
   } catch (error) {
@@ -46,6 +79,13 @@ export async function connect() {
     throw error;
   }
   watch(session);
+}
+
+async function connectToTab(code, pressed) {
+  const loading = page.load();
+  loading.catch(() => {}); // it is awaited below
+  await tab.connect(page, code, pressed);
+  await loading;
 }
 
 // "idle", "busy" and so on, as the server sees it; null when there is no such kernel.
@@ -111,7 +151,8 @@ function lose(lost, why) {
 }
 
 // A kernel that is interrupted before the code begins drops the run, and is idle without an answer.
-export function execute(code) {
+export function execute(code, number) {
+  if (!session) return tab.execute(page, code, number);
   const future = session.kernel.requestExecute({ code, stop_on_error: true });
   future.registerMessageHook(({ header, content }) => {
     const isOver = header.msg_type === "status" && content.execution_state === "idle";
@@ -123,6 +164,10 @@ export function execute(code) {
 
 export async function restart() {
   page.emptied("ran before the restart");
+  if (!session) {
+    tab.end();
+    return page.status("none", "no Python runs in this tab");
+  }
   page.status("starting", "restarting");
   const restarted = session;
   restarting = restarted.restart().then(
@@ -143,7 +188,11 @@ export function serve(handedIn) {
   window.addEventListener("pagehide", () => session && endSession(session));
 }
 
-export const isThere = () => session !== null;
-export const mayRestart = () => session !== null && !restarting;
-export const interrupt = () => session?.kernel.interrupt().catch(() => {});
+const isInTab = () => session === null && Boolean(tab?.isThere());
 
+export const isThere = () => session !== null || isInTab();
+export const mayRestart = () => isThere() && !restarting;
+export const interrupt = () => (isInTab() ? tab.interrupt() : session?.kernel.interrupt().catch(() => {}));
+
+/** Whether this code could run in the kernel that is there. */
+export const canRun = (code) => !isInTab() || tab.canRun(code);

@@ -3,8 +3,13 @@
 // A static host answers no request for a kernel. If the book names a Binder (`live_binder` in
 // _config.yml), a machine is asked for there, once the reader has pressed Run.
 
-export const NONE = "No kernel answers here. Run `make serve` in the book's folder and open the "
-  + "address that it prints. Until then, all outputs stay as they were built.";
+/** What to do where no kernel answers, and the cell needs libraries that a tab has not got. */
+export function noneFor(libraries) {
+  const why = libraries.length ? `This cell needs ${libraries.join(" and ")}, and no` : "No";
+  return `${why} kernel answers here. Run \`make serve\` in the book's folder and open the address `
+    + "that it prints. Until then, all outputs stay as they were built.";
+}
+
 export const UNKNOWN_READER = "The server does not know this browser. Open the address that "
   + "`make serve` printed, with its token, once.";
 

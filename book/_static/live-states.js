@@ -23,16 +23,16 @@ export function next(doing, event) {
 export const isUnderWay = ({ doing }) => doing !== "resting";
 
 /** The state and the words that a cell shows. */
-export function shown({ doing, seconds, code, codeOfOutput, result }) {
-  if (doing === "queued") return ["queued", "queued"];
+export function shown({ doing, waitsFor, seconds, code, codeOfOutput, result }) {
+  if (doing === "queued") return ["queued", waitsFor || "queued"];
   if (doing !== "resting") return ["running", `${doing}, ${seconds} s`];
   if (code !== codeOfOutput) return ["edited", "edited, not run yet"];
   return result;
 }
 
 /** The result of a run, from the kernel's reply; a run without one is "lost" and says why. */
-export function resultOf({ status, ename, why }, seconds) {
-  if (status === "ok") return ["ran", `ran here, ${seconds} s`];
+export function resultOf({ status, ename, why, where = "here" }, seconds) {
+  if (status === "ok") return ["ran", `ran ${where}, ${seconds} s`];
   if (status === "lost") return ["lost", `lost: ${why}`];
   if (status === "error" && ename !== "KeyboardInterrupt")
     return ["failed", `failed, ${seconds} s: ${ename}`];

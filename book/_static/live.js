@@ -9,7 +9,10 @@
 import { drawCalculators } from "./calculator.js";
 import { element } from "./dom.js";
 import { noteVerdicts } from "./exercise.js";
-import { describe, keepOldOutputUntilNew, say, show, showKeptEdit, showOutput, showWords } from "./live-cell.js";
+import { pressed as pressedBefore } from "./live-again.js";
+import {
+  describe, keepOldOutputUntilNew, say, show, showKeptEdit, showOutput, showProgress, showWords,
+} from "./live-cell.js";
 import * as edits from "./live-edits.js";
 import * as kernel from "./live-kernel.js";
 import { announceChanges, lookAtOutputs, namePictures } from "./live-output.js";
@@ -64,6 +67,12 @@ function prepareOutput(cell, parts) {
 
 // ---------------------------------------------------------------------------------- the kernel
 
+// The cell that waits for Python says how much of it has come to this tab; null: nothing is to come.
+function showHowMuchHasCome(share) {
+  for (const cell of cells) if (cell.progress) showProgress(cell, null);
+  if (share !== null && queue.length > 0) showProgress(queue[0], share);
+}
+
 // The kernel is empty again. Outputs stay to be read, but no cell counts as having run.
 function forgetWhatRan(why) {
   for (const cell of cells.filter((cell) => cell.codeInKernel !== null)) {
@@ -100,8 +109,13 @@ function enqueue(pressed) {
   workThroughQueue();
 }
 
+/** The cells that are to run; where Python is the tab's own, those above that need more stay out. */
+function planned() {
+  return plan(cells.filter((cell) => queue.includes(cell) || kernel.canRun(cell.code)), queue);
+}
+
 function showQueue() {
-  const waiting = plan(cells, queue);
+  const waiting = planned();
   for (const cell of cells) {
     if (waiting.includes(cell) && cell.doing === "resting") change(cell, "queue");
     if (!waiting.includes(cell) && cell.doing === "queued") change(cell, "drop");
@@ -120,9 +134,9 @@ async function workThroughQueue() {
   isWorking = true;
   try {
     while (queue.length > 0) {
-      await kernel.connect();
+      await kernel.connect(queue[0].code, queue.map(({ index }) => index));
       showQueue(); // what was typed meanwhile counts
-      const [cell] = plan(cells, queue);
+      const [cell] = planned();
       if (cell) await run(cell);
     }
   } catch (error) {
@@ -164,10 +178,19 @@ async function run(cell) {
   const hasRun = reply.status === "ok" || (cell.mayFail && cell.result[0] === "failed");
   cell.codeInKernel = hasRun ? code : null;
   if (!hasRun) emptyQueue("stopped: the cell above failed");
+  if (reply.ename === "NameError") sayWhatStayedOut(cell);
+}
+
+// A name may be missing because a cell above could not run in this tab.
+function sayWhatStayedOut(cell) {
+  const out = cells.slice(0, cell.index).filter(({ code }) => !kernel.canRun(code));
+  if (out.length === 0) return;
+  const numbers = out.map(({ index }) => index + 1).join(", ");
+  say(cell, `Above, what needs a library did not run (cell ${numbers}): that takes a kernel, from \`make serve\`.`);
 }
 
 async function execute(cell, code) {
-  const future = kernel.execute(code);
+  const future = kernel.execute(code, cell.index + 1);
   cell.area.future = future; // from here on, outputs appear as they arrive
   cell.begun = new Promise((resolve) => future.registerMessageHook((message) => {
     if (message.header.msg_type === "execute_input") resolve();
@@ -255,7 +278,8 @@ for (const cell of cells) {
   cell.reset.addEventListener("click", () => reset(cell));
   cell.node.querySelector(".cell_input").addEventListener("click", (event) => editAtClick(cell, event));
 }
-status.querySelector(".live-run-all").addEventListener("click", () => enqueue(cells));
+status.querySelector(".live-run-all").addEventListener("click", () =>
+  enqueue(cells.filter(({ code }) => kernel.canRun(code))));
 status.querySelector(".live-restart").addEventListener("click", restart);
 kernel.serve({
   kernelName: status.dataset.kernel,
@@ -263,6 +287,7 @@ kernel.serve({
   status: showStatus,
   emptied: forgetWhatRan,
   run: () => running?.area.future,
+  progress: showHowMuchHasCome,
 });
 lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, makeShows, drawCalculators, namePictures, noteVerdicts);
 addEventListener("resize", drawAgain);
@@ -271,3 +296,4 @@ addEventListener("resize", drawAgain);
 const { earlyPresses } = window;
 window.earlyPresses = null;
 earlyPresses?.forEach((button) => button.click());
+if (pressedBefore) enqueue(pressedBefore.map((index) => cells[index]));

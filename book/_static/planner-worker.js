@@ -1,42 +1,13 @@
 // Python in a worker of its own: it answers a question, an address's query, with a plan as JSON.
 
-import { loadPyodide } from "./pyodide/pyodide.mjs";
-
-const MB = 1e6;
-let arrived = 0;
-let told = 0;
-
-function tell() {
-  if (arrived < told) return;
-  told = arrived + MB;
-  postMessage({ progress: `Fetching Python for this tab: ${Math.floor(arrived / MB)} of 14 MB …` });
-}
-
-/** The same answer; what of it has arrived is told. */
-function counted(response) {
-  if (!response.body) return response;
-  const count = new TransformStream({
-    transform(piece, controller) {
-      arrived += piece.length;
-      tell();
-      controller.enqueue(piece);
-    },
-  });
-  const { status, statusText, headers } = response;
-  return new Response(response.body.pipeThrough(count), { status, statusText, headers });
-}
+import { startPython } from "./python.js";
+import { SIZE } from "./python-parts.js";
 
 async function start() {
-  const get = globalThis.fetch;
-  globalThis.fetch = async (...what) => counted(await get(...what));
-  const modules = fetch(new URL("planner.zip", import.meta.url));
-  const python = await loadPyodide({ indexURL: new URL("pyodide/", import.meta.url).href });
-  globalThis.fetch = get;
+  const python = await startPython((arrived) => {
+    postMessage({ progress: `Fetching Python for this tab: ${arrived} of ${SIZE} MB …` });
+  });
   postMessage({ progress: "Starting Python …" });
-  const answer = await modules;
-  if (!answer.ok) throw new Error(`planner.zip: ${answer.status}`);
-  python.unpackArchive(await answer.arrayBuffer(), "zip", { extractDir: "/book" });
-  python.runPython("import sys; sys.path.insert(0, '/book')");
   return python.pyimport("playground.planner.answer").answer;
 }
 

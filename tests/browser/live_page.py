@@ -91,7 +91,7 @@ class LivePage:
         ends = ["ran", "failed", "stopped", "lost", state]
         self.page.wait_for_function(
             """([index, ends]) => ends.includes(
-                 document.querySelectorAll("div.cell[data-live]")[index].dataset.state)""",
+                 document.querySelectorAll("div.cell[data-live]")[index]?.dataset.state)""",
             arg=[index, ends if state not in ("queued", "running", "edited", "built") else [state]],
         )
         found = self.state(index)

@@ -72,7 +72,7 @@ def hosts(nodes: int) -> tuple[Job, Cluster, float]:
 
 
 def pyodide_in(live: LivePage) -> list[str]:
-    return [url for url in live.requests if "pyodide" in url or "planner.zip" in url]
+    return [url for url in live.requests if "pyodide" in url or "python.zip" in url]
 
 
 @pytest.mark.slow

@@ -10,10 +10,11 @@ import torch
 from torch.distributed.run import get_args_parser
 
 from distributed.plan import Option, main
+from playground.build.tab import archive
 from playground.planner.answer import answer, html, planned, ways_out
 from playground.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
 from playground.planner.form import FIELDS, RECIPE_OF, SHAPE, query_of, state_of, words_of
-from playground.planner.page import archive, files, page
+from playground.planner.page import files, page
 
 QUERIES = [
     "",
@@ -187,7 +188,7 @@ def test_torchrun_understands_the_line(query, nodes):
 
 
 def test_what_runs_in_a_tab_is_the_same_files_and_needs_neither_torch_nor_numpy(tmp_path):
-    (tmp_path / "planner.zip").write_bytes(archive())
+    (tmp_path / "python.zip").write_bytes(archive())
     assert archive() == archive()
     code = (
         "import sys; sys.path[:0] = [sys.argv[1]]\n"
@@ -195,7 +196,7 @@ def test_what_runs_in_a_tab_is_the_same_files_and_needs_neither_torch_nor_numpy(
         "assert sys.argv[1] in answer.__file__ and not {'torch', 'numpy'} & set(sys.modules)\n"
         "print(answer.answer(''))"
     )
-    command = [sys.executable, "-I", "-c", code, str(tmp_path / "planner.zip")]
+    command = [sys.executable, "-I", "-c", code, str(tmp_path / "python.zip")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == answer(""), done.stderr
     names = {path.name for path in files()}

@@ -12,11 +12,11 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Collection, Iterable
-from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
 
 
 class WorldError(Exception):
@@ -64,7 +64,7 @@ class Output:
     LIMIT = 100_000  # bytes
     LONGEST = 10_000  # bytes; a longer line is cut
 
-    def __init__(self, rank: int, source: Connection, screen: Screen):
+    def __init__(self, rank: int, source: "Connection", screen: Screen):
         self.label, self.source, self.screen = f"[rank {rank}] ", source, screen
         self.has_bar = rank == 0
         self.rest, self.ended, self.size, self.hidden = b"", False, 0, 0
@@ -123,8 +123,11 @@ def describe(error: BaseException) -> dict[str, Any]:
 def is_machinery(path: str) -> bool:
     """Whether a line of this file is no news to a reader: torch, Python itself, the runtime."""
     runtime = Path(__file__).parent
-    ours = [f"{runtime}{os.sep}", str(runtime.parent / "world.py")]
-    theirs = [str(Path(torch.__file__).parent), sysconfig.get_paths()["stdlib"], "<frozen"]
+    code = runtime.parents[1]
+    ours = [f"{runtime}{os.sep}", str(runtime.parent / "world.py"), str(code / "playground/tab")]
+    theirs = [sysconfig.get_paths()["stdlib"], str(Path(os.__file__).parent), "<frozen"]
+    if "torch" in sys.modules:  # where ranks are workers of a browser's tab, there is none
+        theirs.append(str(Path(sys.modules["torch"].__file__ or "").parent))
     return path.startswith((*ours, *theirs))
 
 

@@ -5,6 +5,7 @@ receives one, or does both at once; and it counts what it sends.
 """
 
 import contextlib
+from array import array
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -14,7 +15,7 @@ import torch.distributed as dist
 
 from distributed.runtime.trace import Trace
 
-Array = TypeVar("Array", torch.Tensor, np.ndarray)
+Array = TypeVar("Array", torch.Tensor, np.ndarray, "array[Any]", memoryview)
 
 
 class Transport:
@@ -92,8 +93,11 @@ class Transport:
             for batch in works[:to_send]:
                 batch[-1].wait()
 
-    def empty_like(self, x: torch.Tensor) -> torch.Tensor:
+    def empty_like(self, x: Any) -> Any:
         """An array as x, for what comes: its elements mean nothing yet."""
+        if isinstance(x, array | memoryview):
+            view = memoryview(x)
+            return memoryview(array(view.format, bytes(view.nbytes)))
         return torch.empty_like(x)
 
     def copy(self, x: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
@@ -140,12 +144,17 @@ class Transport:
 
 
 @contextlib.contextmanager
-def as_tensor(x: torch.Tensor | np.ndarray, writes: bool = True) -> Iterator[torch.Tensor]:
+def as_tensor(
+    x: "torch.Tensor | np.ndarray | array[Any] | memoryview", writes: bool = True
+) -> Iterator[torch.Tensor]:
     """x as a contiguous tensor on the same memory; what has gaps is copied in, and back out.
 
-    Raises TypeError for what is no array, and ValueError for an array that is to be written and is
-    read-only: NumPy would raise where it is written, PyTorch would write.
+    An `array.array` of Python, or a `memoryview` of one, is an array, too. Raises TypeError for
+    what is no array, and ValueError for an array that is to be written and is read-only: NumPy
+    would raise where it is written, PyTorch would write.
     """
+    if isinstance(x, array | memoryview):
+        x = np.asarray(x)
     if not isinstance(x, torch.Tensor | np.ndarray):
         raise TypeError(f"x must be a torch tensor or a NumPy array, not {type(x).__name__}")
     if isinstance(x, np.ndarray) and not x.flags.writeable:

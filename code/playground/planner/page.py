@@ -1,9 +1,7 @@
-"""The planner as the build writes it: the form, a first plan below it, and the files for a tab."""
+"""The planner as the build writes it: the form, and a first plan below it."""
 
 import ast
-import io
 import json
-import zipfile
 from html import escape
 from pathlib import Path
 
@@ -31,16 +29,6 @@ def files() -> list[Path]:
                 is_ours = node.module.split(".")[0] in ("distributed", "playground")
                 left.append(path_of(node.module) if is_ours else None)
     return sorted(found)
-
-
-def archive() -> bytes:
-    """Those files in a zip, the same bytes for the same files."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as packed:
-        for path in files():
-            name = zipfile.ZipInfo(path.relative_to(CODE).as_posix(), (1980, 1, 1, 0, 0, 0))
-            packed.writestr(name, path.read_bytes(), zipfile.ZIP_DEFLATED)
-    return held.getvalue()
 
 
 def control(field: Field) -> str:

@@ -64,8 +64,11 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Content-Security-Policy": FORM_POLICY,  # of all but the book's own pages
 }
-# The planner's worker compiles Python's interpreter; no page may compile anything.
-SCRIPTS_OF_WORKERS: dict[str, tuple[str, ...]] = {"planner-worker.js": ("'wasm-unsafe-eval'",)}
+# These workers compile Python's interpreter; no page may compile anything.
+SCRIPTS_OF_WORKERS: dict[str, tuple[str, ...]] = {
+    "planner-worker.js": ("'wasm-unsafe-eval'",),
+    "tab-worker.js": ("'wasm-unsafe-eval'",),
+}
 INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 
 

@@ -1,0 +1,76 @@
+// Where no server answers: the kernel in the reader's own tab, for cells that need no library.
+
+import { reloadFor, wasReloaded } from "./live-again.js";
+import { TabKernel } from "./tab-kernel.js";
+import { lacks } from "./tab-needs.js";
+
+let known = null; // what tab.json says
+let kernel = null;
+let starting = null; // promise of the kernel's start
+
+/** The libraries that this code needs and a tab has not got. */
+export async function lacking(code) {
+  known ??= await fetch(new URL("tab.json", import.meta.url)).then((answer) => answer.json());
+  return lacks(code, known);
+}
+
+export const canRun = (code) => lacks(code, known).length === 0;
+
+/** Have a kernel; `page` is live-kernel.js's, `pressed` are the cells to run after a reload. */
+export async function connect(page, code, pressed) {
+  if (kernel) return;
+  await isolate(pressed);
+  page.status("starting", "Python starts in this tab");
+  const ended = (why) => {
+    kernel = null;
+    page.emptied(why);
+    page.status("lost", `Python in this tab has ended: ${why}`);
+  };
+  const made = new TabKernel({ progress: page.progress, ended }, known);
+  made.foresee(code);
+  starting = made.start();
+  try {
+    await starting;
+  } catch (error) {
+    made.end();
+    throw error;
+  } finally {
+    page.progress(null);
+  }
+  kernel = made;
+  page.status("ready", "Python in this tab");
+}
+
+// A host of files sends no headers that give workers shared memory. A worker of ours that stands
+// before it does, from the next load of the page on.
+async function isolate(pressed) {
+  if (globalThis.crossOriginIsolated || wasReloaded || !navigator.serviceWorker) return;
+  try {
+    await navigator.serviceWorker.register(new URL("../service-worker.js", import.meta.url));
+    const { active } = await navigator.serviceWorker.ready;
+    while (active.state !== "activated") {
+      await new Promise((resolve) => active.addEventListener("statechange", resolve, { once: true }));
+    }
+  } catch {
+    return; // a private window: ranks take turns
+  }
+  await reloadFor(pressed);
+}
+
+/** Run code; what comes back is as a kernel's future. */
+export function execute(page, code, number) {
+  page.status("busy", "Python in this tab");
+  const run = kernel.execute(code, number);
+  const rest = () => kernel && page.status("ready", "Python in this tab");
+  run.done.then(rest, rest);
+  return run;
+}
+
+export const interrupt = () => kernel?.interrupt();
+export const isThere = () => kernel !== null;
+
+/** End it; the next run starts another one. */
+export function end() {
+  kernel?.end();
+  kernel = null;
+}

@@ -1,0 +1,167 @@
+"""What a rank in a tab holds: messages over shared memory, and collectives made of these.
+
+An array is an `array.array`, or a `memoryview` of one, which can be cut without a copy.
+"""
+
+import operator
+from array import array
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from typing import Any, Protocol
+
+from distributed.all_reduce import ring, tree_broadcast
+from distributed.runtime.trace import Trace
+from distributed.workbench.threads import ThreadGroup
+
+OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": operator.add,
+    "avg": operator.add,
+    "max": max,
+    "min": min,
+    "product": operator.mul,
+}
+
+
+class Carrier(Protocol):
+    """What brings bytes from rank to rank: mailboxes in shared memory, or ranks that take turns."""
+
+    def send(self, to: int, data: memoryview) -> None: ...
+    def receive(self, source: int, into: memoryview) -> None: ...
+    def exchange(self, to: int, data: memoryview, source: int, into: memoryview) -> None: ...
+
+
+def numbers_of(x: Any) -> memoryview:
+    """x[n] as a memoryview on the same memory; TypeError for what is no array."""
+    try:
+        view = memoryview(x)
+    except TypeError:
+        kind = type(x).__name__
+        raise TypeError(f"x must be an array.array here in the tab, not {kind}") from None
+    if view.readonly:
+        raise ValueError("x is a read-only array, and the result is written into it: copy it")
+    return view
+
+
+class Group(ThreadGroup):
+    """One rank of several in a tab. Set `trace` to a `Trace`, and messages are counted there."""
+
+    trace: Trace | None  # type: ignore[assignment]
+
+    def __init__(self, rank: int, size: int, carrier: Carrier):
+        self.rank, self.size = rank, size
+        self.carrier = carrier
+        self.trace = None
+
+    def send(self, x: Any, to: int) -> None:
+        """Give x[n] to rank `to`, which must receive it: the call can wait until it does."""
+        self._check_peer("to", to)
+        view = memoryview(x)
+        with self._traced("send"):
+            self.carrier.send(to, view)
+            self._count(view, None)
+
+    def receive(self, x: Any, source: int) -> Any:
+        """Fill x[n] with what rank `source` sends."""
+        self._check_peer("source", source)
+        view = numbers_of(x)
+        with self._traced("receive"):
+            self.carrier.receive(source, view)
+            self._count(None, view)
+        return x
+
+    def exchange(self, outgoing: Any, to: int, incoming: Any, source: int) -> Any:
+        """Send `outgoing` to one rank while filling `incoming` from another (or the same) one."""
+        self._check_peer("to", to)
+        self._check_peer("source", source)
+        out, into = memoryview(outgoing), numbers_of(incoming)
+        with self._traced("exchange"):
+            self.carrier.exchange(to, out, source, into)
+            self._count(out, into)
+        return incoming
+
+    def exchanging(
+        self, outgoing: memoryview, to: int, n: int, source: int, piece: int
+    ) -> Iterator[tuple[slice, memoryview]]:
+        """Send outgoing[m] while n elements come, in messages of `piece`; see `Transport`."""
+        for start in range(0, max(1, len(outgoing), n), piece):
+            here = slice(start, min(n, start + piece))
+            incoming = self.empty_like(outgoing[:0], max(0, here.stop - here.start))
+            leaves, comes = start < max(1, len(outgoing)), start < max(1, n)
+            if leaves and comes:
+                self.exchange(outgoing[start : start + piece], to, incoming, source)
+            elif leaves:
+                self.send(outgoing[start : start + piece], to)
+            else:
+                self.receive(incoming, source)
+            if comes:
+                yield here, incoming
+
+    def empty_like(self, x: Any, n: int | None = None) -> memoryview:
+        """An array as x, or of n such numbers, for what comes."""
+        view = memoryview(x)
+        return memoryview(
+            array(view.format, bytes(view.itemsize * (len(view) if n is None else n)))
+        )
+
+    # ------------------------------------------------------------ collectives
+
+    def all_reduce(self, x: Any, op: str = "sum") -> Any:
+        """x[n]{partial over ranks} → x[n], equal on every rank, around a ring."""
+        self.reduce_by(ring, x, op)
+        return x
+
+    def broadcast(self, x: Any, source: int = 0) -> Any:
+        """x[n] of rank `source` → x[n] on every rank, down a tree."""
+        self.check_rank("source", source)
+        tree_broadcast(self, numbers_of(x), source)
+        return x
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self.all_reduce(array("b", [0]))
+
+    def reduce_by(self, algorithm: Callable[..., None], x: Any, op: str) -> None:
+        """x[n]{partial over ranks} → x[n] by `algorithm(group, x, combine)`, in x's own type."""
+        if op not in OPS:
+            raise ValueError(f"op={op!r}: choose one of {', '.join(OPS)}")
+        view: Any = numbers_of(x)
+        if op == "avg" and view.format not in ("f", "d"):
+            raise ValueError(f"op='avg' needs floating-point numbers, x has type {view.format!r}")
+        of_two = OPS[op]
+
+        def combine(a: memoryview, b: memoryview, out: memoryview) -> None:
+            for i, (mine, theirs) in enumerate(zip(a, b, strict=True)):
+                out[i] = of_two(mine, theirs)
+
+        algorithm(self, view, combine)
+        if op == "avg":
+            for i, value in enumerate(view.tolist()):
+                view[i] = value / self.size
+
+    def in_turn(
+        self, call: str, x: Any, work: Callable[[Any], Any], op: str = "sum", async_op: bool = False
+    ) -> Any:
+        """A collective on x that is made of `work(group)`; there is no other thread to do it in."""
+        if async_op:
+            raise ValueError("async_op=True: a rank in the tab has no second thread")
+        work(self)
+        return x
+
+    def check_rank(self, name: str, rank: int) -> None:
+        """Raise ValueError, with the argument's name, for a rank that there is not."""
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{name}={rank}: the ranks are 0 to {self.size - 1}")
+
+    def _check_peer(self, name: str, rank: int) -> None:
+        self.check_rank(name, rank)
+        if rank == self.rank:
+            raise ValueError(f"{name}={rank}: that is this rank itself")
+
+    def _traced(self, name: str) -> Any:
+        return self.trace.span(name, "communication") if self.trace else nullcontext()
+
+    def _count(self, sent: memoryview | None, received: memoryview | None) -> None:
+        if self.trace and sent is not None:
+            self.trace.count_sent(sent.nbytes)
+        if self.trace and received is not None:
+            self.trace.count_received(received.nbytes)

@@ -1,0 +1,132 @@
+"""Ranks without workers: where a browser gives no shared memory, they take turns in one Python.
+
+A rank that has to wait for a message is given up, and later begins its function again. What it
+received before is in its log, what it sent and printed before is not sent and printed again. So it
+comes to the same place, and farther, if the function does the same each time it is called.
+"""
+
+import pickle
+import random
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+from distributed.runtime.report import RankError, RanksHang, describe, show_line, where_ranks_stand
+from playground.tab.group import Group
+from playground.tab.rank import Printed, stack_of
+from playground.tab.world import Call, pack_call
+
+
+class Waits(BaseException):
+    """This rank has to wait for a message."""
+
+
+class Turn:
+    """One rank of a call: what it has done so far, and what carries its messages."""
+
+    def __init__(self, rank: int, queues: dict[tuple[int, int], deque[bytes]], show: Any):
+        self.rank, self.queues, self.show = rank, queues, show
+        self.log: list[bytes] = []  # all messages that it has received
+        self.sent = self.shown = 0  # messages, lines
+        self.stack = ""
+        self.dice = random.Random().getstate()
+
+    def go(self, call: bytes, size: int) -> tuple[str, Any]:
+        """Go as far as messages allow: "result", "error" or "waits", and what."""
+        self.at_log = self.at_sent = self.at_line = 0
+        fn, args = pickle.loads(call)
+        random.setstate(self.dice)
+        printed = Printed(self)  # type: ignore[arg-type]
+        kept, sys.stdout = sys.stdout, printed  # type: ignore[assignment]
+        try:
+            value = fn(Group(self.rank, size, self), *args)
+            printed.end()
+            return "result", value
+        except Waits as waits:
+            self.stack = stack_of(waits)
+            return "waits", None
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            return "error", describe(error)
+        finally:
+            sys.stdout = kept
+
+    def steps(self) -> int:
+        """How far it has come, as a number that only grows."""
+        return len(self.log) + self.sent
+
+    def tell(self, _: str, lines: list[str]) -> None:
+        """What it prints, unless it was printed before."""
+        for line in lines:
+            self.at_line += 1
+            if self.at_line > self.shown:
+                self.shown = self.at_line
+                self.show(self.rank, [line])
+
+    def send(self, to: int, data: memoryview) -> None:
+        self.at_sent += 1
+        if self.at_sent > self.sent:
+            self.sent = self.at_sent
+            self.queues[self.rank, to].append(data.tobytes())
+
+    def receive(self, source: int, into: memoryview) -> None:
+        if self.at_log == len(self.log):
+            queue = self.queues[source, self.rank]
+            if not queue:
+                raise Waits
+            self.log.append(queue.popleft())
+        came = self.log[self.at_log]
+        self.at_log += 1
+        if len(came) != into.nbytes:
+            raise ValueError(
+                f"rank {source} sent {len(came)} bytes, and this rank receives {into.nbytes}"
+            )
+        into.cast("B")[:] = came
+
+    def exchange(self, to: int, data: memoryview, source: int, into: memoryview) -> None:
+        self.send(to, data)
+        self.receive(source, into)
+
+
+class Turns:
+    """The ranks of a tab that cannot have workers for them."""
+
+    def __init__(self, mail: Any):
+        self.mail = mail
+
+    def call(self, fn: Callable[..., Any], args: tuple, ranks: int, timeout: float | None) -> list:
+        """Call `fn(group, *args)` as each of them; the results in rank order."""
+        call = pack_call(fn, args)
+        until = None if timeout is None else time.monotonic() + timeout
+        queues: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
+        screen = Call(None, ranks)  # type: ignore[arg-type]
+        out = sys.stdout
+
+        def show(rank: int, lines: list[str]) -> None:
+            kept, sys.stdout = sys.stdout, out
+            screen.show(rank, lines)
+            sys.stdout = kept
+
+        turns = [Turn(rank, queues, show) for rank in range(ranks)]
+        results: dict[int, Any] = {}
+        while len(results) < ranks:
+            before = sum(turn.steps() for turn in turns), len(results)
+            for turn in turns:
+                if turn.rank in results:
+                    continue
+                kind, value = turn.go(call, ranks)
+                if kind == "error":
+                    where = "".join(f"\n  {show_line(*frame)}" for frame in value["frames"])
+                    raise RankError(turn.rank, f"raised {value['what']}{where}")
+                if kind == "result":
+                    results[turn.rank] = value
+            stands = (sum(turn.steps() for turn in turns), len(results)) == before
+            is_late = until is not None and time.monotonic() > until
+            if len(results) < ranks and (stands or is_late):
+                when = "and none can go on" if stands else f"not done after {timeout:g} s"
+                where = where_ranks_stand([turn.stack for turn in turns], results)
+                raise RanksHang(f"{ranks} ranks, {when}:\n{where}")
+        return [results[rank] for rank in range(ranks)]

@@ -1,0 +1,182 @@
+"""`launch` and `world` in a tab: the ranks are workers, which stay warm from call to call.
+
+They have the signatures of `distributed.world`, and raise what that raises.
+"""
+
+import contextlib
+import inspect
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+
+from distributed.runtime.report import RankError, RanksHang, show_line, where_ranks_stand
+
+MOST = 8  # ranks; each is a Python of its own
+LIMIT = 100_000  # characters that one rank may print in a call
+TO_STOP = 3.0  # s; a rank that has not answered by then is ended, and another takes its place
+
+
+class Ranks:
+    """The ranks of this tab, as the caller sees them. `mail` is its side of the mailboxes."""
+
+    def __init__(self, mail: Any):
+        self.mail = mail
+        self.ready: set[int] = set()
+
+    def call(self, fn: Callable[..., Any], args: tuple, ranks: int, timeout: float | None) -> list:
+        """Call `fn(group, *args)` on `ranks` of them; the results in rank order."""
+        packed = pack_call(fn, args)
+        self.wait_for(ranks)
+        self.mail.begin(ranks)
+        for rank in range(ranks):
+            self.mail.send(rank, pickle.dumps((ranks, packed)))
+        call = Call(self, ranks)
+        try:
+            return call.collect(timeout)
+        finally:
+            call.end()
+
+    def wait_for(self, ranks: int) -> None:
+        """Have so many ranks at hand."""
+        self.mail.need(ranks)
+        while not self.ready >= set(range(ranks)):
+            self.next(None)
+
+    def next(self, seconds: float | None) -> tuple[int, Any] | None:
+        """What a rank says next: (rank, what); None when the time is up."""
+        source = self.mail.wait(-1 if seconds is None else max(0.0, seconds) * 1e3)
+        if source == -1:
+            raise KeyboardInterrupt
+        if source == -2:
+            return None
+        said = pickle.loads(self.mail.take(source).to_bytes())
+        if said[0] == "ready":
+            self.ready.add(source)
+        return source, said
+
+
+class Call:
+    """One call of all ranks: who has answered, and what."""
+
+    def __init__(self, ranks: Ranks, size: int):
+        self.ranks, self.size = ranks, size
+        self.answers: dict[int, tuple[str, Any]] = {}
+        self.printed = [0] * size
+        self.hidden = [0] * size
+
+    def collect(self, timeout: float | None) -> list:
+        """All results; RankError for the first error, RanksHang when the time is up."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while len(self.answers) < self.size:
+            if not self.hear(None if until is None else until - time.monotonic()):
+                done = [*self.answers]
+                self.stop()
+                stacks = [self.stack(rank) for rank in range(self.size)]
+                where = where_ranks_stand(stacks, done)
+                raise RanksHang(f"{self.size} ranks, not done after {timeout:g} s:\n{where}")
+            for rank, (kind, value) in self.answers.items():
+                if kind == "error":
+                    where = "".join(f"\n  {show_line(*frame)}" for frame in value["frames"])
+                    raise RankError(rank, value["what"] + where)
+        return [self.answers[rank][1] for rank in range(self.size)]
+
+    def hear(self, seconds: float | None) -> bool:
+        """Take what a rank says; False when nobody said anything in that time."""
+        said = self.ranks.next(seconds)
+        if said is None:
+            return False
+        rank, (kind, *what) = said
+        if kind == "print":
+            self.show(rank, *what)
+        elif kind != "ready":
+            self.answers[rank] = (kind, *what)
+        return True
+
+    def show(self, rank: int, lines: list[str]) -> None:
+        """Print a rank's lines with its number, up to a limit."""
+        for line in lines:
+            self.printed[rank] += len(line) + 1
+            if self.printed[rank] <= LIMIT:
+                print(f"[rank {rank}] {line}")
+            else:
+                self.hidden[rank] += 1
+
+    def stop(self) -> None:
+        """End the call on the ranks that have not answered; a rank that goes on is replaced."""
+        self.ranks.mail.stop([rank for rank in range(self.size) if rank not in self.answers])
+        until = time.monotonic() + TO_STOP
+        while len(self.answers) < self.size and self.hear(until - time.monotonic()):
+            pass
+        deaf = [rank for rank in range(self.size) if rank not in self.answers]
+        self.ranks.ready -= {*deaf}
+        if deaf:
+            self.ranks.mail.replace(deaf)
+
+    def end(self) -> None:
+        """Whatever happened: no rank works on it any longer, and what was not shown is said."""
+        if len(self.answers) < self.size:
+            self.stop()
+        for rank, lines in enumerate(self.hidden):
+            if lines:
+                print(f"[rank {rank}] … and {lines:,} more lines")
+
+    def stack(self, rank: int) -> str:
+        kind, value = self.answers.get(rank, ("", ""))
+        return value if kind == "stopped" else ""
+
+
+def pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """A call as bytes, code included; TypeError names what does not fit or cannot be sent."""
+    try:
+        inspect.signature(fn).bind("group", *args)
+    except TypeError as error:
+        name = getattr(fn, "__name__", type(fn).__name__)
+        raise TypeError(f"{name} is called as fn(group, *args): {error}") from None
+    try:
+        return cloudpickle.dumps((fn, args))
+    except Exception as error:
+        raise TypeError(f"this call cannot be sent to the ranks: {error}") from None
+
+
+def check(ranks: int, device: str, timeout: float | None) -> None:
+    """Raise ValueError for what cannot be in a tab."""
+    if type(ranks) is not int or ranks < 1:
+        raise ValueError(f"ranks={ranks!r}: a world has 1 rank or more")
+    if ranks > MOST:
+        raise ValueError(f"ranks={ranks}: a tab carries {MOST} at most; run `make serve` for more")
+    if device not in ("auto", "cpu"):
+        raise ValueError(f"device={device!r}: a tab has no GPU; choose 'auto' or 'cpu'")
+    if timeout is not None and not timeout > 0:
+        raise ValueError(f"timeout={timeout!r}: give more than 0 seconds, or None to wait")
+
+
+here: Any = None  # the `Ranks` of this tab, once `kernel.start` has made them
+
+
+def launch(
+    fn: Callable[..., Any],
+    *args: Any,
+    ranks: int = 4,
+    device: str = "auto",
+    threads: int | None = None,
+    timeout: float | None = 60.0,
+) -> list[Any]:
+    """Call `fn(group, *args)` in each of `ranks` workers; return the results in rank order."""
+    with world(ranks, device, threads) as run:
+        return run(fn, *args, timeout=timeout)
+
+
+@contextlib.contextmanager
+def world(ranks: int = 4, device: str = "auto", threads: int | None = None) -> Iterator[Any]:
+    """Make many calls: `with world(4) as run: run(fn, 1); run(fn, 2)`."""
+    check(ranks, device, None)
+    print(f"{ranks} rank{'s' * (ranks > 1)} · {here.mail.kind}")
+
+    def run(fn: Callable[..., Any], *args: Any, timeout: float | None = 60.0) -> list[Any]:
+        check(ranks, device, timeout)
+        return here.call(fn, args, ranks, timeout)
+
+    yield run

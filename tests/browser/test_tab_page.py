@@ -1,0 +1,78 @@
+"""Ranks in the reader's own tab: pages from a server of files alone, with no kernel anywhere."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from live_page import LivePage
+from plain import plain
+
+TORCH, RING, EACH, FORGET, COUNT, NAME = range(6)  # the cells of tab.md
+
+
+@pytest.fixture(scope="module")
+def static(small_book: Path) -> Iterator[SimpleNamespace]:
+    with plain(small_book.parent) as origin:
+        yield SimpleNamespace(url=f"{origin}/{small_book.name}", origin=origin)
+
+
+@pytest.fixture
+def read(visit: Callable[..., LivePage], static: SimpleNamespace) -> Iterator[Callable]:
+    opened = []
+
+    def read(path: str = "tab.html", **options) -> LivePage:
+        live = visit(static, log_in=False, **options)
+        opened.append(live)
+        return live.open(path)
+
+    yield read
+    for live in opened:  # a host of files refuses the question for a kernel, and browsers say so
+        live.problems = [one for one in live.problems if "api/sessions" not in one]
+
+
+def test_four_ranks_exchange_messages_on_a_plain_host(read: Callable[..., LivePage]) -> None:
+    live = read()
+    live.page.wait_for_load_state()
+    assert not [url for url in live.requests if "pyodide" in url or "python" in url]
+
+    # Once more after the page was loaded again, which it does by itself to be isolated.
+    output = live.run_and_wait(EACH)
+    assert output.startswith("4 ranks · workers of this tab")
+    for rank in range(4):
+        assert f"[rank {rank}] rank {rank} has 6.0 10.0" in output
+    assert output.endswith("[6.0, 6.0, 6.0, 6.0]")
+    assert live.words(EACH).startswith("ran in your browser, 4 workers, ")
+    assert live.state(TORCH) == "built", "what needs a library stays out"
+
+    # An edit reaches the ranks; what breaks there is told with its rank and line.
+    live.edit(
+        RING, "arriving = group", "if group.rank == 2: print(1 / 0)\n        arriving = group"
+    )
+    output = live.run_and_wait(EACH, "failed")
+    assert "RankError: rank 2 raised ZeroDivisionError: division by zero" in output
+    assert "at cell 2, line 12, in ring: if group.rank == 2: print(1 / 0)" in output
+    assert "at cell 3, line 3, in each_rank: ring(group, x)" in output
+    live.reset(RING)
+    assert live.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
+
+    # Predicted and measured: what a group counts.
+    assert "0\t6" in live.run_and_wait(COUNT)
+
+    live.run(TORCH)
+    live.cell(TORCH).locator(".live-message").wait_for()
+    assert live.message(TORCH).startswith("This cell needs torch, and no kernel answers here.")
+    assert "make serve" in live.message(TORCH)
+
+
+@pytest.mark.slow
+def test_a_hang_is_told_with_each_ranks_line(read: Callable[..., LivePage]) -> None:
+    live = read()
+    output = live.run_and_wait(FORGET, "failed")
+    assert "RanksHang: 3 ranks, not done after 2 s:" in output
+    assert "rank 0 waits in all_reduce at cell 4, line 3, in forget: group.all_reduce(" in output
+    assert "rank 2 is done" in output
+    assert live.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
+    assert "Above, what needs a library did not run (cell 1)" in (
+        live.run_and_wait(NAME, "failed") and live.message(NAME)
+    )

@@ -1,0 +1,30 @@
+// Whether a cell can run in a tab, by what it imports.
+
+import assert from "node:assert/strict";
+import test from "node:test";
+import { importsOf, lacks } from "../../book/_static/tab-needs.js";
+
+const KNOWN = {
+  standard: ["os", "array", "random"],
+  carried: ["cloudpickle"],
+  modules: { distributed: null, "distributed.parts": null, "distributed.collectives": "torch", "playground.show.tables": null },
+};
+
+test("imports are found wherever they stand", () => {
+  const code = "import os, numpy as np  # both\nfrom array import array\n\ndef f():\n    import torch.distributed as dist\n"
+    + "from distributed.parts import (\n    cut_up,  # views\n    others,\n)\nx = 'important'\n";
+  assert.deepEqual(importsOf(code),
+    ["os", "numpy", "array", "torch.distributed", "distributed.parts.cut_up", "distributed.parts.others"]);
+});
+
+test("what a tab has, a cell may use", () => {
+  assert.deepEqual(lacks("import os, random\nfrom distributed import launch, world, parts", KNOWN), []);
+  assert.deepEqual(lacks("from distributed.parts import cut_up as cut\nfrom playground.show.tables import Table", KNOWN), []);
+});
+
+test("what it lacks is named by the library, once", () => {
+  assert.deepEqual(lacks("import numpy as np\nimport torch\nimport torch.nn as nn", KNOWN), ["numpy", "torch"]);
+  assert.deepEqual(lacks("from distributed.collectives import all_to_all", KNOWN), ["torch"]);
+  assert.deepEqual(lacks("from distributed import collectives", KNOWN), ["torch"]);
+  assert.deepEqual(lacks("from bench.phone import x", KNOWN), ["bench"]);
+});
