@@ -80,6 +80,7 @@ def test_a_changed_paragraph_reads_its_page_alone_and_executes_nothing(book: Boo
     assert "42" in page
 
 
+@pytest.mark.slow
 def test_a_page_shows_the_outputs_that_it_has_now(book: Book) -> None:
     page = book.folder / "_build/html/cells.html"
     (book.folder / "cells.md").write_text(CELLS.replace("6 * 7", "6 * 8"))

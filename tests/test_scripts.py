@@ -1,6 +1,6 @@
 """Every module that shows itself runs as a script, from a folder that is not the book's.
 
-Three are started as a reader starts them. The others run in forks of the process that forks ranks,
+Some are started as a reader starts them. The others run in forks of the process that forks ranks,
 which has imported torch and has computed nothing: each would import torch anew otherwise. Those
 that a page shows whole were run by it when its outputs were recorded, and are by `make outputs
 CHECK=all`: here they run with all tests.
@@ -21,7 +21,7 @@ from playground.build.execute import live_pages, scripts_on_no_page
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "code/distributed").glob("[!_]*.py"))
 SCRIPTS = [path for path in MODULES if 'if __name__ == "__main__"' in path.read_text()]
-PROCESSES = ("dp", "world", "zero3")  # one with a world of its own, one with two, a large one
+PROCESSES = ("dp", "world")  # one with a world of its own, one with two
 ON_NO_PAGE = scripts_on_no_page(ROOT, live_pages(ROOT))
 IN_FORKS = [
     pytest.param(path, id=path.stem, marks=() if path in ON_NO_PAGE else pytest.mark.slow)

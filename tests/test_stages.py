@@ -49,6 +49,7 @@ def test_replicas_learn_what_one_device_learns(stage: str, ranks: int, expected)
     assert run(in_float64, stage, ranks=ranks) == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_shards_learn_it_too_and_go_on_with_another_number_of_ranks(tmp_path, expected) -> None:
     given = {"PRECISION": EXACT, "ranks": 2}
     first = run(in_float64, "fsdp", str(tmp_path), EPOCHS=1, **given)

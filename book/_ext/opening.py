@@ -79,13 +79,17 @@ def is_chapter(root: Path, page: str) -> bool:
     return any(page in files for files in parts.values()) and not page.endswith("/exercises")
 
 
-def say_what_it_takes(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+def work_out_what_is_needed(app: Any) -> None:
+    app.needed_pages = needed(Path(app.srcdir))
+
+
+def say_what_it_takes(app: Any, doctree: nodes.document, docname: str) -> None:
     root = Path(app.srcdir)
     title = next(iter(doctree.findall(nodes.title)), None)
     if title is None or not is_chapter(root, docname):
         return
     line = nodes.inline("", f"{reading_time(*amount(doctree))} min")
-    for number, page in enumerate(needed(root)[docname]):
+    for number, page in enumerate(app.needed_pages[docname]):
         line += nodes.Text("; " if number else " · needs: ")  # titles have commas
         there = app.builder.get_relative_uri(docname, page)
         name = app.env.titles[page].astext()
@@ -95,5 +99,6 @@ def say_what_it_takes(app: Sphinx, doctree: nodes.document, docname: str) -> Non
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("builder-inited", work_out_what_is_needed)
     app.connect("doctree-resolved", say_what_it_takes)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

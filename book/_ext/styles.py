@@ -87,19 +87,16 @@ def words_of(app: Sphinx) -> set[str]:
     return words
 
 
-def joined(files: list[Path], words: set[str]) -> str:
-    """The text of these style sheets, in order."""
-    parts = []
-    for file in files:
-        text = file.read_text(encoding="utf-8")
-        if file.parent.name != "styles":  # the folder in which the joined sheet stands
-            text = BESIDE.sub(r"\1../", text)
-        rules = rules_in(text)
-        if any(rule.type == "at-rule" and rule.lower_at_keyword == "import" for rule in rules):
-            raise ExtensionError(f"{file} imports another style sheet: name that one, too")
-        is_large = file.name.startswith(TO_CUT)
-        parts.append(cut(rules, words) if is_large else tinycss2.serialize(rules))  # no comments
-    return "\n".join(parts)
+def sheet(file: Path, words: set[str]) -> str:
+    """The text of this style sheet, as it is to stand beside others."""
+    text = file.read_text(encoding="utf-8")
+    if file.parent.name != "styles":  # the folder in which the joined sheet stands
+        text = BESIDE.sub(r"\1../", text)
+    rules = rules_in(text)
+    if any(rule.type == "at-rule" and rule.lower_at_keyword == "import" for rule in rules):
+        raise ExtensionError(f"{file} imports another style sheet: name that one, too")
+    is_large = file.name.startswith(TO_CUT)
+    return cut(rules, words) if is_large else tinycss2.serialize(rules)  # no comments
 
 
 def name_the_style_sheet(
@@ -128,9 +125,12 @@ def write_style_sheets(app: Sphinx, failed: Exception | None) -> None:
     if failed or not asked:
         return
     words = words_of(app)
+    texts: dict[str, str] = {}  # most pages share most sheets, and reading one takes long
     for parts in asked:
-        files = [Path(app.outdir, file) for file in parts.read_text(encoding="utf-8").splitlines()]
-        parts.with_suffix("").write_text(joined(files, words), encoding="utf-8")
+        files = parts.read_text(encoding="utf-8").splitlines()
+        texts |= {f: sheet(Path(app.outdir, f), words) for f in files if f not in texts}
+        joined = "\n".join(texts[file] for file in files)
+        parts.with_suffix("").write_text(joined, encoding="utf-8")
         parts.unlink()
 
 

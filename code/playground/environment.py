@@ -4,12 +4,12 @@ import os
 import platform
 import subprocess
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-
 ROOT = Path(__file__).parents[2]
+DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of Nvidia, of AMD, of Windows below WSL
 
 
 def environment() -> dict[str, Any]:
@@ -20,12 +20,21 @@ def environment() -> dict[str, Any]:
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": gpu_name(),
         "python": platform.python_version(),
-        "torch": torch.__version__,
+        "torch": version("torch"),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit,
     }
+
+
+def gpu_name() -> str | None:
+    """What PyTorch calls its first GPU; it is not imported where there can be none (2 s)."""
+    if not any(Path(driver).exists() for driver in DRIVERS):
+        return None
+    import torch
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def cpu_name() -> str:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -71,25 +72,39 @@ def server(small_book: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def visit(browser: Browser) -> Iterator[Callable[..., LivePage]]:
+@contextmanager
+def visits(browser: Browser) -> Iterator[Callable[..., LivePage]]:
     """`visit(server)` is a new reader: own cookies, own tab. Ends with: nothing went wrong."""
-    contexts, visits = [], []
+    contexts, pages = [], []
 
     def visit(server: Server, *, log_in: bool = True, **options) -> LivePage:
         context = browser.new_context(**options)
         contexts.append(context)
         live_page = LivePage(context.new_page(), server.url)
-        visits.append(live_page)
+        pages.append(live_page)
         if log_in:
             context.request.get(server.open_url)  # sets the cookie, as the printed address does
         return live_page
 
     yield visit
-    problems = [problem for live_page in visits for problem in live_page.problems]
+    problems = [problem for live_page in pages for problem in live_page.problems]
     for context in contexts:
         context.close()
     assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., LivePage]]:
+    """For readers of one test."""
+    with visits(browser) as visit:
+        yield visit
+
+
+@pytest.fixture(scope="module")
+def visit_of_all(browser: Browser) -> Iterator[Callable[..., LivePage]]:
+    """For a reader whom all tests of a file share."""
+    with visits(browser) as visit:
+        yield visit
 
 
 @pytest.fixture

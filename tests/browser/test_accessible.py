@@ -55,6 +55,7 @@ def test_a_page_with_a_failure_a_stop_and_a_message(visitor: Callable[..., LiveP
     check(live)
 
 
+@pytest.mark.slow
 def test_the_columns_and_the_tabs_of_ranks(visitor: Callable[..., LivePage]) -> None:
     for width in (1280, 390):
         live = visitor(viewport={"width": width, "height": 800}).open("ranks.html")

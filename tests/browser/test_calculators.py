@@ -87,6 +87,7 @@ def test_memory_is_what_the_module_says_for_any_choice(page: LivePage) -> None:
                 assert found[name, purpose] == pytest.approx(size / 1e9, rel=1e-9), signals
 
 
+@pytest.mark.slow
 def test_efficiency_is_what_the_module_says_for_any_choice(page: LivePage) -> None:
     chart, random_ = calculator(page, 1), random.Random(0)
     for _ in range(40):
@@ -112,6 +113,7 @@ def test_efficiency_is_what_the_module_says_for_any_choice(page: LivePage) -> No
         assert all(apart[n] <= found[n] * (1 + 1e-9) for n in COUNTS)
 
 
+@pytest.mark.slow
 def test_time_of_an_all_reduce_is_steps_and_bytes_as_the_modules_say(page: LivePage) -> None:
     chart, random_ = calculator(page, 2), random.Random(0)
     for _ in range(10):

@@ -329,6 +329,7 @@ def test_restart_forgets_what_ran(live: LivePage) -> None:
     assert live.output(BASE) == "1 2"
 
 
+@pytest.mark.slow
 def test_restart_during_a_run_stops_it(live: LivePage) -> None:
     live.edit(TICKS, "0.01", "60")
     live.run(TICKS)
@@ -400,6 +401,7 @@ def run_until_a_file_is_there(live: LivePage, folder: Path) -> Path:
     return end
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_while_its_connection_is_cut(
     live: LivePage, cable: Cable, tmp_path: Path
 ) -> None:
@@ -413,6 +415,7 @@ def test_a_run_goes_on_while_its_connection_is_cut(
     assert "tick 2" in live.output(TICKS)
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_while_its_connection_is_cut_says_so(
     live: LivePage, cable: Cable, tmp_path: Path
 ) -> None:
@@ -495,6 +498,7 @@ def test_a_page_opened_as_a_file_is_complete_and_says_how_to_run_it(
     page.expect_problems("live.js.*blocked|ERR_FAILED")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_full_says_what_to_do_and_loses_no_edit(
     visit: Callable[..., LivePage], small_book: Path
 ) -> None:

@@ -49,19 +49,20 @@ def hostile_url() -> Iterator[str]:
         other.shutdown()
 
 
-@pytest.fixture
-def reader(visit: Callable[..., LivePage], server: Server) -> LivePage:
-    """A reader with a kernel."""
-    live = visit(server).open("cells.html")
+@pytest.fixture(scope="module")
+def reader(visit_of_all: Callable[..., LivePage], server: Server) -> LivePage:
+    """A reader with a kernel, whom nothing here may harm: all tests share it."""
+    live = visit_of_all(server).open("cells.html")
     live.run_and_wait(BASE)
     return live
 
 
 @pytest.fixture
-def hostile(reader: LivePage, hostile_url: str) -> Page:
+def hostile(reader: LivePage, hostile_url: str) -> Iterator[Page]:
     page = reader.page.context.new_page()
     page.goto(hostile_url)
-    return page
+    yield page
+    page.close()
 
 
 def kernel_of(reader: LivePage) -> str:

@@ -82,6 +82,7 @@ def proxied(small_book: Path) -> Iterator[tuple[Server, Proxy]]:
         thread.join()
 
 
+@pytest.mark.slow
 def test_cells_run_behind_a_proxy_that_shows_the_server_below_a_path(
     proxied: tuple[Server, Proxy], visit: Callable[..., LivePage]
 ) -> None:

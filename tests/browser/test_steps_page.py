@@ -73,6 +73,7 @@ def test_it_plays_only_when_asked_and_pauses(page: LivePage) -> None:
     assert figure.get_by_role("button", name="play all steps").is_visible(), "it ends by itself"
 
 
+@pytest.mark.slow
 def test_a_live_run_brings_a_figure_that_works_too(page: LivePage) -> None:
     cell = page.find_cell("record(ring")
     page.run_and_wait(cell)

@@ -90,6 +90,7 @@ def test_a_store_that_does_not_answer_holds_nobody_up(tmp_path, monkeypatch):
     assert board.store is None
 
 
+@pytest.mark.slow
 def test_torchruns_ranks_are_told_which_of_them_differ_and_leave_no_file(tmp_path):
     script = tmp_path / "differ.py"
     script.write_text(

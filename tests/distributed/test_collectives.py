@@ -200,6 +200,7 @@ def run_table(*options):
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
+@pytest.mark.slow
 def test_the_table_from_the_command_line():
     done = run_table(
         "--size", "4KB,3MB", "--ranks", "3", "--algorithm", "ring,backend", "--times", "2"

@@ -124,6 +124,7 @@ def test_a_wrong_option_ends_in_one_line_before_a_rank_starts(wrong, message, mo
     assert errors.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_script_itself_ends_so():
     done = subprocess.run(
         [sys.executable, "code/distributed/dp.py", "--ranks", "0"],

@@ -99,6 +99,7 @@ def test_interrupting_the_kernel_ends_the_ranks_and_the_kernel_lives_on(kernel):
     assert "[0, 1]" in kernel.run("launch(lambda group: group.rank, ranks=2)")
 
 
+@pytest.mark.slow
 def test_restarting_the_kernel_ends_the_ranks(kernel):
     kernel.start(SLEEP)
     pids = kernel.pids()

@@ -375,6 +375,7 @@ def test_the_ends_of_all_limits_make_numbers_that_json_has(end, checkpoint, caps
     assert len(found["options"]) >= len(STAGES)
 
 
+@pytest.mark.slow
 def test_measuring_gives_a_speed_for_the_command_line(capsys):
     main(["--measure"])
     name, speed = capsys.readouterr().out.split()

@@ -9,7 +9,8 @@ import time
 import pytest
 import torch
 
-from distributed.train_text import save, share_right, spell, train
+from distributed.runtime.script import run_script
+from distributed.train_text import main, save, share_right, spell, train
 from distributed.workbench.number_names import lines, name_of, split
 from distributed.workbench.transformer import CharTransformer, Config, Text, make_model
 
@@ -83,11 +84,13 @@ def test_interrupted_from_the_keyboard_it_leaves_a_checkpoint_and_no_process(tmp
         (["--checkpoint", "/nowhere/x.pt"], "checkpoint='/nowhere/x.pt': there is no such folder"),
     ],
 )
-def test_wrong_options_are_one_line(options, message):
-    command = [sys.executable, "-m", "distributed.train_text", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert message in done.stderr
+def test_wrong_options_are_one_line(options, message, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["train_text.py", *options])
+    with pytest.raises(SystemExit) as ended:
+        run_script(main)
+    errors = capsys.readouterr().err
+    assert (ended.value.code, errors.count("\n")) == (2, 1)
+    assert message in errors
 
 
 def test_a_number_is_spelled_with_the_characters_of_the_text():

@@ -334,6 +334,7 @@ def test_large_arguments_and_results_arrive_whole():
     assert result[-1] == x[-1] + 1
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_is_not_run_again_in_the_ranks(tmp_path):
     process = run_script(
         tmp_path,

@@ -112,12 +112,14 @@ def test_a_cell_that_is_there_to_fail_and_does_not_is_an_error(book: Path) -> No
     assert "code cell 1 is there to fail, and did not" in run(book, fails=True)
 
 
+@pytest.mark.slow
 def test_a_line_that_a_kernel_sends_in_pieces_is_kept_whole(book: Path) -> None:
     write_pages(book, {name: PAGE % PIECES % name for name in ("one", "two")})
     run(book)
     assert executed(book) == {name: f"{name} in one line\n" for name in ("one", "two")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_who_stops_it_stops_the_pages_too(book: Path, stop: signal.Signals) -> None:
     for name in ("one", "two"):

@@ -10,15 +10,18 @@ from distributed.all_reduce import central, ring, tree
 from distributed.double_tree import double_tree
 from distributed.halving_doubling import halving_doubling
 from distributed.workbench.measure import count
-from distributed.world import launch
 from playground.show.steps import record
+
+SLOW = pytest.mark.slow
 
 
 @pytest.mark.parametrize("algorithm", [central, tree, ring, halving_doubling, double_tree])
-@pytest.mark.parametrize("ranks", [1, 2, 4, 5])
-def test_a_record_has_every_message_and_ends_with_all_numbers_everywhere(algorithm, ranks):
+@pytest.mark.parametrize(
+    "ranks", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4)), 5]
+)
+def test_a_record_has_every_message_and_ends_with_all_numbers_everywhere(pools, algorithm, ranks):
     (steps,) = record(algorithm, ranks).runs
-    sent = launch(count, ranks, algorithm, ranks=ranks, device="cpu")  # by the rank's own counter
+    sent = pools[ranks](count, ranks, algorithm)  # by the rank's own counter
     for rank in range(ranks):
         mine = [message for message in steps.messages if message.sender == rank]
         numbers = sum(message.end - message.start for message in mine)

@@ -1,5 +1,6 @@
 """The order of the book, from `_toc.yml`; modules may use each other in this order only."""
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,13 @@ import yaml
 
 
 def table_of_contents(root: Path) -> dict[str, Any]:
-    return dict(yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8")))
+    path = root / "_toc.yml"
+    return dict(_read(path, path.stat().st_mtime_ns))
+
+
+@lru_cache  # a build asks for it some two hundred times
+def _read(path: Path, changed_at: int) -> dict[str, Any]:
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def first_page(root: Path) -> str:
