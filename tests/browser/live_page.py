@@ -15,7 +15,7 @@ OPTIONS = [
     "--disable-component-update",
     "--disable-sync",
 ]
-PATIENCE = 60_000  # ms; long, because a slow machine is not a failure
+PATIENCE = 180_000  # ms; long, because a slow machine is not a failure
 
 
 class LivePage:

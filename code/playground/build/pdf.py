@@ -14,7 +14,7 @@ from typing import Any
 
 from playground.build.toc import pages_in_order
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PAPER: dict[str, Any] = {
     "format": "A4",
     "scale": 0.8,
