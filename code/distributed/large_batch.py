@@ -1,11 +1,12 @@
 """Large batches: what more ranks do to learning, and how large a batch is worth it.
 
     gradient of b examples = true gradient + noise, whose variance falls as 1/b
-    noise scale B = tr(Σ)/|G|²; steps to a loss: S(b) = S∞ (1 + B/b); examples: b S(b)
+    noise scale B = tr(Σ)/|G|²
+    steps to a loss: S(b) = S∞ (1 + B/b); examples: b S(b); best rate: η(b) = η∞ / (1 + B/b)
 
-Below B twice the batch takes half the steps. Far above it nothing is gained (McCandlish et al.
-2018, §2). B is measured from gradients of two batch sizes, which data parallelism has anyway: those
-of single ranks, and their mean.
+Far below B, twice the batch takes half the steps, with twice the rate. Far above it nothing is
+gained (McCandlish et al. 2018, §2). B is measured from gradients of two batch sizes, which data
+parallelism has anyway: those of single ranks, and their mean.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -57,6 +58,14 @@ def noise_of_ranks(group: Group, gradients: list[torch.Tensor]) -> tuple[float, 
     for g, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
         g.copy_(mean.view(g.shape))
     return small, large
+
+
+def more_steps(noise_scale: float, small: float, large: float) -> float:
+    """How many times the steps of a large batch a small one needs: (1 + B/small) / (1 + B/large).
+
+    The best rate of the large batch is as many times that of the small one.
+    """
+    return (1 + noise_scale / small) / (1 + noise_scale / large)
 
 
 def warm_up(steps: int) -> Callable[[int], float]:
@@ -149,11 +158,13 @@ def follow_noise(
     optimizer: torch.optim.Optimizer,
     losses: Iterable[torch.Tensor],
     batch: int,
-) -> list[NoiseScale]:
-    """Train on this rank's `losses`, each computed when asked for; the noise scale by quarters.
+) -> NoiseScale:
+    """Train on this rank's `losses`, each computed when asked for; the noise scale of all steps.
 
-    Each loss is the mean over this rank's batch / N examples. Raises ValueError for one rank, and
-    for a batch that is no multiple of the ranks: |g|² would be of other sizes than it is said to.
+    Each loss is the mean over this rank's batch / N examples. |g|² is averaged over steps before
+    the noise scale is computed: that of a single step can be anything, negative included. Raises
+    ValueError for one rank, and for a batch that is no multiple of the ranks: |g|² would be of
+    other sizes than it is said to.
     """
     if group.size < 2 or batch % group.size:
         raise ValueError(f"batch={batch}, {group.size} ranks: 2 or more, and a multiple of them")
@@ -165,12 +176,12 @@ def follow_noise(
             noise_of_ranks(group, [p.grad for p in model.parameters() if p.grad is not None])
         )
         optimizer.step()
-    means = [quarter.mean(0).tolist() for quarter in np.array_split(np.array(found), 4)]
-    return [estimate(small, large, batch // group.size, batch) for small, large in means]
+    small, large = np.mean(found, axis=0).tolist()
+    return estimate(small, large, batch // group.size, batch)
 
 
-def measure_noise(group: Group, batch: int, steps: int, rate: float) -> list[NoiseScale]:
-    """One rank: learn digits with shards of the batch; the noise scale in each quarter."""
+def measure_noise(group: Group, batch: int, steps: int, rate: float) -> NoiseScale:
+    """One rank: learn digits with shards of the batch, and measure the noise scale by the way."""
     from distributed.dp import shard
     from distributed.workbench.data import batches, digits
 
@@ -182,18 +193,19 @@ def measure_noise(group: Group, batch: int, steps: int, rate: float) -> list[Noi
     return follow_noise(group, model, optimizer, losses, batch)
 
 
-def main(ranks: int = 4, batch: int = 64, steps: int = 120) -> None:
-    """Measure the noise scale as training goes on, and steps to one loss for several batches."""
+def main(ranks: int = 4, batch: int = 64, steps: int = 40) -> None:
+    """Measure the noise scale, predict steps to one loss for several batches, and count them."""
     if batch % ranks or ranks < 2:
         raise ValueError(f"batch={batch}, ranks={ranks}: 2 ranks or more, and a multiple of them")
-    scales = launch(measure_noise, batch, steps, 0.1, ranks=ranks, device="cpu")[0]
-    for i, scale in enumerate(scales):
-        print(f"quarter {i + 1}: noise scale {scale.examples:,.0f} examples")
-        assert scale.noise > 0
-    for size in (16, 32, 64):
-        needed = train(size, scaled(0.05, size, 16, "linear"), 400, goal=0.3).steps_to_goal
-        assert needed is not None
-        print(f"batch {size:3}: loss 0.3 after {needed} steps, {size * needed} examples")
+    scale = launch(measure_noise, batch, steps, 0.2, ranks=ranks, device="cpu")[0]
+    print(f"noise scale {scale.examples:,.0f} examples, from {steps} steps of batch {batch}")
+    assert scale.noise > 0
+    known = train(batch, 0.2, 400, goal=0.3).steps_to_goal
+    assert known is not None
+    for size in (16, 64, 256):
+        ratio = more_steps(scale.examples, size, batch)
+        needed = train(size, 0.2 / ratio, 400, goal=0.3).steps_to_goal
+        print(f"batch {size:3}: loss 0.3 predicted after {known * ratio:.0f} steps, took {needed}")
 
 
 if __name__ == "__main__":
