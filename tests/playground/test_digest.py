@@ -27,7 +27,7 @@ def pages_that_use(name: str) -> set[str]:
             ["at_scale/scaling.md", "zero/memory.md"],
             ["zero/zero1.md"],
         ),
-        ("code/distributed/wire.py", ["at_scale/hosts.md"], ["at_scale/scaling.md"]),
+        ("code/distributed/wire.py", ["at_scale/hosts.md"], ["at_scale/step_cost.md"]),
         (
             "bench/recorded/lab.json",
             ["at_scale/hosts.md", "at_scale/failures.md"],

@@ -1,6 +1,5 @@
 """Published and recorded scaling beside the model's: tables and figures of one page."""
 
-import json
 import math
 from typing import Any
 
@@ -14,7 +13,7 @@ from distributed.validation import Errors, runs
 from distributed.validation import scaling as to_many_hosts
 from distributed.wire import LAYERS, SIDE
 from playground.show.figures import GREY, RANKS
-from playground.show.recorded import FOLDER, stamp
+from playground.show.recorded import stamp
 from playground.show.tables import Table
 
 COMPUTE = 0.2  # s, a step of the laboratory's network, by waiting
@@ -48,10 +47,6 @@ def of_hosts(recorded: dict[str, Any]) -> list[tuple[int, float, float, float]]:
         if hosts > 1:
             found.append((hosts, speed, predicted, alone / row["seconds"]))
     return found
-
-
-def lab() -> dict[str, Any]:
-    return json.loads((FOLDER / "lab.json").read_text())
 
 
 def hosts_table(recorded: dict[str, Any]) -> Table:

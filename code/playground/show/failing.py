@@ -4,7 +4,6 @@ The calculator's formulas are its own, as they must be; a test moves the sliders
 `distributed.elastic` and `distributed.published`.
 """
 
-import json
 import math
 import statistics
 from typing import Any
@@ -17,7 +16,7 @@ from matplotlib.patches import Patch
 from distributed.published import failures
 from playground.show.chart import Calculator, slider, style
 from playground.show.figures import GREY, KINDS, RANKS
-from playground.show.recorded import FOLDER, stamp
+from playground.show.recorded import stamp
 from playground.show.tables import Table
 
 RESTART = 120.0  # s, until ranks compute again: assumed
@@ -124,10 +123,6 @@ def interval_calculator() -> Calculator:
         "rises again. It is the sum of a falling line for saves and a rising one for work that is "
         "done twice.",
     )
-
-
-def lab() -> dict[str, Any]:
-    return json.loads((FOLDER / "lab.json").read_text())
 
 
 def noticed(accidents: dict[str, Any]) -> list[tuple[str, float, float, float, float]]:

@@ -1,0 +1,101 @@
+"""What splitting the network sends, and how long a pipeline waits, beside the formulas."""
+
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from distributed.all_reduce import ring_sent
+from distributed.pipeline_parallel import (
+    bubble,
+    numbers_sent,
+    on_a_mesh,
+    run_rank,
+    waiting,
+)
+from distributed.tensor_parallel import train_rank
+from playground.show.figures import GREY, RANKS
+from playground.show.tables import Table
+
+HIDDEN, WIDTH, OUT = 128, 64, 10  # the network of the first chapter: x[b, d] → h[b, f] → y[b, o]
+PAUSE = 0.008  # s, that a stage of the pipeline waits as if it computed
+Row = tuple[str, float, float]  # what, predicted, measured
+Run = Callable[..., list[Any]]
+
+
+def assembly_line(stages: int = 4, counts: tuple[int, ...] = (2, 8)) -> Figure:
+    """When each stage of a pipeline works, by the schedule: first all forward, then all back."""
+    figure, axes = plt.subplots(len(counts), 1, figsize=(7.2, 1.6 * len(counts) + 0.3))
+    for axis, micro in zip(axes, counts, strict=True):
+        for stage in range(stages):
+            for i in range(micro):
+                forward = (stage + i) / micro
+                back = (stages - 1 + micro + 2 * (stages - 1 - stage + i)) / micro
+                for left, width, colour in ((forward, 1, RANKS[0]), (back, 2, RANKS[2])):
+                    axis.barh(stage, width / micro, left=left, color=colour, edgecolor="white")
+        title = f"{micro} micro-batches: {bubble(stages, micro):.0%} of the time somebody waits"
+        axis.set(yticks=range(stages), ylabel="stage", title=title, xticks=[])
+        axis.invert_yaxis()
+    axes[-1].set_xlabel("time: blue forward, green backward")
+    return figure
+
+
+def bytes_of_layers(run: Run, batches: tuple[int, ...] = (64, 256, 1024, 1796)) -> dict[int, Any]:
+    """Of each batch: bytes that rank 0 of two sends, as tensor parallel and as data parallel."""
+    found = {}
+    for batch in batches:
+        tensor = run(train_rank, 2, batch, 1, HIDDEN)[0][2]
+        data = run(train_rank, 1, batch, 1, HIDDEN)[0][3]
+        found[batch] = tensor, data
+    return found
+
+
+def crossing_figure(found: dict[int, Any]) -> Figure:
+    crossing = HIDDEN * (WIDTH + OUT) / OUT
+    figure, axis = plt.subplots(figsize=(7.2, 2.8))
+    ends = [min(found), max(found)]
+    axis.loglog(ends, [8 * ring_sent(b * OUT, 0, 2).numbers for b in ends], color=RANKS[0], lw=1)
+    axis.loglog(ends, [8 * HIDDEN * (WIDTH + OUT)] * 2, color=RANKS[1], lw=1)
+    axis.loglog([*found], [t for t, _ in found.values()], "o", color=RANKS[0], label="tensor")
+    axis.loglog([*found], [d for _, d in found.values()], "o", color=RANKS[1], label="data")
+    axis.axvline(crossing, color=GREY, lw=0.8)
+    title = f"predicted to cross at f(d + o)/o = {crossing:.0f} rows"
+    axis.set(xlabel="batch (rows)", ylabel="bytes of a rank in a step", title=title)
+    axis.legend()
+    return figure
+
+
+def rows_of_layers(found: dict[int, Any]) -> list[Row]:
+    rows: list[Row] = []
+    for batch in (64, 1024):
+        tensor, data = found[batch]
+        results = 8 * ring_sent(batch * OUT, 0, 2).numbers
+        rows.append((f"tensor, {batch:,} rows: bytes", results, tensor))
+        rows.append((f"data, {batch:,} rows: bytes", 8 * HIDDEN * (WIDTH + OUT), data))
+    return rows
+
+
+def rows_of_pipeline(run: Run, stages: int = 4) -> list[Row]:
+    """Bytes of all stages for two batches, and the share of waiting for 2 and 8 micro-batches."""
+    rows: list[Row] = []
+    for batch in (64, 1024):
+        sent = sum(each for _, each in run(on_a_mesh, stages, 4, batch))
+        ours = 8 * numbers_sent(stages, batch, 32)
+        rows.append((f"pipeline, {batch:,} rows: bytes of all", ours, sent))
+    for micro in (2, 8):
+        traces = [trace for _, _, trace in run(run_rank, micro, 32, PAUSE)]
+        name = f"pipeline, {micro} parts: share of waiting"
+        rows.append((name, bubble(stages, micro), waiting(traces)))
+    return rows
+
+
+def table_of(rows: list[Row]) -> Table:
+    def shown(what: str, value: float) -> str:
+        return f"{value:.0%}" if what.endswith("waiting") else f"{value:,.0f}"
+
+    lines = [
+        (what, shown(what, ours), shown(what, seen), shown(what, seen - ours))
+        for what, ours, seen in rows
+    ]
+    return Table(["", "predicted", "measured", "difference"], lines)

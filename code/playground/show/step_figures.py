@@ -1,0 +1,93 @@
+"""A predicted step as a drawing, and predictions beside what was measured: *What a step costs*."""
+
+from collections.abc import Callable
+from typing import Any
+
+import matplotlib.pyplot as plt
+import torch
+from matplotlib.figure import Figure
+
+from distributed.cost import Cluster, Link, all_reduce, step_ddp
+from distributed.peak_memory import Shape, activations
+from distributed.workbench.memory_meter import MemoryUse
+from distributed.workbench.transformer import Config, make_model
+from playground.show.bucket_sizes import read
+from playground.show.figures import KINDS
+from playground.show.recorded import stamp
+from playground.show.tables import Table
+
+Measured = tuple[int, int, int, float, int]  # layers, width, rows; bytes predicted and measured
+Timed = tuple[str, str, float, float]  # link, buckets; seconds predicted and measured
+
+
+def two_lanes() -> Figure:
+    """Computation above, eight buckets below, each as soon as it is full and the link is free."""
+    cluster = Cluster(8, 8, Link(1e-5, 3e9), Link(1e-5, 3e9), speed=1e12)
+    sizes = [25e6] * 8
+    step = step_ddp(cluster, 0.15e12, sizes)
+    figure, axis = plt.subplots(figsize=(7.2, 1.7))
+    forward, end = step.compute / 3, 0.0
+    for left, width, name in ((0.0, forward, "forward"), (forward, 2 * forward, "backward")):
+        axis.barh(0, width * 1e3, left=left * 1e3, color=KINDS["compute"], edgecolor="white")
+        axis.text((left + width / 2) * 1e3, 0, name, ha="center", va="center", color="black")
+    for i, size in enumerate(sizes):
+        begin = max(end, forward * (1 + 2 * (i + 1) / len(sizes)))
+        end = begin + all_reduce(cluster, size)
+        width = (end - begin) * 1e3
+        axis.barh(1, width, left=begin * 1e3, color=KINDS["communication"], edgecolor="white")
+    assert abs(end - step.total) < 1e-9
+    axis.set(yticks=[0, 1], yticklabels=["compute", "all-reduce"], xlabel="time (ms)")
+    axis.invert_yaxis()
+    return figure
+
+
+def left_by_forward(model: Any, characters: torch.Tensor) -> int:
+    """Bytes of activations that are alive at the end of a forward pass."""
+    with MemoryUse(lambda: {"parameters": model.parameters()}) as use:
+        loss = model.loss(characters)
+        measured = use.now()["activations"]
+    del loss
+    return measured
+
+
+def measure_activations() -> list[Measured]:
+    """Three transformers: bytes that the forward pass leaves, by the formula and counted."""
+    found = []
+    for layers, d, heads, t, batch in ((2, 64, 4, 32, 8), (4, 128, 4, 64, 4), (6, 128, 8, 64, 2)):
+        model = make_model(Config(v=96, t=t, d=d, layers=layers, heads=heads))
+        characters = torch.randint(96, (batch, t + 1))
+        measured = left_by_forward(model, characters)
+        expected = activations(Shape(layers, d, heads, t, 96), batch, size=4)
+        found.append((layers, d, batch, expected, measured))
+    return found
+
+
+def activations_table(found: list[Measured]) -> Table:
+    rows = [
+        (f"{layers} × {d}", batch, f"{ours:,.0f}", f"{seen:,}", f"{seen - ours:,.0f}")
+        for layers, d, batch, ours, seen in found
+    ]
+    return Table(["layers × width", "rows", "bytes, predicted", "measured", "difference"], rows)
+
+
+def recorded_steps(step_seconds: Callable[[float, list[float]], float]) -> list[Timed]:
+    """The laboratory's steps with buckets of seven sizes, and what `step_seconds` says of them."""
+    swept, found = read(), []
+    for link, name in (("100Mbit", "100 Mbit/s"), ("1000Mbit", "1,000 Mbit/s")):
+        run = swept[link]
+        for row in run["steps"]:
+            count = round(swept["bytes"] / row["bucket"])
+            messages = [run["alpha"] + run["beta"] * swept["bytes"] / count] * count
+            found.append(
+                (name, str(count), step_seconds(run["computed"], messages), row["seconds"])
+            )
+    return found
+
+
+def steps_table(steps: list[Timed]) -> Table:
+    rows = [
+        (link, count, f"{1e3 * ours:.0f} ms", f"{1e3 * seen:.0f} ms", f"{seen / ours - 1:+.0%}")
+        for link, count, ours, seen in steps
+    ]
+    header = ["links", "buckets", "predicted", "measured", "difference"]
+    return Table(header, rows, stamp(read()))
