@@ -244,7 +244,7 @@ def main(
         formula = f"{payload:14,.0f}" if payload else f"{'':14}"
         more = f"{wire / payload - 1:9.1%}" if payload else f"{'':9}"
         print(f"{name:22}{formula}{wire:14,.0f}{more}{taken:9.3f}")
-        assert not payload or wire >= payload
+        assert not payload or wire >= payload or nic == "lo", "others use lo, too, and at all times"
     if json_to:
         Path(json_to).write_text(
             json.dumps([[seen._asdict() for seen in rank] for rank in results])
