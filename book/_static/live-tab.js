@@ -46,15 +46,20 @@ export async function connect(page, code, pressed) {
 async function isolate(pressed) {
   if (globalThis.crossOriginIsolated || wasReloaded || !navigator.serviceWorker) return;
   try {
-    await navigator.serviceWorker.register(new URL("../service-worker.js", import.meta.url));
-    const { active } = await navigator.serviceWorker.ready;
-    while (active.state !== "activated") {
-      await new Promise((resolve) => active.addEventListener("statechange", resolve, { once: true }));
-    }
+    const worker = new URL("../service-worker.js", import.meta.url);
+    const { active, waiting, installing } = await navigator.serviceWorker.register(worker);
+    await untilActive(active ?? waiting ?? installing);
   } catch {
     return; // a private window: ranks take turns
   }
   await reloadFor(pressed);
+}
+
+async function untilActive(worker) {
+  while (worker.state !== "activated") {
+    if (worker.state === "redundant") throw new Error("it could not be installed");
+    await new Promise((resolve) => worker.addEventListener("statechange", resolve, { once: true }));
+  }
 }
 
 /** Run code; what comes back is as a kernel's future. */

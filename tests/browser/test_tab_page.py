@@ -76,3 +76,54 @@ def test_a_hang_is_told_with_each_ranks_line(read: Callable[..., LivePage]) -> N
     assert "Above, what needs a library did not run (cell 1)" in (
         live.run_and_wait(NAME, "failed") and live.message(NAME)
     )
+
+
+@pytest.mark.slow
+def test_eight_ranks_stop_when_told_and_a_flood_is_cut(read: Callable[..., LivePage]) -> None:
+    live = read()
+    live.edit(EACH, "ranks=4", "ranks=8")
+    assert live.run_and_wait(EACH).endswith("[28.0, " + "28.0, " * 6 + "28.0]")
+    assert live.words(EACH).startswith("ran in your browser, 8 workers, ")
+
+    live.edit(EACH, "    ring(group, x)", '    print("begun")\n    while group.rank == 5: pass')
+    live.run(EACH)
+    live.wait_output(EACH, "begun")
+    live.stop(EACH)
+    live.wait_state(EACH, "stopped")
+
+    live.edit(EACH, "while group.rank == 5: pass", "for i in range(50_000): print(i)")
+    output = live.run_and_wait(EACH)
+    assert "… and " in output
+    assert "more lines" in output
+    assert len(output) < 1_000_000
+
+    live.edit(EACH, "ranks=8", "ranks=9")
+    assert "a tab carries 8 at most" in live.run_and_wait(EACH, "failed")
+
+
+@pytest.mark.slow
+def test_where_no_memory_is_shared_ranks_take_turns(read: Callable[..., LivePage]) -> None:
+    live = read(service_workers="block")
+    output = live.run_and_wait(EACH)
+    assert output.startswith("4 ranks · taking turns in this tab, which has no shared memory")
+    assert output.endswith("[6.0, 6.0, 6.0, 6.0]")
+    assert live.words(EACH).startswith("ran in your browser, 4 ranks in turn, ")
+    assert "waits in all_reduce at cell 4, line 3" in live.run_and_wait(FORGET, "failed")
+    live.edit(EACH, "    ring(group, x)", "    while True: pass")
+    live.run(EACH)
+    live.page.wait_for_timeout(500)
+    live.stop(EACH)
+    live.wait_state(EACH, "stopped")
+    live.reset(EACH)
+    assert live.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
+
+
+@pytest.mark.slow
+def test_it_runs_again_without_a_network(visit: Callable[..., LivePage], small_book: Path) -> None:
+    with plain(small_book) as origin:
+        live = visit(SimpleNamespace(url=origin), log_in=False).open("tab.html")
+        live.run_and_wait(EACH)
+    live.page.reload()
+    live.open("tab.html")
+    assert live.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
+    live.expect_problems("api/sessions|ERR_CONNECTION_REFUSED|ERR_FAILED")

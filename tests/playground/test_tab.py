@@ -7,6 +7,7 @@ import sys
 import zipfile
 from array import array
 from io import BytesIO
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ from playground.tab.turns import Turns
 
 
 def launch(fn, *args, ranks=4, timeout=10.0):
-    return Turns(None).call(fn, args, ranks, timeout)
+    return Turns(SimpleNamespace(need=lambda _: None)).call(fn, args, ranks, timeout)
 
 
 @given(ranks=st.integers(1, 8), n=st.integers(0, 20), name=st.sampled_from([*ALGORITHMS]))
@@ -110,6 +111,18 @@ def test_ranks_print_once_and_throw_their_own_dice(capsys):
     assert len({*launch(work, ranks=3)}) == 3
     said = capsys.readouterr().out.splitlines()
     assert sorted(said) == [f"[rank {r}] {what}" for r in range(3) for what in ("after", "before")]
+
+
+def test_what_a_rank_prints_without_end_is_cut(capsys):
+    def work(group):
+        for _ in range(10_000):
+            print("again and again")
+        group.all_reduce(array("f", [1]))
+
+    launch(work, ranks=2)
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) < 13_000
+    assert said[-1] == f"[rank 1] … and {10_000 - 100_000 // 16:,} more lines"
 
 
 def test_variables_of_the_page_are_copied_and_not_shared():

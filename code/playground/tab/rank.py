@@ -10,12 +10,15 @@ import pickle
 import random
 import sys
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
 
 from distributed.runtime.report import describe, is_machinery
 from playground.tab.group import Group
+
+LIMIT = 100_000  # characters that a rank may print in a call
 
 
 class Ended(KeyboardInterrupt):
@@ -55,22 +58,28 @@ class Mail:
 
 
 class Printed(io.TextIOBase):
-    """What a rank prints, sent on in whole lines."""
+    """What a rank prints in a call, given to `show` in whole lines until it is too much."""
 
-    def __init__(self, mail: Mail):
-        self.mail = mail
+    def __init__(self, show: Callable[[list[str]], None]):
+        self.show = show
         self.rest = ""
+        self.size = self.hidden = 0
 
     def write(self, text: str) -> int:
         *lines, self.rest = (self.rest + text).split("\n")
-        if lines:
-            self.mail.tell("print", lines)
+        self.size += len(text)
+        if self.size > LIMIT:
+            self.hidden += len(lines)
+        elif lines:
+            self.show(lines)
         return len(text)
 
     def end(self) -> None:
-        """Send what stands in a line without an end."""
-        if self.rest:
-            self.mail.tell("print", [self.rest])
+        """Show what stands in a line without an end, and say how much was not shown."""
+        if self.rest and not self.hidden:
+            self.show([self.rest])
+        if self.hidden:
+            self.show([f"… and {self.hidden:,} more lines"])
         self.rest = ""
 
 
@@ -86,7 +95,7 @@ def serve(mail: Any, rank: int, number: int) -> None:
 
 def answer(me: Mail, rank: int, call: bytes) -> None:
     """Make one call and tell how it went."""
-    printed = Printed(me)
+    printed = Printed(lambda lines: me.tell("print", lines))
     kept = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = printed
     me.mail.interruptible(True)

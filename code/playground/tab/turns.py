@@ -11,12 +11,13 @@ import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from typing import Any
 
 from distributed.runtime.report import RankError, RanksHang, describe, show_line, where_ranks_stand
 from playground.tab.group import Group
 from playground.tab.rank import Printed, stack_of
-from playground.tab.world import Call, pack_call
+from playground.tab.world import pack_call, show
 
 
 class Waits(BaseException):
@@ -26,11 +27,12 @@ class Waits(BaseException):
 class Turn:
     """One rank of a call: what it has done so far, and what carries its messages."""
 
-    def __init__(self, rank: int, queues: dict[tuple[int, int], deque[bytes]], show: Any):
-        self.rank, self.queues, self.show = rank, queues, show
+    def __init__(self, rank: int, queues: dict[tuple[int, int], deque[bytes]]):
+        self.rank, self.queues = rank, queues
         self.log: list[bytes] = []  # all messages that it has received
         self.sent = self.shown = 0  # messages, lines
         self.stack = ""
+        self.out = sys.stdout
         self.dice = random.Random().getstate()
 
     def go(self, call: bytes, size: int) -> tuple[str, Any]:
@@ -38,10 +40,10 @@ class Turn:
         self.at_log = self.at_sent = self.at_line = 0
         fn, args = pickle.loads(call)
         random.setstate(self.dice)
-        printed = Printed(self)  # type: ignore[arg-type]
-        kept, sys.stdout = sys.stdout, printed  # type: ignore[assignment]
+        printed = Printed(self.show)
         try:
-            value = fn(Group(self.rank, size, self), *args)
+            with redirect_stdout(printed):
+                value = fn(Group(self.rank, size, self), *args)
             printed.end()
             return "result", value
         except Waits as waits:
@@ -50,21 +52,20 @@ class Turn:
         except KeyboardInterrupt:
             raise
         except BaseException as error:
+            printed.end()
             return "error", describe(error)
-        finally:
-            sys.stdout = kept
 
     def steps(self) -> int:
         """How far it has come, as a number that only grows."""
         return len(self.log) + self.sent
 
-    def tell(self, _: str, lines: list[str]) -> None:
+    def show(self, lines: list[str]) -> None:
         """What it prints, unless it was printed before."""
-        for line in lines:
-            self.at_line += 1
-            if self.at_line > self.shown:
-                self.shown = self.at_line
-                self.show(self.rank, [line])
+        self.at_line += len(lines)
+        new = lines[max(0, len(lines) - (self.at_line - self.shown)) :]
+        self.shown = max(self.shown, self.at_line)
+        with redirect_stdout(self.out):
+            show(self.rank, new)
 
     def send(self, to: int, data: memoryview) -> None:
         self.at_sent += 1
@@ -100,17 +101,10 @@ class Turns:
     def call(self, fn: Callable[..., Any], args: tuple, ranks: int, timeout: float | None) -> list:
         """Call `fn(group, *args)` as each of them; the results in rank order."""
         call = pack_call(fn, args)
+        self.mail.need(ranks)
         until = None if timeout is None else time.monotonic() + timeout
         queues: dict[tuple[int, int], deque[bytes]] = defaultdict(deque)
-        screen = Call(None, ranks)  # type: ignore[arg-type]
-        out = sys.stdout
-
-        def show(rank: int, lines: list[str]) -> None:
-            kept, sys.stdout = sys.stdout, out
-            screen.show(rank, lines)
-            sys.stdout = kept
-
-        turns = [Turn(rank, queues, show) for rank in range(ranks)]
+        turns = [Turn(rank, queues) for rank in range(ranks)]
         results: dict[int, Any] = {}
         while len(results) < ranks:
             before = sum(turn.steps() for turn in turns), len(results)

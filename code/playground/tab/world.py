@@ -15,7 +15,6 @@ import cloudpickle
 from distributed.runtime.report import RankError, RanksHang, show_line, where_ranks_stand
 
 MOST = 8  # ranks; each is a Python of its own
-LIMIT = 100_000  # characters that one rank may print in a call
 TO_STOP = 3.0  # s; a rank that has not answered by then is ended, and another takes its place
 
 
@@ -64,8 +63,6 @@ class Call:
     def __init__(self, ranks: Ranks, size: int):
         self.ranks, self.size = ranks, size
         self.answers: dict[int, tuple[str, Any]] = {}
-        self.printed = [0] * size
-        self.hidden = [0] * size
 
     def collect(self, timeout: float | None) -> list:
         """All results; RankError for the first error, RanksHang when the time is up."""
@@ -90,19 +87,10 @@ class Call:
             return False
         rank, (kind, *what) = said
         if kind == "print":
-            self.show(rank, *what)
+            show(rank, *what)
         elif kind != "ready":
             self.answers[rank] = (kind, *what)
         return True
-
-    def show(self, rank: int, lines: list[str]) -> None:
-        """Print a rank's lines with its number, up to a limit."""
-        for line in lines:
-            self.printed[rank] += len(line) + 1
-            if self.printed[rank] <= LIMIT:
-                print(f"[rank {rank}] {line}")
-            else:
-                self.hidden[rank] += 1
 
     def stop(self) -> None:
         """End the call on the ranks that have not answered; a rank that goes on is replaced."""
@@ -116,16 +104,19 @@ class Call:
             self.ranks.mail.replace(deaf)
 
     def end(self) -> None:
-        """Whatever happened: no rank works on it any longer, and what was not shown is said."""
+        """Whatever happened: no rank works on it any longer."""
         if len(self.answers) < self.size:
             self.stop()
-        for rank, lines in enumerate(self.hidden):
-            if lines:
-                print(f"[rank {rank}] … and {lines:,} more lines")
 
     def stack(self, rank: int) -> str:
         kind, value = self.answers.get(rank, ("", ""))
         return value if kind == "stopped" else ""
+
+
+def show(rank: int, lines: list[str]) -> None:
+    """Print a rank's lines with its number."""
+    for line in lines:
+        print(f"[rank {rank}] {line}")
 
 
 def pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
