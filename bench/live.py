@@ -17,6 +17,7 @@ from playground.build.pdf import find_browser
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/browser")]  # a reader as the tests know it
 
 from live_page import OPTIONS, LivePage  # type: ignore[import-not-found]  # noqa: E402
+from plain import plain  # type: ignore[import-not-found]  # noqa: E402
 from playwright.sync_api import sync_playwright  # noqa: E402
 from serving import running_server  # noqa: E402
 
@@ -59,6 +60,8 @@ def cases() -> Iterator[tuple[str, Callable[[bool], dict[str, Any]]]]:
     yield "live/first_run/torch", lambda quick: first_run("torch", TORCH, 1, quick)
     yield "live/first_run/r4", lambda quick: first_run("r4", RANKS, 4, quick)
     yield "live/warm_run/r4", warm_run
+    yield "live/tab_first_run/r4", tab_first_run
+    yield "live/tab_warm_run/r4", tab_warm_run
 
 
 @contextmanager
@@ -88,16 +91,18 @@ def run_in(client: Any, code: str) -> None:
     client.execute_interactive(code, timeout=60, output_hook=lambda message: None)
 
 
+def bare_kernel(code: str) -> None:
+    """Start a kernel, run this in it, and end it."""
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        run_in(client, code)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
 def first_run(name: str, code: str, ranks: int, quick: bool) -> dict[str, Any]:
     """The first press on a page; the peer starts a kernel when it is pressed, as notebooks do."""
-
-    def bare_kernel() -> None:
-        manager, client = start_new_kernel(kernel_name="python3")
-        try:
-            run_in(client, code)
-        finally:
-            client.stop_channels()
-            manager.shutdown_kernel(now=True)
 
     with a_reader(code) as open_page:
 
@@ -113,7 +118,7 @@ def first_run(name: str, code: str, ranks: int, quick: bool) -> dict[str, Any]:
             f"live/first_run/{name}",
             first,
             "bare kernel",
-            lambda: seconds(bare_kernel),
+            lambda: seconds(lambda: bare_kernel(code)),
             pairs=1 if quick else 7,
             ranks=ranks,
         )
@@ -129,6 +134,67 @@ def warm_run(quick: bool) -> dict[str, Any]:
         try:
             return compare(
                 "live/warm_run/r4",
+                lambda: press(page),
+                "bare kernel",
+                lambda: seconds(lambda: run_in(client, RANKS)),
+                pairs=5 if quick else 20,
+                ranks=4,
+            )
+        finally:
+            client.stop_channels()
+            manager.shutdown_kernel(now=True)
+
+
+@contextmanager
+def a_tab() -> Iterator[Callable[[], LivePage]]:
+    """A page from a server of files alone, opened at every call by a reader who is new to it."""
+    with (
+        plain(ROOT / "_build/html") as origin,
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=find_browser(), args=OPTIONS) as browser,
+    ):
+        yield lambda: LivePage(browser.new_context().new_page(), origin).open(PAGE)
+
+
+def press_in_tab(page: LivePage) -> float:
+    """Seconds from the press to the output, by our clock: the page may be loaded again."""
+    done = seconds(lambda: page.run_and_wait(0))
+    assert "in your browser" in page.words(0)
+    return done
+
+
+def tab_first_run(quick: bool) -> dict[str, Any]:
+    """The first press where nothing has come yet, and Python starts in the tab."""
+
+    with a_tab() as open_page:
+
+        def first() -> float:
+            page = open_page()
+            try:
+                page.page.wait_for_timeout(READING * 1000)
+                return press_in_tab(page)
+            finally:
+                page.page.context.close()
+
+        return compare(
+            "live/tab_first_run/r4",
+            first,
+            "bare kernel",
+            lambda: seconds(lambda: bare_kernel(RANKS)),
+            pairs=1 if quick else 7,
+            ranks=4,
+        )
+
+
+def tab_warm_run(quick: bool) -> dict[str, Any]:
+    """Run once more, when the workers of the tab are there."""
+    with a_tab() as open_page:
+        page = open_page()
+        press_in_tab(page)
+        manager, client = start_new_kernel(kernel_name="python3")
+        try:
+            return compare(
+                "live/tab_warm_run/r4",
                 lambda: press(page),
                 "bare kernel",
                 lambda: seconds(lambda: run_in(client, RANKS)),

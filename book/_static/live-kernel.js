@@ -166,7 +166,7 @@ export async function restart() {
   page.emptied("ran before the restart");
   if (!session) {
     tab.end();
-    return page.status("none", "no Python runs in this tab");
+    return page.status("none", "no kernel");
   }
   page.status("starting", "restarting");
   const restarted = session;

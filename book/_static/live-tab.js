@@ -20,11 +20,11 @@ export const canRun = (code) => lacks(code, known).length === 0;
 export async function connect(page, code, pressed) {
   if (kernel) return;
   await isolate(pressed);
-  page.status("starting", "Python starts in this tab");
+  page.status("starting", "starts in this tab");
   const ended = (why) => {
     kernel = null;
     page.emptied(why);
-    page.status("lost", `Python in this tab has ended: ${why}`);
+    page.status("lost", `ended in this tab: ${why}`);
   };
   const made = new TabKernel({ progress: page.progress, ended }, known);
   made.foresee(code);
@@ -38,7 +38,7 @@ export async function connect(page, code, pressed) {
     page.progress(null);
   }
   kernel = made;
-  page.status("ready", "Python in this tab");
+  page.status("ready", "in this tab");
 }
 
 // A host of files sends no headers that give workers shared memory. A worker of ours that stands
@@ -64,9 +64,9 @@ async function untilActive(worker) {
 
 /** Run code; what comes back is as a kernel's future. */
 export function execute(page, code, number) {
-  page.status("busy", "Python in this tab");
+  page.status("busy", "in this tab");
   const run = kernel.execute(code, number);
-  const rest = () => kernel && page.status("ready", "Python in this tab");
+  const rest = () => kernel && page.status("ready", "in this tab");
   run.done.then(rest, rest);
   return run;
 }
