@@ -20,7 +20,8 @@ A, B = (4.0, -1.0, -1.0, -1.0), (1.0, -1.0, 1.0, -1.0)  # of each rank; their me
 class Sign(WithMemory):
     """Send one bit for each number, and one scale: (n/8 + 4)(N − 1) bytes from each rank.
 
-    A number stands for its sign times the mean size of all (Seide et al. 2014; Bernstein 2018).
+    A number stands for its sign times the mean size of all (Karimireddy et al. 2019, algorithm 1).
+    Seide et al. 2014 have two values for each column; signSGD has no scale (see `SignOnly`).
     """
 
     def send(self, group: Group, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,7 +49,10 @@ def unpack(packed: torch.Tensor, n: int) -> torch.Tensor:
 
 
 class SignOnly(WithMemory):
-    """Each rank sends signs, and nothing about their size: the mean of votes."""
+    """Each rank sends signs, and nothing about their size (signSGD, Bernstein et al. 2018).
+
+    Here the votes are averaged; the paper takes the sign of their sum.
+    """
 
     def send(self, group: Group, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return group.all_reduce(x.sign(), "avg"), x.sign()
