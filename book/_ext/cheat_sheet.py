@@ -1,0 +1,159 @@
+"""The cheat sheet: what the core path wants remembered, the table of hardware, the launch lines.
+
+    ```{cheat-sheet}
+    ```
+
+Nothing is written here twice. The path is that of the map in `book/index.md`, the lines are those
+under "Remember" of its chapters, GPUs are those of `distributed.hardware`, and commands are those
+at the top of the files that start a job. On paper it is one page of A4.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from pathlib import Path
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from distributed.hardware import GPUS
+from playground.build.toc import pages_in_order
+
+SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
+STARTED = (  # files that say at their top how they are started
+    "code/scripts/ddp.py",
+    "code/scripts/fsdp.py",
+    "engines/torchrun.sh",
+    "engines/slurm.sbatch",
+    "engines/trainjob.yaml",
+)
+STYLE = """\
+<style>
+.cheat-sheet { columns: 20rem 2; column-gap: 2rem; font-size: 0.85rem; line-height: 1.35; }
+.bd-article .cheat-sheet .cheat-part { break-inside: avoid; margin: 0 0 0.8rem; }
+.bd-article .cheat-sheet p { margin: 0 0 0.2rem; font-size: inherit; }
+.bd-article .cheat-sheet ul { margin: 0; padding-left: 1.1em; }
+.bd-article .cheat-sheet li { font-size: inherit; }
+.bd-article .cheat-sheet table { font-size: 0.9em; margin: 0; width: 100%; }
+.bd-article .cheat-sheet :is(td, th) { padding: 0 0.3em; }
+.bd-article .cheat-sheet pre {
+  font-size: 0.85em; margin: 0; padding: 0.2em 0.4em; white-space: pre-wrap;
+}
+.bd-article .cheat-sheet :is(p, li, td, th) { line-height: inherit; }
+.bd-article .cheat-sheet li > p { margin: 0; }
+@page { size: A4; margin: 8mm; }
+@media print {
+  .bd-main .bd-article .cheat-sheet {
+    columns: 3; column-gap: 4mm; font-size: 7.6pt; line-height: 1.25;
+  }
+  .bd-article:has(.cheat-sheet) .on-screen { display: none !important; }
+  body:has(.cheat-sheet) h1 { font-size: 11pt !important; margin: 0 0 1mm !important; }
+  .bd-article .cheat-sheet .cheat-part { margin: 0 0 1.4mm; }
+  .bd-main .bd-article .cheat-sheet div[class*="highlight"] pre {
+    font-size: 5.6pt !important; line-height: 1.25; padding: 0.5mm !important; border: 0;
+  }
+  .bd-article .cheat-sheet table { font-size: 5.8pt; white-space: nowrap; }
+  .bd-article .cheat-sheet :is(td, th) { padding: 0.2mm 0.4mm !important; }
+  .bd-article .cheat-sheet code { font-size: 0.9em; border: 0; padding: 0; }
+  .bd-article .cheat-sheet a { color: inherit; text-decoration: none; }
+}
+</style>
+"""
+
+
+def core_path(root: Path) -> list[str]:
+    """The chapters that the map of the book numbers, in its order."""
+    said = re.search(r"^core: (.+)$", (root / "book/index.md").read_text("utf-8"), re.M)
+    if said is None:
+        raise ValueError("book/index.md names no core path")
+    pages = {Path(name).name: name for name in pages_in_order(root)}
+    return [pages[name] for name in re.split(r",\s*", said[1])]
+
+
+def title_and_remember(page: Path) -> tuple[str, list[str]]:
+    """A chapter's title, and the lines under its "Remember", each in one piece.
+
+    Raises ValueError if there are none.
+    """
+    text = page.read_text("utf-8")
+    title = re.search(r"^# (.+)$", text, re.M)
+    found = re.search(r"^## Remember\n(.*?)(?=^## )", text, re.M | re.S)
+    if title is None or found is None:
+        raise ValueError(f"{page} has nothing to remember")
+    lines = re.split(r"^- ", found[1], flags=re.M)[1:]
+    return title[1], [" ".join(line.split()) for line in lines]
+
+
+def without_terms(text: str) -> str:
+    """Terms as plain words: a page links to each of them once."""
+    return re.sub(r"\{term\}`([^`<]+?)(?:\s*<[^`]*>)?`", r"\1", text)
+
+
+def hardware_table() -> str:
+    head = (
+        "<tr><th>GPU</th><th>TFLOP/s</th><th>GiB</th><th>in host</th><th>out</th><th>C/W</th></tr>"
+    )
+    rows = []
+    for name in SHOWN:
+        gpu = GPUS[name]
+        values = (
+            f"{gpu.peak / 1e12:,.0f}",
+            f"{gpu.memory / 2**30:.0f}",
+            f"{gpu.inside / 1e9:.0f}",
+            f"{gpu.network / 1e9:g}",
+            f"{0.4 * gpu.peak / gpu.network:,.0f}",
+        )
+        cells = "".join(f'<td class="text-right">{value}</td>' for value in values)
+        rows.append(f"<tr><td>{escape(gpu.name)}</td>{cells}</tr>")
+    return f'<table class="table">{head}{"".join(rows)}</table>'
+
+
+def launch_lines(root: Path) -> list[str]:
+    """The commands at the top of the files that start a job."""
+    found = []
+    for name in STARTED:
+        head = "\n".join((root / name).read_text("utf-8").splitlines()[:5])
+        found += re.findall(r"(?:^#   |: (?=torchrun))(\S[^\"\n]*)", head, re.M)[:1]
+    return found
+
+
+class CheatSheet(SphinxDirective):
+    """One page for the wall, made of what the pages say."""
+
+    def run(self) -> list[nodes.Node]:
+        root = Path(self.env.srcdir)
+        sheet = nodes.container(classes=["cheat-sheet"])
+        for number, name in enumerate(core_path(root), start=1):
+            page = root / f"{name}.md"
+            self.env.note_dependency(str(page))
+            title, lines = title_and_remember(page)
+            sheet += self.part(
+                f"**{number}. [{title}](/{name}.md)**",
+                "",
+                *(f"- {without_terms(line)}" for line in lines),
+            )
+        for name in STARTED:
+            self.env.note_dependency(str(root / name))
+        gpus = self.part("**GPUs**: peak in 16 bits, memory, GB/s in one direction, tokens")
+        gpus += nodes.raw("", hardware_table(), format="html")
+        gpus += self.part(
+            "C/W: tokens that each rank needs between two messages to hide them, at 40 % of the"
+            " peak and over the link out of the host."
+        ).children
+        start = self.part("**Start it**, on each host or by Slurm")
+        start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
+        sheet += [gpus, start]
+        return [nodes.raw("", STYLE, format="html"), sheet]
+
+    def part(self, *lines: str) -> nodes.container:
+        found = nodes.container(classes=["cheat-part"])
+        self.state.nested_parse(StringList(list(lines), "cheat sheet"), 0, found)
+        return found
+
+
+def setup(app: Sphinx) -> dict:
+    app.add_directive("cheat-sheet", CheatSheet)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
