@@ -62,7 +62,6 @@ RAISES = {  # cells that are there to fail: page → what their code contains
     "book/ddp/by_hand.html": ["def skip_one"],
     "book/ddp/unused_parameters.html": ["def train_one_head"],
     "book/ddp/uneven_data.html": ["def evaluate_on_one"],
-    "book/training_well/waiting.html": ["as run:\n    run(async_sgd.train_rank, 10, 0.1, 3)"],
     "book/zero/zero2.html": ["def log_gradient"],
     "book/zero/hsdp.html": ["run(in_hosts, 4)"],
     "book/at_scale/where_it_ends.html": ["run(mesh, 2)"],
