@@ -122,6 +122,32 @@ def summary() -> Table:
     )
 
 
+QUESTIONS = (  # a question, the recorded run, the rows that answer it
+    ("Is a ring on messages as fast as gloo's, at 64 MB?", "collectives", "all_reduce/ring/64MB/*"),
+    (
+        "And the ways with few messages, at 4 kB?",
+        "collectives",
+        "all_reduce/central/4KB/*,all_reduce/tree/4KB/*",
+    ),
+    ("What does a tensor in shared memory gain?", "collectives", "all_reduce/resident/*"),
+    ("Is this book's DDP as fast as PyTorch's?", "ddp", "ddp/*"),
+    ("And by hand, a message for each tensor?", "ddp", "ddp_by_hand/*"),
+    ("ZeRO-1, 2 and 3 over gloo?", "zero", "zero?/gloo/*"),
+    ("ZeRO-1, 2 and 3 in shared memory?", "zero", "zero?/shared/*"),
+    ("Starting four ranks, beside torchrun?", "launching", "launch/*"),
+)
+
+
+def conclusions() -> Table:
+    """The questions that most readers have, each with the range of the ratios that answer it."""
+    lines = []
+    for question, name, pattern in QUESTIONS:
+        found = [row["ratio"] for row in chosen(name, pattern)]
+        low, high = f"{min(found):.2g}", f"{max(found):.2g}"
+        lines.append((question, low if low == high else f"{low} to {high}", len(found)))
+    return Table(["", "times as fast as the peer", "rows"], lines)
+
+
 def command(name: str) -> str:
     """What repeats a recorded run, and keeps it."""
     kinds = dict.fromkeys(row["id"].split("/")[0] for row in recorded.rows(name))
