@@ -6,6 +6,7 @@ import io
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def run_as_torchrun_rank(
     if needed not in there:
         raise ValueError(f"device={device!r} needs {needed}, and this world was made with {there}")
     same = timeout_of(None, here.device) == longest
-    of_all = None if same else dist.new_group(timeout=longest)
+    of_all = None if same else _world_that_waits(longest)
     board = Board.of_hosts(here.rank, on_this_host)
     group = Group(here.device, board, on_this_host, of_all)
     print(f"{size} ranks · {how} · torchrun", flush=True)
@@ -60,9 +61,13 @@ def run_as_torchrun_rank(
             raise RankError(rank, f"raised {describe(error)['what']}") from error
     results: list[Any] = [None] * size
     dist.all_gather_object(results, result, of_all)
-    if of_all:
-        dist.destroy_process_group(of_all)
     return results
+
+
+@cache
+def _world_that_waits(timeout: timedelta) -> dist.ProcessGroup:
+    """All ranks, with this timeout: kept, as a gloo group made right after one ended may fail."""
+    return dist.new_group(timeout=timeout)
 
 
 class _Labelled(io.TextIOBase):
