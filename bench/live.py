@@ -130,19 +130,24 @@ def warm_run(quick: bool) -> dict[str, Any]:
     with a_reader(RANKS) as open_page:
         page = open_page()
         press(page)
-        manager, client = start_new_kernel(kernel_name="python3")
-        try:
-            return compare(
-                "live/warm_run/r4",
-                lambda: press(page),
-                "bare kernel",
-                lambda: seconds(lambda: run_in(client, RANKS)),
-                pairs=5 if quick else 20,
-                ranks=4,
-            )
-        finally:
-            client.stop_channels()
-            manager.shutdown_kernel(now=True)
+        return beside_a_warm_kernel("live/warm_run/r4", page, quick)
+
+
+def beside_a_warm_kernel(name: str, page: LivePage, quick: bool) -> dict[str, Any]:
+    """A press on a page on which all is warm, and the same code in a kernel that is."""
+    manager, client = start_new_kernel(kernel_name="python3")
+    try:
+        return compare(
+            name,
+            lambda: press(page),
+            "bare kernel",
+            lambda: seconds(lambda: run_in(client, RANKS)),
+            pairs=5 if quick else 20,
+            ranks=4,
+        )
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
 @contextmanager
@@ -191,16 +196,4 @@ def tab_warm_run(quick: bool) -> dict[str, Any]:
     with a_tab() as open_page:
         page = open_page()
         press_in_tab(page)
-        manager, client = start_new_kernel(kernel_name="python3")
-        try:
-            return compare(
-                "live/tab_warm_run/r4",
-                lambda: press(page),
-                "bare kernel",
-                lambda: seconds(lambda: run_in(client, RANKS)),
-                pairs=5 if quick else 20,
-                ranks=4,
-            )
-        finally:
-            client.stop_channels()
-            manager.shutdown_kernel(now=True)
+        return beside_a_warm_kernel("live/tab_warm_run/r4", page, quick)

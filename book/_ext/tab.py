@@ -26,13 +26,14 @@ def write_files(app: Sphinx) -> None:
     pyodide = Path(app.srcdir, "node_modules", "pyodide").resolve()
     packed = tab.archive()
     (static / "python.zip").write_bytes(packed)
-    (static / "tab.json").write_text(tab.facts(packed, pyodide), encoding="utf-8")
-    memory = tab.memory(packed, pyodide)
+    named = tab.digest(packed, pyodide)
+    memory = tab.memory(packed, pyodide, named)
+    (static / "tab.json").write_text(tab.facts(named, memory), encoding="utf-8")
     if memory:
         (static / "python-memory.bin").write_bytes(memory)  # some hosts unpack what is named .gz
 
     worker = WORKER.read_text(encoding="utf-8")
-    text = worker.replace("@DIGEST@", tab.digest(packed, pyodide))
+    text = worker.replace("@DIGEST@", named)
     Path(app.outdir, WORKER.name).write_text(text, encoding="utf-8")
 
 

@@ -187,6 +187,9 @@ CASES: dict[str, Callable[[Site, int], Work]] = {
 }
 
 
+EMPTY = 5  # times that the timing itself is counted
+
+
 def timed(group: Group, nic: str, work: Callable[[], Any], times: int) -> tuple[float, int]:
     """Seconds of `work`, and what the NIC sent for all `times` of it and for the timing itself."""
 
@@ -207,7 +210,8 @@ def watch(
     for name in names:
         work = CASES[name](site, n)
         work.do()
-        _, timing = timed(group, nic, lambda: None, times)
+        # What others send on this NIC meanwhile can only add to it, so the least is the nearest.
+        timing = min(timed(group, nic, lambda: None, times)[1] for _ in range(EMPTY))
         taken, sent = timed(group, nic, work.do, times)
         wire = (sent - timing) / times
         payload = None
@@ -244,7 +248,7 @@ def main(
         formula = f"{payload:14,.0f}" if payload else f"{'':14}"
         more = f"{wire / payload - 1:9.1%}" if payload else f"{'':9}"
         print(f"{name:22}{formula}{wire:14,.0f}{more}{taken:9.3f}")
-        assert not payload or wire >= payload or nic == "lo", "others use lo, too, and at all times"
+        assert not payload or wire >= payload
     if json_to:
         Path(json_to).write_text(
             json.dumps([[seen._asdict() for seen in rank] for rank in results])

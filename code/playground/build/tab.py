@@ -76,9 +76,9 @@ def modules() -> dict[str, str | None]:
 
 def archive() -> bytes:
     """The modules that lack nothing, in a zip: the same bytes for the same files."""
-    held = io.BytesIO()
+    held, known = io.BytesIO(), modules()
     files = {path.relative_to(CODE): path for path in sorted(CODE.rglob("*.py"))}
-    chosen = {at: path for at, path in files.items() if modules().get(name_of(path), "") is None}
+    chosen = {at: path for at, path in files.items() if known.get(name_of(path), "") is None}
     chosen |= {path.relative_to(CODE): path for path in sorted(CODE.glob("distributed/*.csv"))}
     chosen[Path("playground/__init__.py")] = CODE / "playground/__init__.py"
     for name, folder in CARRIED.items():
@@ -97,7 +97,7 @@ def digest(packed: bytes, pyodide: Path) -> str:
     return hashlib.sha256(packed + lock).hexdigest()[:16]
 
 
-def memory(packed: bytes, pyodide: Path) -> bytes | None:
+def memory(packed: bytes, pyodide: Path, named: str) -> bytes | None:
     """The memory of a Python that has started with these modules, gzipped; None without Node.
 
     To make it takes some seconds, so it is kept beside the other packages, until it is another one.
@@ -105,16 +105,16 @@ def memory(packed: bytes, pyodide: Path) -> bytes | None:
     node = shutil.which("node") or shutil.which(Path(sys.executable).parent / "node")
     if node is None:
         return None
-    kept = pyodide.parent / ".cache" / f"python-memory-{digest(packed, pyodide)}.gz"
+    kept = pyodide.parent / ".cache" / f"python-memory-{named}.gz"
     if not kept.exists():
         kept.parent.mkdir(exist_ok=True)
         for old in kept.parent.glob("python-memory-*.gz"):
             old.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory() as folder:
-            modules, out = Path(folder, "python.zip"), Path(folder, "memory")
-            modules.write_bytes(packed)
+            ours, out = Path(folder, "python.zip"), Path(folder, "memory")
+            ours.write_bytes(packed)
             script = Path(__file__).with_name("python_memory.mjs")
-            command = [str(word) for word in (node, script, pyodide, modules, out)]
+            command = [str(word) for word in (node, script, pyodide, ours, out)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise RuntimeError(f"Pyodide did not start: {done.stderr[-2000:]}")
@@ -125,11 +125,10 @@ def memory(packed: bytes, pyodide: Path) -> bytes | None:
     return kept.read_bytes()
 
 
-def facts(packed: bytes, pyodide: Path) -> str:
-    """What a page has to know before it starts Python, as JSON."""
-    started = memory(packed, pyodide)
+def facts(named: str, started: bytes | None) -> str:
+    """What a page has to know before it starts Python, as JSON; `named` is the digest."""
     known = {
-        "digest": digest(packed, pyodide),
+        "digest": named,
         "memory": len(started) / 1e6 if started else 0,  # MB
         "modules": modules(),
         "standard": sorted(sys.stdlib_module_names),

@@ -13,6 +13,7 @@ from distributed.validation import Errors, runs
 from distributed.validation import scaling as to_many_hosts
 from distributed.wire import LAYERS, SIDE
 from playground.show.figures import GREY, RANKS
+from playground.show.planner import mark_agreement
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 
@@ -71,11 +72,7 @@ def published_figure() -> Figure:
         [case.predicted for case in CASES], [case.efficiency for case in CASES],
         "o", ms=4, color=RANKS[1], label=f"DDP, {len(CASES)} benchmarks",
     )  # fmt: skip
-    ends = [0.6, 1.4]
-    axis.plot(ends, ends, color=GREY, lw=1)
-    axis.fill_between(
-        ends, [0.9 * x for x in ends], [1.1 * x for x in ends], color=GREY, alpha=0.15
-    )
+    mark_agreement(axis, (0.6, 1.4), within=0.1)
     axis.set(xlabel="throughput of a GPU on many ÷ on few, predicted", ylabel="published")
     axis.legend()
     return figure

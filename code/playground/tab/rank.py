@@ -120,7 +120,13 @@ def outcome(me: Mail, rank: int, call: bytes) -> tuple[str, Any]:
     except KeyboardInterrupt as stop:
         return "stopped", stack_of(stop)
     except BaseException as error:
-        return "error", {**describe(error), "what": f"raised {describe(error)['what']}"}
+        return "error", as_told(error)
+
+
+def as_told(error: BaseException) -> dict[str, Any]:
+    """What the caller is told of an error that a rank raised."""
+    described = describe(error)
+    return described | {"what": f"raised {described['what']}"}
 
 
 def stack_of(error: BaseException) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from typing import Any
 
-from distributed.runtime.report import RankError, RanksHang, describe, show_line, where_ranks_stand
+from distributed.runtime.report import RanksHang, where_ranks_stand
 from playground.tab.group import Group
-from playground.tab.rank import Printed, stack_of
-from playground.tab.world import pack_call, show
+from playground.tab.rank import Printed, as_told, stack_of
+from playground.tab.world import error_of, pack_call, show
 
 
 class Waits(BaseException):
@@ -53,7 +53,7 @@ class Turn:
             raise
         except BaseException as error:
             printed.end()
-            return "error", describe(error)
+            return "error", as_told(error)
 
     def steps(self) -> int:
         """How far it has come, as a number that only grows."""
@@ -113,8 +113,7 @@ class Turns:
                     continue
                 kind, value = turn.go(call, ranks)
                 if kind == "error":
-                    where = "".join(f"\n  {show_line(*frame)}" for frame in value["frames"])
-                    raise RankError(turn.rank, f"raised {value['what']}{where}")
+                    raise error_of(turn.rank, value)
                 if kind == "result":
                     results[turn.rank] = value
             stands = (sum(turn.steps() for turn in turns), len(results)) == before

@@ -76,8 +76,7 @@ class Call:
                 raise RanksHang(f"{self.size} ranks, not done after {timeout:g} s:\n{where}")
             for rank, (kind, value) in self.answers.items():
                 if kind == "error":
-                    where = "".join(f"\n  {show_line(*frame)}" for frame in value["frames"])
-                    raise RankError(rank, value["what"] + where)
+                    raise error_of(rank, value)
         return [self.answers[rank][1] for rank in range(self.size)]
 
     def hear(self, seconds: float | None) -> bool:
@@ -111,6 +110,12 @@ class Call:
     def stack(self, rank: int) -> str:
         kind, value = self.answers.get(rank, ("", ""))
         return value if kind == "stopped" else ""
+
+
+def error_of(rank: int, told: dict[str, Any]) -> RankError:
+    """The error of a rank as its caller sees it, with the lines on which it was raised."""
+    where = "".join(f"\n  {show_line(*frame)}" for frame in told["frames"])
+    return RankError(rank, told["what"] + where)
 
 
 def show(rank: int, lines: list[str]) -> None:
