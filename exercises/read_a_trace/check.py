@@ -52,31 +52,33 @@ def right(traces: list[Trace]) -> tuple[int, float, float]:
     return caused.index(max(caused)), sum(caused), sending
 
 
-def told(traces: list[Trace]) -> str:
+def where(traces: list[Trace]) -> str:
     lines = [
         f"  rank {trace.rank}: all-reduces "
         + ", ".join(f"{s.start:g}–{s.end:g}" for s in trace.spans if s.kind == "communication")
         for trace in traces
     ]
-    return "\n".join(lines)
+    return "\n".join(["A step with these all-reduces:", *lines, ""])
 
 
 def check(read: Callable[..., Any], *, draw: Draw) -> str:
+    steps, answers = [], []
     for case in range(12):
         ranks, calls = draw(3, 5), 1 if case == 0 else draw(3, 5)
-        traces = draw_step(draw, ranks, draw(0, ranks - 1), calls)
-        late, waited, sending = right(traces)
-        answer = read(traces)
-        if not isinstance(answer, tuple) or len(answer) != 3:
-            raise Wrong(f"read(traces) returns {answer!r}: return (late, waited, sending)")
-        where = f"A step with these all-reduces:\n{told(traces)}\n"
-        if answer[0] != late:
-            raise Wrong(f"{where}{blamed(traces, answer[0], late)}")
-        for name, found, wanted in (("waited", answer[1], waited), ("sending", answer[2], sending)):
+        steps.append(draw_step(draw, ranks, draw(0, ranks - 1), calls))
+        answers.append(read(steps[-1]))
+        if not isinstance(answers[-1], tuple) or len(answers[-1]) != 3:
+            raise Wrong(f"read(traces) returns {answers[-1]!r}: return (late, waited, sending)")
+    for field, name in ((1, "waited"), (2, "sending")):
+        for traces, answer in zip(steps, answers, strict=True):
+            found, wanted = answer[field], right(traces)[field]
             if not math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9):
-                raise Wrong(
-                    f"{where}{name} is {wanted:g} s, and not {found:g}{guess(traces, found)}"
-                )
+                why = guess(steps, [answer[field] for answer in answers])
+                raise Wrong(f"{where(traces)}{name} is {wanted:g} s, and not {found:g}{why}")
+    for traces, (found, *_) in zip(steps, answers, strict=True):
+        late = right(traces)[0]
+        if found != late:
+            raise Wrong(f"{where(traces)}{blamed(traces, found, late)}")
     return "Right: the late rank is the one with the shortest all-reduces, and all others pay."
 
 
@@ -85,18 +87,19 @@ def blamed(traces: list[Trace], found: Any, late: int) -> str:
     said = f"late is rank {late}, and not {found}"
     if found == lengths.index(max(lengths)):
         return f"{said}. Rank {found} spends the longest in all-reduces: it was early, and waits"
-    first = [spans[0].start for spans in calls_of(traces)]
-    if found == first.index(max(first)):
-        return f"{said}. Rank {found} is late in the first all-reduce; look at all of them"
     return f"{said}: add up, for each rank, how long others waited where it came last"
 
 
-def guess(traces: list[Trace], found: float) -> str:
+def mistaken(traces: list[Trace]) -> dict[str, float]:
     calls = calls_of(traces)
-    every = sum(s.seconds for spans in calls for s in spans)
     together = list(zip(*calls, strict=True))
-    mistakes = {
-        "all that ranks spend in all-reduces, the sending included": every,
+    return {
+        "all that ranks spend in all-reduces, the sending included": sum(
+            s.seconds for spans in calls for s in spans
+        ),
+        "what was waited in the first all-reduce; add up all of them": sum(
+            max(s.start for s in together[0]) - s.start for s in together[0]
+        ),
         "one rank's time in all-reduces, its waiting included": sum(s.seconds for s in calls[0]),
         "from the last call to the *last* end": sum(
             max(s.end for s in spans) - max(s.start for s in spans) for spans in together
@@ -105,7 +108,15 @@ def guess(traces: list[Trace], found: float) -> str:
             max(s.start for s in spans) - min(s.start for s in spans) for spans in together
         ),
     }
-    for mistake, value in mistakes.items():
-        if math.isclose(found, value, rel_tol=1e-9):
+
+
+def guess(steps: list[list[Trace]], found: list[float]) -> str:
+    """The mistake that explains what was found in every case: in one alone, several may."""
+    cases = [mistaken(traces) for traces in steps]
+    for mistake in cases[0]:
+        if all(
+            math.isclose(f, case[mistake], rel_tol=1e-9)
+            for f, case in zip(found, cases, strict=True)
+        ):
             return f": that is {mistake}"
     return ""
