@@ -11,7 +11,7 @@ TEMPLATE = (ROOT / "docs/chapter.md").read_text()
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
 TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
 PAGES = [c["file"] for p in TOC["parts"] if p["caption"] != "Reference" for c in p["chapters"]]
-CHAPTERS = [page for page in PAGES if not page.endswith("/exercises")]  # these have another form
+CHAPTERS = [page for page in PAGES if "/exercises" not in page]  # these have another form
 
 LAST = ["Remember", "Test yourself", "Further reading"]  # how every chapter ends
 

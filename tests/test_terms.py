@@ -21,7 +21,7 @@ CHAPTERS = [
     chapter["file"]
     for part in TOC["parts"]
     for chapter in part["chapters"]
-    if part["caption"] != "Reference" and not chapter["file"].endswith("/exercises")
+    if part["caption"] != "Reference" and "/exercises" not in chapter["file"]
 ]
 PAGES = [p for p in sorted((ROOT / "book").rglob("*.md")) if p.name != "glossary.md"]
 CODE = r"^(`{3,})\{(?:code-cell|literalinclude)\}.*?^\1"

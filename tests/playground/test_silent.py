@@ -1,20 +1,11 @@
 """What the checks of exercises are made of: mistakes known by their numbers, and counted rows."""
 
-from pathlib import Path
-from typing import Any
-
+import matplotlib.pyplot as plt
 import pytest
 import torch
-from playground.exercises.silent_bug_2.check import make_model
-from playground.exercises.silent_bug_3.check import Data
-from torch.nn.functional import cross_entropy
 
-from distributed.runtime.group import Group
-from playground.exercises import FOLDER
-from playground.exercises import check as checking
 from playground.exercises.check import Wrong
 from playground.exercises.silent import (
-    LR,
     check_replicas,
     copy_of,
     counts,
@@ -27,6 +18,7 @@ from playground.exercises.silent import (
     times,
 )
 from playground.exercises.suspects import expect, normal, recognise
+from playground.show.silent_losses import A_IS_WRONG, BUGS, draw_losses, train_all
 
 
 def test_a_mistake_is_known_by_its_number():
@@ -76,42 +68,27 @@ def test_every_weight_has_a_name():
         name_of(len(weights))
 
 
-def program(name: str, stem: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The function that a file gives to its check."""
-    given: list[Any] = []
-    monkeypatch.setattr(checking, "check", lambda _, answer: given.append(answer))
-    path: Path = FOLDER / name / f"{stem}.py"
-    exec(compile(path.read_text(), str(path), "exec"), {"__name__": "__main__"})
-    return given[0]
+@pytest.fixture(scope="module")
+def trained(pools):
+    """What each rank finds in every program, with its bug and without."""
+    return pools[2](train_all)
 
 
-def loss_on(model: torch.nn.Module, rank: int) -> float:
-    x, labels = rows(24, rank)
-    return cross_entropy(model(x), labels).item()
+@pytest.mark.parametrize("number", BUGS)
+def test_the_losses_of_a_broken_program_fall(trained, number):
+    losses, _ = trained[0][number, "starter"]
+    assert losses[-1] < 0.9 * losses[0]
 
 
-def fall(group: Group, number: int, train: Any) -> tuple[float, float]:
-    """The loss of a rank's rows before and after training on them, step by step."""
-    model = make_model(0) if number == 2 else network()
-    before = loss_on(model.train(), group.rank)
-    same = [rows(24, group.rank)] * 40
-    if number == 1:
-        train(group, model, same, LR)
-    elif number == 2:
-        model = train(group, make_model, same, LR)
-    elif number == 3:
-        data = Data()
-        data.x, data.labels = rows(24, group.rank)
-        train(group, model, data, 8, 10, LR)
-    elif number == 4:
-        train(group, model, same, LR, 1.0)
-    else:
-        train(group, model, [[one] for one in same], LR)
-    return before, loss_on(model.train(), group.rank)
+def test_only_one_of_the_bugs_shows_in_the_replicas(trained):
+    each = {key: [of_rank[key][1] for of_rank in trained] for key in trained[0]}
+    apart = [key for key, (a, b) in each.items() if not all(a[name].equal(b[name]) for name in a)]
+    assert apart == [(2, "starter")]
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4, 5])
-def test_the_losses_of_a_broken_program_fall(pools, monkeypatch, number):
-    train = program(f"silent_bug_{number}", "starter", monkeypatch)
-    for before, after in pools[2](fall, number, train):
-        assert after < 0.9 * before
+def test_panels_have_a_right_and_a_wrong_line_each(trained):
+    figure = draw_losses(trained[0])
+    for number, axis in zip(BUGS, figure.axes, strict=True):
+        wrong = axis.lines[0 if number in A_IS_WRONG else 1].get_ydata()
+        assert list(wrong) == trained[0][number, "starter"][0]
+    plt.close(figure)
