@@ -1,7 +1,7 @@
 """A batch in several passes: what to divide by, and how often to communicate."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -11,7 +11,8 @@ from distributed.accumulation import IGNORED, MicroBatch, uneven_batches
 from distributed.ddp import DistributedDataParallel
 from distributed.ring_group import RingGroup
 from distributed.runtime.trace import Trace
-from playground.exercises.check import Wrong, compare, on_ranks
+from playground.exercises.check import Draw, Wrong, compare, on_ranks
+from playground.exercises.suspects import normal
 
 HINTS = [
     'Add up the losses of tokens (`reduction="sum"`) and divide by the number of tokens: those of '
@@ -28,12 +29,32 @@ LOOK = {  # words of a message → the name in the answer to look at
     "nobody divides by the tokens": "backward",
     "only the last backward pass may": "backward",
 }
-COUNT = 3
+ROWS, CLASSES = 8, 4  # rows of a micro-batch, and what each may be
+
+
+class Case(NamedTuple):
+    """How many micro-batches each rank has, and what they are drawn from; 0 is the chapter's."""
+
+    count: int = 3
+    seed: int = 0
+
+    def batches(self, rank: int, ranks: int) -> list[MicroBatch]:
+        if not self.seed:
+            return uneven_batches(rank, ranks, self.count, ROWS)
+        made = []
+        for number in range(self.count):
+            x = normal(ROWS, 16, seed=(rank, number, self.seed))
+            generator = torch.Generator().manual_seed(self.seed + 100 * number + rank)
+            labels = torch.randint(CLASSES, (ROWS,), generator=generator)
+            counted = int(torch.randint(1, ROWS, (), generator=generator))
+            labels[counted:] = IGNORED  # at least one row is padding
+            made.append((x, labels))
+        return made
 
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+    return nn.Sequential(nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, CLASSES)).double()
 
 
 Gradients = dict[str, torch.Tensor]
@@ -43,7 +64,7 @@ def gradients(module: nn.Module) -> Gradients:
     return {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
 
 
-def run(group: Group, answer: Callable[..., Any]) -> tuple[Gradients, int, int]:
+def run(group: Group, answer: Callable[..., Any], case: Case) -> tuple[Gradients, int, int]:
     """The gradients that the answer leaves, what it sent, and what one synchronised pass sends."""
     module = network()
     model = DistributedDataParallel(module, RingGroup(group))
@@ -53,15 +74,15 @@ def run(group: Group, answer: Callable[..., Any]) -> tuple[Gradients, int, int]:
         model(torch.ones(1, 16, dtype=torch.float64)).sum().backward()
     model.zero_grad()
     model.group.trace = trace = Trace(group.rank)
-    answer(model, uneven_batches(group.rank, group.size, COUNT))
+    answer(model, case.batches(group.rank, group.size))
     return gradients(module), trace.sent, once.sent
 
 
-def alone(weigh: Callable[[int, int], float], ranks: int) -> Gradients:
+def alone(weigh: Callable[[int, int], float], case: Case, ranks: int) -> Gradients:
     """Σ over all micro-batches of (sum of losses)' · weigh(rank, number), on one device."""
     module = network()
     for rank in range(ranks):
-        for number, (x, labels) in enumerate(uneven_batches(rank, ranks, COUNT)):
+        for number, (x, labels) in enumerate(case.batches(rank, ranks)):
             summed = nn.functional.cross_entropy(
                 module(x), labels, ignore_index=IGNORED, reduction="sum"
             )
@@ -77,45 +98,64 @@ def same(a: Gradients, b: Gradients) -> bool:
     return a.keys() == b.keys() and all(torch.allclose(a[n], b[n], 1e-8, 1e-12) for n in b)
 
 
-def check(accumulate: Callable[..., Any]) -> str:
-    said = ""
-    for ranks in (3, 2):
-        counts = [[tokens(b) for b in uneven_batches(r, ranks, COUNT)] for r in range(ranks)]
-        total, rows = sum(map(sum, counts)), ranks * COUNT * 8
-        right = alone(lambda rank, number, t=total: 1 / t, ranks)  # type: ignore[misc]
-        mistakes = typical_mistakes(counts, total, ranks, rows)
-        results = on_ranks(run, accumulate, ranks=ranks)
-        for rank, (found, sent, once) in enumerate(results):
-            where = f"{ranks} ranks, {COUNT} micro-batches, {total} tokens: rank {rank} "
-            if not found:
-                raise Wrong(f"{where}has no gradients: was there a backward pass?")
-            if sent < once // 2:
-                raise Wrong(
-                    f"{where}sends {sent} bytes, and one average of the gradients sends {once}: "
-                    "the last backward pass must communicate"
-                )
-            for mistake, wrong in mistakes.items():
-                if same(found, wrong):
-                    raise Wrong(f"{where}has other gradients than one device: {mistake}")
-            for name, goal in right.items():
-                compare(f"the gradient of {name}", found.get(name), goal, 1e-8, f"{where}: ")
-            if sent > once + 100 * ranks:  # some room to count the tokens
-                raise Wrong(
-                    f"{where}has the right gradients, but sends {sent} bytes, {sent / once:.1f} "
-                    f"times what one average of the gradients sends ({once}): only the last "
-                    "backward pass may communicate"
-                )
-        said = f"{results[0][1]} bytes from rank 0, for {COUNT} micro-batches on {ranks} ranks"
+def check(accumulate: Callable[..., Any], *, draw: Draw) -> str:
+    said = check_case(accumulate, Case(), 3)
+    check_case(accumulate, Case(draw(4, 6), draw(1, 10**6)), 2)
     return f"Right: the gradients of one device with the whole batch, and {said}."
 
 
+def check_case(accumulate: Callable[..., Any], case: Case, ranks: int) -> str:
+    """How many bytes are sent, in words; raises `Wrong`."""
+    counts = [[tokens(b) for b in case.batches(r, ranks)] for r in range(ranks)]
+    total = sum(map(sum, counts))
+    right = alone(lambda rank, number: 1 / total, case, ranks)
+    mistakes = typical_mistakes(counts, total, case, ranks)
+    results = on_ranks(run, accumulate, case, ranks=ranks)
+    for rank, (found, sent, once) in enumerate(results):
+        where = f"{ranks} ranks, {case.count} micro-batches, {total} tokens: rank {rank} "
+        if not found:
+            raise Wrong(f"{where}has no gradients: was there a backward pass?")
+        if sent < once // 2:
+            raise Wrong(
+                f"{where}sends {sent} bytes, and one average of the gradients sends {once}: "
+                "the last backward pass must communicate"
+            )
+        if not same(found, right):  # where ranks have equally many tokens, some mistakes are right
+            for mistake, wrong in (mistakes | too_early(case, ranks, rank, total)).items():
+                if same(found, wrong):
+                    raise Wrong(f"{where}has other gradients than one device: {mistake}")
+        for name, goal in right.items():
+            compare(f"the gradient of {name}", found.get(name), goal, 1e-8, f"{where}: ")
+        if sent > once + 100 * ranks:  # some room to count the tokens
+            raise Wrong(
+                f"{where}has the right gradients, but sends {sent} bytes, {sent / once:.1f} "
+                f"times what one average of the gradients sends ({once}): only the last "
+                "backward pass may communicate"
+            )
+    return f"{results[0][1]} bytes from rank 0, for {case.count} micro-batches on {ranks} ranks"
+
+
+def too_early(case: Case, ranks: int, own: int, total: int) -> dict[str, Gradients]:
+    """What this rank has if another pass than the last communicates."""
+    said = "only backward pass {} communicates, so what comes after it stays on its rank"
+    found = {}
+    for sent in range(case.count - 1):
+
+        def weigh(rank: int, number: int, sent: int = sent) -> float:
+            return 1 / total if number <= sent else ranks / total * (rank == own)
+
+        found[said.format(sent)] = alone(weigh, case, ranks)
+    return found
+
+
 def typical_mistakes(
-    counts: list[list[int]], total: int, ranks: int, rows: int
+    counts: list[list[int]], total: int, case: Case, ranks: int
 ) -> dict[str, Gradients]:
     """What typical wrong divisions give, by what there is to say about them."""
+    rows = ranks * case.count * ROWS
     weights: dict[str, Callable[[int, int], float]] = {
         "each micro-batch counts the same, however few tokens it has (a mean of means)": (
-            lambda r, i: 1 / counts[r][i] / COUNT / ranks
+            lambda r, i: 1 / counts[r][i] / case.count / ranks
         ),
         "each micro-batch has its own mean, and these are added up: divided by their number, it "
         "would be a mean of means, and that is wrong too": lambda r, i: 1 / counts[r][i] / ranks,
@@ -131,6 +171,6 @@ def typical_mistakes(
         f"they are divided by {rows} rows, padding included, and not by {total} tokens": (
             lambda r, i: 1 / rows
         ),
-        "only the last micro-batch is in them": (lambda r, i: (i == COUNT - 1) / total),
+        "only the last micro-batch is in them": (lambda r, i: (i == case.count - 1) / total),
     }
-    return {mistake: alone(weigh, ranks) for mistake, weigh in weights.items()}
+    return {mistake: alone(weigh, case, ranks) for mistake, weigh in weights.items()}

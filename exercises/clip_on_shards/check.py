@@ -1,14 +1,14 @@
 """Clip gradients by their global norm where each rank has a share of them."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from distributed import Group
 from distributed.ring_group import RingGroup
 from distributed.runtime.trace import Trace
-from playground.exercises.check import Wrong, on_ranks
+from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal
 
 HINTS = [
@@ -17,51 +17,84 @@ HINTS = [
     "A replicated gradient is the same on every rank: add its square after the all-reduce, once.",
     "Scale by min(1, max_norm / (norm + 1e-6)), everything in place: shares and replicated.",
 ]
-# For 2 or 3 ranks: lengths of a rank's shares by rank, replicated lengths, size, the most allowed.
+
+
+class Case(NamedTuple):
+    """Lengths of each rank's shares, and of what is replicated; their size, the most allowed."""
+
+    shares: list[list[int]]
+    replicated: list[int]
+    size: float
+    max_norm: float
+    seed: int
+
+    def gradients(self, rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """A rank's shares, and the replicated ones."""
+
+        def made(owner: int, lengths: list[int]) -> list[torch.Tensor]:
+            return [
+                self.size * normal(n, seed=(owner, self.seed, i)) for i, n in enumerate(lengths)
+            ]
+
+        return made(rank, self.shares[rank]), made(9, self.replicated)
+
+
 CASES = [
-    ([[3, 2], [4, 1], [2, 2]], [2], 1.0, 1.0),
-    ([[5], [0], [1]], [], 2.0, 0.5),
-    ([[3], [3], [3]], [4, 1], 0.01, 5.0),
+    Case([[3, 2], [4, 1]], [2], 1.0, 1.0, 0),
+    Case([[5], [0]], [], 2.0, 0.5, 1),
+    Case([[3], [3]], [4, 1], 0.01, 5.0, 2),
 ]
 
 
-def gradients(rank: int, case: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """A rank's shares, and the replicated ones."""
-    shares, replicated, size, _ = CASES[case]
-    mine = [size * normal(n, seed=(rank, case, i)) for i, n in enumerate(shares[rank])]
-    return mine, [size * normal(n, seed=(9, case, i)) for i, n in enumerate(replicated)]
+def drawn(draw: Draw, size: float) -> Case:
+    """Gradients of three ranks, of which the last has at least one element."""
+    count = draw(1, 3)
+    shares = [[draw(0, 6) for _ in range(count)] for _ in range(3)]
+    shares[2][0] += 1
+    replicated = [draw(1, 5) for _ in range(draw(0, 3))]
+    return Case(shares, replicated, size, draw(1, 9) / 10, draw(3, 10**6))
 
 
 def run(
-    group: Group, answer: Callable[..., Any]
+    group: Group, answer: Callable[..., Any], cases: list[Case]
 ) -> list[tuple[Any, list[list[torch.Tensor]], int]]:
     rings, found = RingGroup(group), []
-    for case, (*_, max_norm) in enumerate(CASES):
-        shares, replicated = gradients(group.rank, case)
+    for case in cases:
+        shares, replicated = case.gradients(group.rank)
         rings.trace = trace = Trace(group.rank)
-        norm = answer(rings, shares, replicated, max_norm)
+        norm = answer(rings, shares, replicated, case.max_norm)
         found.append((norm, [shares, replicated], trace.sent))
     return found
 
 
-def check(clip: Callable[..., Any]) -> str:
-    for ranks in (2, 3):
-        results = on_ranks(run, clip, ranks=ranks)
-        for case in range(len(CASES)):
-            for rank in range(ranks):
-                check_case(case, rank, ranks, *results[rank][case])
+def check(clip: Callable[..., Any], *, draw: Draw) -> str:
+    check_cases(clip, CASES, 2)
+    check_cases(clip, [drawn(draw, 3.0), drawn(draw, 1.0), drawn(draw, 0.01)], 3)
     return "Right: one norm on all ranks, replicated gradients in it once, a few bytes sent."
 
 
+def check_cases(clip: Callable[..., Any], cases: list[Case], ranks: int) -> None:
+    results = on_ranks(run, clip, cases, ranks=ranks)
+    for number, case in enumerate(cases):
+        for rank in range(ranks):
+            here = f"{ranks} ranks, case {number}, rank {rank}: "
+            check_case(here, case, rank, ranks, *results[rank][number])
+
+
 def check_case(
-    case: int, rank: int, ranks: int, norm: Any, scaled: list[list[torch.Tensor]], sent: int
+    here: str,
+    case: Case,
+    rank: int,
+    ranks: int,
+    norm: Any,
+    scaled: list[list[torch.Tensor]],
+    sent: int,
 ) -> None:
-    max_norm = CASES[case][3]
-    each = [gradients(r, case) for r in range(ranks)]
+    max_norm = case.max_norm
+    each = [case.gradients(r) for r in range(ranks)]
     local = [sum(float(g.square().sum()) for g in shares) for shares, _ in each]
     same = sum(float(g.square().sum()) for g in each[0][1])
     right = (sum(local) + same) ** 0.5
-    here = f"{ranks} ranks, case {case}, rank {rank}: "
     suspects = {
         f"That counts what is replicated {ranks} times, once on each rank": (
             sum(local) + ranks * same

@@ -12,7 +12,7 @@ from distributed import Group
 from distributed.all_reduce import ring_sent
 from distributed.ring_group import RingGroup
 from distributed.runtime.trace import Trace
-from playground.exercises.check import Wrong, on_ranks
+from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal
 from playground.exercises.watch import paired, told
 
@@ -32,7 +32,8 @@ LOOK = {  # words of a message → the name in the answer to look at
     "copy the means back": "all_reduce",
     "many tensors in one message": "all_reduce",
 }
-SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
+Shapes = list[tuple[tuple[int, ...], torch.dtype]]
+SHAPES: Shapes = [
     *[((n % 5 + 1, 3), torch.float32) for n in range(12)],
     ((7,), torch.float64),
     ((), torch.float32),
@@ -42,15 +43,29 @@ SHAPES: list[tuple[tuple[int, ...], torch.dtype]] = [
 ]
 
 
-def gradients(rank: int) -> list[torch.Tensor]:
+def drawn(draw: Draw) -> Shapes:
+    """Other shapes of the same kinds, in another order; the fourth has two dimensions."""
+    made: Shapes = [
+        *[((draw(1, 6), draw(2, 4)), torch.float32) for _ in range(draw(8, 14))],
+        *[((draw(1, 9),) * draw(0, 2), torch.float64) for _ in range(draw(2, 3))],
+        ((0, draw(1, 4)), torch.float32),
+        ((draw(41, 60),), torch.float32),
+    ]
+    order = draw.random.permutation(len(made) - 4) + 4
+    return [*made[:4], *(made[at] for at in order)]
+
+
+def gradients(rank: int, shapes: Shapes) -> list[torch.Tensor]:
     """What a rank has; one of them is a transpose, with gaps between its rows."""
-    made = [normal(*shape, seed=(rank, i)).to(dtype) for i, (shape, dtype) in enumerate(SHAPES)]
+    made = [normal(*shape, seed=(rank, i)).to(dtype) for i, (shape, dtype) in enumerate(shapes)]
     made[3] = made[3].t().contiguous().t()
     return made
 
 
-def run(group: Group, answer: Callable[..., Any]) -> tuple[list[torch.Tensor], int, int]:
-    rings, mine = RingGroup(group), gradients(group.rank)
+def run(
+    group: Group, answer: Callable[..., Any], shapes: Shapes
+) -> tuple[list[torch.Tensor], int, int]:
+    rings, mine = RingGroup(group), gradients(group.rank, shapes)
     given = list(mine)
     rings.trace = trace = Trace(group.rank)
     answer(rings, given)
@@ -63,52 +78,58 @@ def listed(group: Group, given: list[torch.Tensor]) -> None:
 
 
 def race(group: Group, answer: Callable[..., Any]) -> tuple[float, float, float]:
-    mine, other = gradients(group.rank), gradients(group.rank)
+    mine, other = gradients(group.rank, SHAPES), gradients(group.rank, SHAPES)
     return paired(group, lambda: answer(group, mine), lambda: listed(group, other))
 
 
-def listing(rank: int, ranks: int) -> tuple[int, int]:
+def listing(rank: int, ranks: int, shapes: Shapes) -> tuple[int, int]:
     """Bytes and messages of one all-reduce for each tensor, by the ring's formula."""
-    sent = [ring_sent(g.numel(), rank, ranks) for g in gradients(rank)]
-    sizes = [dtype.itemsize for _, dtype in SHAPES]
+    sent = [ring_sent(g.numel(), rank, ranks) for g in gradients(rank, shapes)]
+    sizes = [dtype.itemsize for _, dtype in shapes]
     numbers = zip(sent, sizes, strict=True)
     return sum(one.numbers * size for one, size in numbers), sum(one.messages for one in sent)
 
 
-def check(average: Callable[..., Any]) -> str:
-    for ranks in (2, 3):
-        results = on_ranks(run, average, ranks=ranks)
-        each = [gradients(rank) for rank in range(ranks)]
-        for rank, (found, _, _) in enumerate(results):
-            check_numbers(rank, found, each)
-        bytes_of_all, messages_of_all, before, messages_before = 0, 0, 0, 0
-        for rank, (_, sent, messages) in enumerate(results):
-            listed = listing(rank, ranks)
-            if messages >= listed[1]:
-                raise Wrong(
-                    f"The means are right, but rank {rank} of {ranks} sends {messages} messages "
-                    f"for {len(SHAPES)} tensors, and the listing sends {listed[1]}. Send many "
-                    "tensors in one message"
-                )
-            bytes_of_all, messages_of_all = bytes_of_all + sent, messages_of_all + messages
-            before, messages_before = before + listed[0], messages_before + listed[1]
-        least = len({dtype for _, dtype in SHAPES}) * 2 * (ranks - 1) * ranks
-        if bytes_of_all > before:
+def check(average: Callable[..., Any], *, draw: Draw) -> str:
+    said = check_case(average, SHAPES, 2)
+    check_case(average, drawn(draw), 3)
+    return f"{said} {told(on_ranks(race, average, ranks=2)[0], 'the listing')}."
+
+
+def check_case(average: Callable[..., Any], shapes: Shapes, ranks: int) -> str:
+    """What is right about it; raises `Wrong`."""
+    results = on_ranks(run, average, shapes, ranks=ranks)
+    each = [gradients(rank, shapes) for rank in range(ranks)]
+    for rank, (found, _, _) in enumerate(results):
+        check_numbers(rank, found, each)
+    bytes_of_all, messages_of_all, before, messages_before = 0, 0, 0, 0
+    for rank, (_, sent, messages) in enumerate(results):
+        listed = listing(rank, ranks, shapes)
+        if messages >= listed[1]:
             raise Wrong(
-                f"The means are right, with {messages_of_all} messages from {ranks} ranks instead "
-                f"of {messages_before}, but they send {bytes_of_all} bytes and the listing "
-                f"{before}: {bytes_of_all / before:.3g} times as many. {cause(ranks, bytes_of_all)}"
+                f"The means are right, but rank {rank} of {ranks} sends {messages} messages "
+                f"for {len(shapes)} tensors, and the listing sends {listed[1]}. Send many "
+                "tensors in one message"
             )
-        if messages_of_all > 2 * least:
-            raise Wrong(
-                f"Fewer messages than the listing's {messages_before} are sent by {ranks} ranks, "
-                f"but {messages_of_all} are still many: {least} would do, one all-reduce for each "
-                "dtype"
-            )
+        bytes_of_all, messages_of_all = bytes_of_all + sent, messages_of_all + messages
+        before, messages_before = before + listed[0], messages_before + listed[1]
+    least = len({dtype for _, dtype in shapes}) * 2 * (ranks - 1) * ranks
+    if bytes_of_all > before:
+        why = cause(ranks, bytes_of_all, shapes)
+        raise Wrong(
+            f"The means are right, with {messages_of_all} messages from {ranks} ranks instead "
+            f"of {messages_before}, but they send {bytes_of_all} bytes and the listing "
+            f"{before}: {bytes_of_all / before:.3g} times as many. {why}"
+        )
+    if messages_of_all > 2 * least:
+        raise Wrong(
+            f"Fewer messages than the listing's {messages_before} are sent by {ranks} ranks, "
+            f"but {messages_of_all} are still many: {least} would do, one all-reduce for each "
+            "dtype"
+        )
     return (
         f"Right: the same means with {messages_of_all} messages instead of {messages_before} from "
-        f"{ranks} ranks, and {bytes_of_all} bytes instead of {before}. "
-        f"{told(on_ranks(race, average, ranks=2)[0], 'the listing')}."
+        f"{ranks} ranks, and {bytes_of_all} bytes instead of {before}."
     )
 
 
@@ -137,14 +158,14 @@ def check_numbers(rank: int, found: list[torch.Tensor], each: list[list[torch.Te
             )
 
 
-def cause(ranks: int, found: int) -> str:
+def cause(ranks: int, found: int, shapes: Shapes) -> str:
     """Which usual detour costs so many bytes."""
-    numbers = sum(g.numel() for g in gradients(0))
-    size = sum(g.nbytes for g in gradients(0))
-    largest = max(g.numel() for g in gradients(0))
+    numbers = sum(g.numel() for g in gradients(0, shapes))
+    size = sum(g.nbytes for g in gradients(0, shapes))
+    largest = max(g.numel() for g in gradients(0, shapes))
     if abs(found - 2 * (ranks - 1) * numbers * 8) < 64:
         return "Every number is sent in 8 bytes, though most have 4"
-    if found >= 2 * (ranks - 1) * len(SHAPES) * largest * 4:
+    if found >= 2 * (ranks - 1) * len(shapes) * largest * 4:
         return "Tensors were filled up to the length of the largest"
     if abs(found - ranks * (ranks - 1) * size) < 64:
         return "Every rank sends all it has to every other rank"

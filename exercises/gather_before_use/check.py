@@ -1,6 +1,7 @@
 """A sharded network of two layers: weights are gathered for their turn, and go again."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from distributed import Group
 from distributed.ring_group import RingGroup
 from distributed.runtime.trace import Trace
 from distributed.workbench.memory_meter import MemoryUse
-from playground.exercises.check import Wrong, on_ranks
+from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal
 
 HINTS = [
@@ -55,20 +56,28 @@ class Forgetful(RingGroup):
         return result
 
 
-def data(rank: int, d: int, f: int, o: int) -> tuple[torch.Tensor, torch.Tensor]:
+Sizes = tuple[int, int, int, int]  # d, f and o, and what the numbers are drawn from
+
+
+def drawn(draw: Draw) -> Sizes:
+    """A share of one weight must not be as large as the other weight: sizes are within twice."""
+    return 4 * draw(4, 7), 4 * draw(4, 7), 4 * draw(4, 7), draw(1, 10**6)
+
+
+def data(rank: int, d: int, f: int, o: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     """x[b, d] and dy[b, o] of a rank."""
-    return normal(ROWS, d, seed=(rank, d, f, o)), normal(ROWS, o, seed=(rank, o, f, d))
+    return normal(ROWS, d, seed=(rank, d, f, o, seed)), normal(ROWS, o, seed=(rank, o, f, d, seed))
 
 
-def weights(d: int, f: int, o: int) -> list[torch.Tensor]:
-    return [normal(d, f, seed=(d, f, 1)), normal(f, o, seed=(f, o, 2))]
+def weights(d: int, f: int, o: int, seed: int) -> list[torch.Tensor]:
+    return [normal(d, f, seed=(d, f, 1, seed)), normal(f, o, seed=(f, o, 2, seed))]
 
 
 def run(
     group: Group,
     forward: Callable[..., Any],
     backward: Callable[..., Any],
-    sizes: tuple[int, int, int],
+    sizes: Sizes,
 ) -> dict[str, Any]:
     rings = Forgetful(group)
     whole = weights(*sizes)
@@ -95,7 +104,7 @@ def run(
     }
 
 
-def alone(rank: int, sizes: tuple[int, int, int]) -> dict[str, torch.Tensor]:
+def alone(rank: int, sizes: Sizes) -> dict[str, torch.Tensor]:
     """What one rank's rows give, with whole weights."""
     w0, w1 = (w.requires_grad_() for w in weights(*sizes))
     x, dy = data(rank, *sizes)
@@ -106,8 +115,9 @@ def alone(rank: int, sizes: tuple[int, int, int]) -> dict[str, torch.Tensor]:
     return {"y": y.detach()} | {k: g for k, g in grads.items() if g is not None}
 
 
-def check(forward: Callable[..., Any], backward: Callable[..., Any]) -> str:
-    for ranks, sizes in ((2, (24, 20, 28)), (4, (20, 24, 16))):
+def check(forward: Callable[..., Any], backward: Callable[..., Any], *, draw: Draw) -> str:
+    known: list[tuple[int, Sizes]] = [(2, (24, 20, 28, 0))]
+    for ranks, sizes in chain(known, ((4, drawn(draw)) for _ in range(1))):
         results = on_ranks(run, forward, backward, sizes, ranks=ranks)
         references = [alone(rank, sizes) for rank in range(ranks)]
         for rank, result in enumerate(results):
@@ -143,14 +153,14 @@ def check_numbers(
 def check_costs(
     rank: int,
     ranks: int,
-    sizes: tuple[int, int, int],
+    sizes: Sizes,
     found: dict[str, torch.Tensor],
     sent: tuple[int, int],
     left: int,
     first: int,
     peak: int,
 ) -> None:
-    d, f, o = sizes
+    d, f, o, _ = sizes
     w0, w1 = d * f, f * o
     one, here = max(w0, w1), f"The gradients are right, but rank {rank} of {ranks} "
     if left > one:

@@ -1,13 +1,14 @@
 """Data parallelism by hand: what all ranks start from, and what they average."""
 
 from collections.abc import Callable
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from distributed import Group
-from playground.exercises.check import Wrong, compare, mark, on_ranks, whose
+from playground.exercises.check import Draw, Wrong, compare, mark, on_ranks, whose
 
 HINTS = [
     "All ranks need the same start: rank 0's parameters, and its buffers too, such as the running "
@@ -24,7 +25,27 @@ LOOK = {  # words of a message → the name in the answer to look at
     "that of rank \\d, and not": "broadcast",
     "the buffer .* still its own": "parameters",
 }
-STEPS, ROWS = 4, 12
+STEPS = 4
+
+
+class Case(NamedTuple):
+    """Rows of a batch, the learning rate, and what the rows and weights are drawn from."""
+
+    rows: int = 12
+    lr: float = 0.2
+    seed: int = 0
+
+    def network(self, rank: int) -> nn.Module:
+        return network(self.seed + rank + 1)
+
+    def data(self) -> tuple[torch.Tensor, torch.Tensor]:
+        generator = torch.Generator().manual_seed(self.seed + 7)
+        x = torch.randn(STEPS, self.rows, 6, generator=generator, dtype=torch.float64)
+        return x, torch.randint(3, (STEPS, self.rows), generator=generator)
+
+
+def drawn(draw: Draw, ranks: int) -> Case:
+    return Case(ranks * draw(2, 8), draw(5, 30) / 100, draw(1, 1000))
 
 
 def network(seed: int) -> nn.Module:
@@ -42,17 +63,11 @@ def network(seed: int) -> nn.Module:
     return module
 
 
-def data() -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(7)
-    x = torch.randn(STEPS, ROWS, 6, generator=generator, dtype=torch.float64)
-    return x, torch.randint(3, (STEPS, ROWS), generator=generator)
-
-
-def train(module: nn.Module, rank: int, ranks: int, average: Callable[[], Any]) -> None:
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.2, momentum=0.9)
+def train(case: Case, module: nn.Module, rank: int, ranks: int, average: Callable[[], Any]) -> None:
+    optimizer = torch.optim.SGD(module.parameters(), lr=case.lr, momentum=0.9)
     module.eval()  # a BatchNorm's own statistics would differ between one device and several
-    for x, labels in zip(*data(), strict=True):
-        rows = slice(rank * ROWS // ranks, (rank + 1) * ROWS // ranks)
+    for x, labels in zip(*case.data(), strict=True):
+        rows = slice(rank * case.rows // ranks, (rank + 1) * case.rows // ranks)
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(x[rows]), labels[rows]).backward()
         average()
@@ -66,14 +81,16 @@ def copy(module: nn.Module) -> State:
     return {name: tensor.clone() for name, tensor in module.state_dict().items()}
 
 
-def run(group: Group, share: Callable[..., Any], average: Callable[..., Any]) -> dict[str, Any]:
+def run(
+    group: Group, share: Callable[..., Any], average: Callable[..., Any], case: Case
+) -> dict[str, Any]:
     """What each part of the answer leaves behind on this rank."""
     found: dict[str, Any] = {}
-    module = network(seed=group.rank + 1)
+    module = case.network(group.rank)
     share(module, group)
     found["shared"] = copy(module)
 
-    module = network(seed=group.rank + 1)
+    module = case.network(group.rank)
     for parameter in module.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.full_like(parameter, mark(group.rank))
@@ -87,25 +104,25 @@ def run(group: Group, share: Callable[..., Any], average: Callable[..., Any]) ->
     found["after"] = copy(module)
     found["grads"] = {n: p.grad for n, p in module.named_parameters() if p.requires_grad}
 
-    module = network(seed=group.rank + 1)
+    module = case.network(group.rank)
     share(module, group)
-    train(module, group.rank, group.size, lambda: average(module, group))
+    train(case, module, group.rank, group.size, lambda: average(module, group))
     found["trained"] = copy(module)
 
-    module = network(seed=group.rank + 1)
+    module = case.network(group.rank)
     of_torch = nn.parallel.DistributedDataParallel(module)
-    train(of_torch, group.rank, group.size, lambda: None)
+    train(case, of_torch, group.rank, group.size, lambda: None)
     found["of PyTorch"] = copy(module)
     return found
 
 
-def check(share: Callable[..., Any], average: Callable[..., Any]) -> str:
-    alone = network(seed=1)
-    train(alone, 0, 1, lambda: None)
-    buffers = dict(alone.named_buffers())
-    for ranks in (3, 2):
-        results = on_ranks(run, share, average, ranks=ranks)
-        of_all = [copy(network(seed=rank + 1)) for rank in range(ranks)]
+def check(share: Callable[..., Any], average: Callable[..., Any], *, draw: Draw) -> str:
+    for ranks, case in chain([(3, Case())], ((2, drawn(draw, 2)) for _ in range(1))):
+        alone = case.network(0)
+        train(case, alone, 0, 1, lambda: None)
+        buffers = dict(alone.named_buffers())
+        results = on_ranks(run, share, average, case, ranks=ranks)
+        of_all = [copy(case.network(rank)) for rank in range(ranks)]
         for rank, found in enumerate(results):
             for name, tensor in found["shared"].items():
                 check_start(ranks, rank, name, tensor, [s[name] for s in of_all], name in buffers)

@@ -1,6 +1,7 @@
 """All-reduces beside the backward pass: when they start, when they are waited for, what is read."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,7 @@ from torch import nn
 from distributed import Group
 from distributed.runtime.queue import Handle
 from distributed.runtime.trace import Trace
-from playground.exercises.check import Wrong, compare, on_ranks
+from playground.exercises.check import Draw, Wrong, compare, on_ranks
 
 HINTS = [
     "`parameter.register_post_accumulate_grad_hook(hook)` calls `hook(parameter)` as soon as that "
@@ -26,8 +27,27 @@ LOOK = {  # words of a message → the name in the answer to look at
     "nothing overlaps": "backward",
     "did hooks": "register_post_accumulate_grad_hook",
 }
-SIZES, ROWS = [5, 7, 6, 4, 3], 4
-LAYERS = len(SIZES) - 1
+ROWS = 4
+
+
+class Case(NamedTuple):
+    """What goes into each layer and out of the last, and what weights and rows are drawn from."""
+
+    sizes: list[int]
+    seed: int = 0
+
+    def network(self, group: Group | None = None) -> nn.Module:
+        layers = range(len(self.sizes) - 1)
+        return nn.Sequential(*(Layer(number, self, group) for number in layers))
+
+    def loss_of(self, module: nn.Module, rank: int, step: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(self.seed + 10 * rank + step)
+        x = torch.randn(ROWS, self.sizes[0], generator=generator, dtype=torch.float64)
+        return module(x).square().mean()
+
+
+def drawn(draw: Draw) -> Case:
+    return Case([draw(2, 9) for _ in range(draw(4, 7))], draw(1, 10**6))
 
 
 class Product(torch.autograd.Function):
@@ -50,25 +70,15 @@ class Product(torch.autograd.Function):
 
 
 class Layer(nn.Module):
-    def __init__(self, number: int, group: Group | None):
+    def __init__(self, number: int, case: Case, group: Group | None):
         super().__init__()
-        generator = torch.Generator().manual_seed(number)
-        shape = SIZES[number], SIZES[number + 1]
+        generator = torch.Generator().manual_seed(case.seed + number)
+        shape = case.sizes[number], case.sizes[number + 1]
         self.weight = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
         self.name, self.group = f"backward of layer {number}", group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return Product.apply(x, self.weight, self.group, self.name)
-
-
-def network(group: Group | None = None) -> nn.Module:
-    return nn.Sequential(*(Layer(number, group) for number in range(LAYERS)))
-
-
-def loss_of(module: nn.Module, rank: int, step: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(10 * rank + step)
-    x = torch.randn(ROWS, SIZES[0], generator=generator, dtype=torch.float64)
-    return module(x).square().mean()
 
 
 class Step(NamedTuple):
@@ -117,15 +127,15 @@ class Careful:
         return Handle(x, wait, lambda: x.detach().copy_(work))
 
 
-def run(group: Group, answer: Callable[..., Any]) -> list[Step]:
-    module, steps = network(group), []
+def run(group: Group, answer: Callable[..., Any], case: Case) -> list[Step]:
+    module, steps = case.network(group), []
     for step in range(2):
         module.zero_grad()
         group.trace = trace = Trace(group.rank)
         careful = Careful(group)
         vars(group)["all_reduce"] = careful.all_reduce
         try:
-            answer(group, module, loss_of(module, group.rank, step))
+            answer(group, module, case.loss_of(module, group.rank, step))
         finally:
             del vars(group)["all_reduce"]
             group.trace = None
@@ -137,11 +147,12 @@ def run(group: Group, answer: Callable[..., Any]) -> list[Step]:
     return steps
 
 
-def check(backward: Callable[..., Any]) -> str:
-    for ranks in (3, 2):
-        results = on_ranks(run, backward, ranks=ranks)
+def check(backward: Callable[..., Any], *, draw: Draw) -> str:
+    known = [(3, Case([5, 7, 6, 4, 3]))]
+    for ranks, case in chain(known, ((2, drawn(draw)) for _ in range(1))):
+        results = on_ranks(run, backward, case, ranks=ranks)
         for step in range(2):
-            right = expected(ranks, step)
+            right = expected(case, ranks, step)
             for rank, steps in enumerate(results):
                 where = f"{ranks} ranks, step {step}, rank {rank}"
                 check_numbers(where, steps[step], right, ranks, step)
@@ -150,10 +161,10 @@ def check(backward: Callable[..., Any]) -> str:
     return "Right: the first gradients travel while the last are computed, and all have come."
 
 
-def expected(ranks: int, step: int) -> list[torch.Tensor]:
-    module = network()
+def expected(case: Case, ranks: int, step: int) -> list[torch.Tensor]:
+    module = case.network()
     for rank in range(ranks):
-        (loss_of(module, rank, step) / ranks).backward()
+        (case.loss_of(module, rank, step) / ranks).backward()
     return [p.grad for p in module.parameters() if p.grad is not None]
 
 

@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from playground.exercises.silent_bug_1.check import moved
 
 from distributed import Group
 from distributed.ring_group import RingGroup
-from playground.exercises.check import Wrong, on_ranks
+from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.silent import (
     LR,
     Rows,
@@ -29,50 +30,69 @@ HINTS = [
     "`order = randperm` seeded by seed and epoch; `order[start : start + batch]` is the batch of "
     "all ranks, and `[group.rank :: group.size]` of it is this rank's.",
 ]
-LENGTH, EPOCHS = 24, 2
-BATCHES = {2: 8, 3: 12}
+EPOCHS = 2
+
+
+class Case(NamedTuple):
+    """Rows of the data, and of a batch; the learning rate, and what the data are drawn from."""
+
+    length: int = 24
+    batch: int = 8
+    lr: float = LR
+    seed: int = 0
+
+
+FIRST = Case()
+
+
+def drawn(draw: Draw, ranks: int) -> Case:
+    batch = ranks * draw(2, 5)
+    return Case(batch * draw(2, 4), batch, draw(2, 30) / 100, draw(1, 10**6))
 
 
 class Data:
     """Rows that can be read by their numbers; what was read is remembered."""
 
-    def __init__(self) -> None:
-        self.x, self.labels = rows(LENGTH, 0)
+    def __init__(self, case: Case = FIRST) -> None:
+        self.x, self.labels = rows(case.length, case.seed)
         self.read: list[list[int]] = []
 
     def __len__(self) -> int:
-        return LENGTH
+        return len(self.x)
 
     def __getitem__(self, numbers: Any) -> Rows:
-        chosen = torch.arange(LENGTH)[numbers].view(-1)
+        chosen = torch.arange(len(self))[numbers].view(-1)
         self.read.append(chosen.tolist())
         return self.x[chosen], self.labels[chosen]
 
 
-def run(group: Group, answer: Callable[..., Any], batch: int) -> tuple[list[list[int]], State]:
-    data, model = Data(), network()
-    answer(RingGroup(group), model, data, batch, EPOCHS, LR)
+def run(group: Group, answer: Callable[..., Any], case: Case) -> tuple[list[list[int]], State]:
+    data, model = Data(case), network()
+    answer(RingGroup(group), model, data, case.batch, EPOCHS, case.lr)
     return data.read, copy_of(model)
 
 
-def check(train: Callable[..., Any]) -> str:
-    for ranks, batch in BATCHES.items():
-        results = on_ranks(run, train, batch, ranks=ranks)
-        check_reads([read for read, _ in results], batch)
+def check(train: Callable[..., Any], *, draw: Draw) -> str:
+    for ranks, case in chain([(2, FIRST)], ((3, drawn(draw, 3)) for _ in range(1))):
+        results = on_ranks(run, train, case, ranks=ranks)
+        check_reads([read for read, _ in results], case)
         check_replicas([state for _, state in results], f"After {EPOCHS} epochs")
         weights = copy_of(network())
-        data = Data()
+        data = Data(case)
         for step in zip(*(read for read, _ in results), strict=True):
             numbers = [number for part in step for number in part]
-            weights = moved(weights, gradient(weights, data[numbers]) / batch)
+            weights = moved(weights, gradient(weights, data[numbers]) / case.batch, case.lr)
         if said := difference(results[0][1], weights, "on one device with these batches"):
-            raise Wrong(f"The rows are right. After {EPOCHS} epochs on rank 0, {said}")
+            raise Wrong(
+                f"The rows are right. After {EPOCHS} epochs with lr = {case.lr:g} on rank 0, {said}"
+            )
     return "Right: ranks share each batch, all rows come once an epoch, in another order each time."
 
 
-def check_reads(reads: list[list[list[int]]], batch: int) -> None:
-    ranks, steps = len(reads), LENGTH // batch
-    here = f"{ranks} ranks, batches of {batch} from {LENGTH} rows: "
+def check_reads(reads: list[list[list[int]]], case: Case) -> None:
+    batch, length = case.batch, case.length
+    ranks, steps = len(reads), length // batch
+    here = f"{ranks} ranks, batches of {batch} from {length} rows: "
     for rank, read in enumerate(reads):
         if not read:
             raise Wrong(f"{here}rank {rank} reads nothing: read rows by `data[numbers]`")
@@ -106,7 +126,7 @@ def check_reads(reads: list[list[list[int]]], batch: int) -> None:
             (n, r) for r in range(ranks) for part in epoch_of(reads[r], epoch, steps) for n in part
         ]
         often = Counter(number for number, _ in who)
-        never = [number for number in range(LENGTH) if number not in often]
+        never = [number for number in range(length) if number not in often]
         if never:
             twice = next(number for number, count in often.items() if count > 1)
             by = " and ".join(str(rank) for number, rank in who if number == twice)

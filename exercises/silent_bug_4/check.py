@@ -1,7 +1,7 @@
 """The order of waiting, clipping and stepping: only a mean that has come can be clipped."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from playground.exercises.silent_bug_1.check import moved
@@ -9,7 +9,7 @@ from playground.exercises.silent_bug_1.check import moved
 from distributed import Group
 from distributed.ring_group import RingGroup
 from distributed.runtime.queue import Handle
-from playground.exercises.check import Wrong, on_ranks
+from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.silent import (
     LR,
     Rows,
@@ -30,7 +30,7 @@ HINTS = [
     "`handle.wait()` returns. Nothing may read or write its array before.",
     "The order is: backward, all-reduce, wait for all handles, clip, step.",
 ]
-ROWS, STEPS = 4, 3
+STEPS = 3
 ALONE = ("on one device", 1e-6)  # others may clip with another small number beside the norm
 
 
@@ -43,19 +43,31 @@ class Late(RingGroup):
         return Handle(x, lambda: super(Late, self).all_reduce(x, op), lambda: None)
 
 
-def share(rank: int, t: int) -> Rows:
-    """Rows of a rank: the later the rank, the larger their gradients."""
-    x, labels = rows(ROWS, rank, t)
-    return x * (1 + 4 * rank), labels
+class Case(NamedTuple):
+    """Rows of each rank, the learning rate, what rows are drawn from; the norm in mean norms."""
+
+    rows: int = 4
+    lr: float = LR
+    seed: tuple[int, ...] = ()
+    clips: float | None = None  # None: a norm of 0.1
+
+    def share(self, rank: int, t: int) -> Rows:
+        """Rows of a rank: the later the rank, the larger their gradients."""
+        x, labels = rows(self.rows, rank, t, *self.seed)
+        return x * (1 + 4 * rank), labels
 
 
-def run(group: Group, answer: Callable[..., Any], norms: list[float]) -> list[State]:
+def drawn(draw: Draw) -> Case:
+    return Case(draw(2, 8), draw(2, 30) / 100, (draw(0, 10**6),), draw(5, 60) / 100)
+
+
+def run(group: Group, answer: Callable[..., Any], case: Case, norms: list[float]) -> list[State]:
     """Weights after a step for each norm, and after several with the first."""
     states = []
     for max_norm, steps in [(norms[0], 1), (norms[1], 1), (norms[0], STEPS)]:
         model = network()
-        batches = [share(group.rank, t) for t in range(steps)]
-        answer(Late(group), model, batches, LR, max_norm)
+        batches = [case.share(group.rank, t) for t in range(steps)]
+        answer(Late(group), model, batches, case.lr, max_norm)
         states.append(copy_of(model))
     return states
 
@@ -64,37 +76,46 @@ def clipped(g: torch.Tensor, max_norm: float) -> torch.Tensor:
     return g * min(1.0, max_norm / (float(g.norm()) + 1e-6))
 
 
-def check(train: Callable[..., Any]) -> str:
-    start = copy_of(network())
-    for ranks in (2, 3):
-        own = [gradient(start, share(rank, 0)) / ROWS for rank in range(ranks)]
-        mean = sum(own[1:], own[0]) / ranks
-        norms = [0.1, 1.3 * float(mean.norm())]  # one that clips, one that does not
-        results = on_ranks(run, train, norms, ranks=ranks)
-        for i, max_norm in enumerate(norms):
-            states = [result[i] for result in results]
-            causes = [cause(start, state, own, rank, max_norm) for rank, state in enumerate(states)]
-            when = f"After one step on {ranks} ranks with max_norm = {max_norm:.3g}"
-            check_replicas(states, when, next((c for c in causes if c), ""))
-            if said := difference(states[0], moved(start, clipped(mean, max_norm)), *ALONE):
-                long = float((flat(start) - flat(states[0])).norm()) / LR
-                raise Wrong(
-                    f"{when}, replicas are equal, but {said}. The mean gradient has the norm "
-                    f"{float(mean.norm()):.4g}, so the step should be lr times "
-                    f"{min(max_norm, float(mean.norm())):.4g} long, and is lr times {long:.4g}. "
-                    f"{causes[0]}".strip()
-                )
-        weights = dict(start)
-        for t in range(STEPS):
-            g = sum(gradient(weights, share(rank, t)) for rank in range(ranks))
-            weights = moved(weights, clipped(torch.as_tensor(g) / ranks / ROWS, norms[0]))
-        check_replicas([result[2] for result in results], f"After {STEPS} steps")
-        if said := difference(results[0][2], weights, *ALONE):
-            raise Wrong(f"One step is right. After {STEPS} steps on rank 0, {said}")
+def check(train: Callable[..., Any], *, draw: Draw) -> str:
+    check_case(train, Case(), 2)
+    check_case(train, drawn(draw), 3)
     return "Right: the mean is there before it is clipped, and clipped before the step."
 
 
-def cause(start: State, state: State, own: list[torch.Tensor], rank: int, max_norm: float) -> str:
+def check_case(train: Callable[..., Any], case: Case, ranks: int) -> None:
+    start, lr = copy_of(network()), case.lr
+    own = [gradient(start, case.share(rank, 0)) / case.rows for rank in range(ranks)]
+    mean = sum(own[1:], own[0]) / ranks
+    clips = 0.1 if case.clips is None else case.clips * float(mean.norm())
+    norms = [clips, 1.3 * float(mean.norm())]  # one that clips, one that does not
+    results = on_ranks(run, train, case, norms, ranks=ranks)
+    for i, max_norm in enumerate(norms):
+        states = [result[i] for result in results]
+        steps = [(flat(start) - flat(state)) / lr for state in states]
+        causes = [cause(start, step, own, r, max_norm) for r, step in enumerate(steps)]
+        when = f"After one step on {ranks} ranks with lr = {lr:g} and max_norm = {max_norm:.3g}"
+        check_replicas(states, when, next((c for c in causes if c), ""))
+        if said := difference(states[0], moved(start, clipped(mean, max_norm), lr), *ALONE):
+            right, long = min(max_norm, float(mean.norm())), float(steps[0].norm())
+            raise Wrong(
+                f"{when}, replicas are equal, but {said}. The mean gradient has the norm "
+                f"{float(mean.norm()):.4g}, so the step should be lr times "
+                f"{right:.4g} long, and is lr times {long:.4g}. "
+                f"{causes[0]}".strip()
+            )
+    weights = dict(start)
+    for t in range(STEPS):
+        g = sum(gradient(weights, case.share(rank, t)) for rank in range(ranks))
+        mean = torch.as_tensor(g) / ranks / case.rows
+        weights = moved(weights, clipped(mean, norms[0]), lr)
+    check_replicas([result[2] for result in results], f"After {STEPS} steps")
+    if said := difference(results[0][2], weights, *ALONE):
+        raise Wrong(f"One step is right. After {STEPS} steps on rank 0, {said}")
+
+
+def cause(
+    start: State, step: torch.Tensor, own: list[torch.Tensor], rank: int, max_norm: float
+) -> str:
     """What a rank's step was made of, if it is a known mistake."""
     total = torch.stack(own).sum(0)
     mean = total / len(own)
@@ -112,7 +133,6 @@ def cause(start: State, state: State, own: list[torch.Tensor], rank: int, max_no
         "It is made of the sum over ranks, not of the mean": clipped(total, max_norm),
         "It is the sum over ranks, and not limited": total,
     }
-    step = (flat(start) - flat(state)) / LR
     if recognise(step, {"right": clipped(mean, max_norm)}, 1e-5):
         return ""
     return recognise(step, suspects, 1e-5)

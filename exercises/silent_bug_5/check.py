@@ -1,7 +1,7 @@
 """Accumulation: what belongs into a step, and what was left from the one before."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -9,7 +9,7 @@ from distributed import Group
 from distributed.all_reduce import ring_sent
 from distributed.ring_group import RingGroup
 from distributed.runtime.trace import Trace
-from playground.exercises.check import Wrong, on_ranks
+from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.silent import (
     LR,
     Rows,
@@ -33,51 +33,67 @@ HINTS = [
     "For each step: empty the gradients, all backward passes, one average over the ranks, one "
     "step. Each loss is divided by the number of micro-batches.",
 ]
-MICRO, ROWS, STEPS = 3, 2, 2
+STEPS = 2
 
 
-def micro_batches(rank: int, t: int) -> list[Rows]:
-    return [rows(ROWS, rank, t, i) for i in range(MICRO)]
+class Case(NamedTuple):
+    """Micro-batches of a step, rows in each, the learning rate, and what rows are drawn from."""
+
+    micro: int = 3
+    rows: int = 2
+    lr: float = LR
+    seed: tuple[int, ...] = ()
+
+    def micro_batches(self, rank: int, t: int) -> list[Rows]:
+        return [rows(self.rows, rank, t, i, *self.seed) for i in range(self.micro)]
 
 
-def run(group: Group, answer: Callable[..., Any]) -> tuple[list[State], int]:
+def drawn(draw: Draw) -> Case:
+    return Case((2, 4, 5)[draw(0, 2)], draw(1, 4), draw(2, 30) / 100, (draw(0, 10**6),))
+
+
+def run(group: Group, answer: Callable[..., Any], case: Case) -> tuple[list[State], int]:
     """Weights after each number of steps; numbers that the last run sent in a step."""
     states, rings = [], RingGroup(group)
     for steps in range(1, STEPS + 1):
         model = network()
         rings.trace = trace = Trace(group.rank)
-        answer(rings, model, [micro_batches(group.rank, t) for t in range(steps)], LR)
+        answer(rings, model, [case.micro_batches(group.rank, t) for t in range(steps)], case.lr)
         states.append(copy_of(model))
     return states, trace.sent // 8 // STEPS
 
 
-def check(train: Callable[..., Any]) -> str:
-    sizes = [w.numel() for w in copy_of(network()).values()]
-    for ranks in (2, 3):
-        results = on_ranks(run, train, ranks=ranks)
-        for t in range(STEPS):
-            for rank, (states, _) in enumerate(results):
-                if not rank or difference(states[t], results[0][0][t], "on rank 0"):
-                    check_step(t, rank, ranks, [copy_of(network()), *states])
-            check_replicas([states[t] for states, _ in results], f"After {t + 1} steps")
-        for rank, (_, sent) in enumerate(results):
-            needed = sum(ring_sent(n, rank, ranks).numbers for n in sizes)
-            if sent > 1.5 * needed:
-                raise Wrong(
-                    f"The weights are right, but rank {rank} of {ranks} sends {sent} numbers in a "
-                    f"step, {sent / needed:.2g} times what is needed: {needed} for one average of "
-                    f"{sum(sizes)} gradients, however many micro-batches they are of"
-                )
+def check(train: Callable[..., Any], *, draw: Draw) -> str:
+    check_case(train, Case(), 2)
+    check_case(train, drawn(draw), 3)
     return "Right: each micro-batch is in one step, once, and a step sends gradients once."
 
 
-def check_step(t: int, rank: int, ranks: int, states: list[State]) -> None:
+def check_case(train: Callable[..., Any], case: Case, ranks: int) -> None:
+    sizes = [w.numel() for w in copy_of(network()).values()]
+    results = on_ranks(run, train, case, ranks=ranks)
+    for t in range(STEPS):
+        for rank, (states, _) in enumerate(results):
+            if not rank or difference(states[t], results[0][0][t], "on rank 0"):
+                check_step(case, t, rank, ranks, [copy_of(network()), *states])
+        check_replicas([states[t] for states, _ in results], f"After {t + 1} steps")
+    for rank, (_, sent) in enumerate(results):
+        needed = sum(ring_sent(n, rank, ranks).numbers for n in sizes)
+        if sent > 1.5 * needed:
+            raise Wrong(
+                f"The weights are right, but rank {rank} of {ranks} sends {sent} numbers in a "
+                f"step, {sent / needed:.2g} times what is needed: {needed} for one average of "
+                f"{sum(sizes)} gradients, however many micro-batches they are of"
+            )
+
+
+def check_step(case: Case, t: int, rank: int, ranks: int, states: list[State]) -> None:
     """Raise `Wrong` unless step t was made of each micro-batch of it once, and of no other."""
-    keys = [(s, r, i) for s in range(t + 1) for r in range(ranks) for i in range(MICRO)]
-    basis = [gradient(states[s], micro_batches(r, s)[i]) for s, r, i in keys]
-    moved = (flat(states[t]) - flat(states[t + 1])) / LR
-    whole = ranks * MICRO * ROWS
-    here = f"{ranks} ranks, step {t}, rank {rank}: "
+    keys = [(s, r, i) for s in range(t + 1) for r in range(ranks) for i in range(case.micro)]
+    basis = [gradient(states[s], case.micro_batches(r, s)[i]) for s, r, i in keys]
+    moved = (flat(states[t]) - flat(states[t + 1])) / case.lr
+    whole = ranks * case.micro * case.rows
+    here = f"{ranks} ranks, {case.micro} micro-batches, lr = {case.lr:g}, step {t}, rank {rank}: "
     found = counts(moved, basis)
     if found is None:
         raise Wrong(f"{here}no weighting of the micro-batches' gradients gives this step")
@@ -100,7 +116,8 @@ def check_step(t: int, rank: int, ranks: int, states: list[State]) -> None:
                 if s < t
                 else "and should count once, as on one device"
             )
+            moves, should_move = (-case.lr * float(move[at]) for move in (moved, right_move))
             raise Wrong(
                 f"{here}{what} {times(c)}, {should}. So {name_of(at)} moves by "
-                f"{0.0 - LR * float(moved[at]):.4g}, not by {-LR * float(right_move[at]):.4g}"
+                f"{moves + 0.0:.4g}, not by {should_move:.4g}"
             )

@@ -2,10 +2,10 @@
 
     check("ring_all_reduce", ring_all_reduce)
 
-`exercises/NAME/check.py` has the check of an exercise: `check(answer)` raises `Wrong` with a
-message that says which rank, which number, by how much; and `HINTS`, the next more helpful than the
-one before. Two more things may be there. `check(answer, draw=…)` draws cases at random after the
-fixed ones. `LOOK` says for words of a message which name of the answer to look at.
+`exercises/NAME/check.py` has the check of an exercise: `check(answer, draw=…)` raises `Wrong` with
+a message that says which rank, which number, by how much. After the fixed cases it draws others, so
+that an answer made for those alone fails. `HINTS` stand there as well, the next more helpful than
+the one before. There may be `LOOK`: for words of a message, which name of the answer to look at.
 `exercises/NAME/` has the starter that the page shows, the solution, and the mistakes it knows.
 
     python -m playground.exercises.check ring_all_reduce FILE --json
@@ -77,9 +77,8 @@ def check(name: str, *answer: Any, seed: int | None = None) -> Verdict:
         raise ValueError(f"name={name!r}: choose from {', '.join(names())}")
     module = importlib.import_module(f"playground.exercises.{name}.check")
     draw = Draw(secrets.randbelow(10**6) if seed is None else seed)
-    draws = {"draw": draw} if "draw" in inspect.signature(module.check).parameters else {}
     try:
-        verdict = Verdict(name, True, module.check(*answer, **draws) or "Right.")
+        verdict = Verdict(name, True, module.check(*answer, draw=draw) or "Right.")
     except Wrong as error:
         said = f"{error}{_suspicious_line(str(error), getattr(module, 'LOOK', {}), answer)}"
         if draw.used:
