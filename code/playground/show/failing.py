@@ -144,8 +144,8 @@ def noticed_table(accidents: dict[str, Any]) -> Table:
         times = [f"{predicted:.1f} s", f"{after:.1f} s", f"{after - predicted:+.1f} s"]
         rows.append((name, *times, f"{again:.0f} s", f"{ranks:.0f}"))
     header = [
-        "noticed after",
-        "predicted",
+        "accident",
+        "noticed after, predicted",
         "measured",
         "difference",
         "trains again after",

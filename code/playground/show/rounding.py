@@ -83,7 +83,6 @@ def scale_chart(counts: dict[str, dict[int, int]], scale: int = 0) -> Calculator
         for layer, found in counts.items()
         for exponent, count in sorted(found.items())
     ]
-    highest = max(max(found.values()) for found in counts.values())  # what is said stands above
     base = alt.Chart(alt.Data(values=rows)).transform_calculate(
         left="datum.exponent + scale", right="datum.exponent + scale + 1", none="0"
     )
@@ -95,9 +94,7 @@ def scale_chart(counts: dict[str, dict[int, int]], scale: int = 0) -> Calculator
     bars = base.mark_bar(opacity=0.75, clip=True).encode(
         x=x,
         x2="right:Q",
-        y=alt.Y(
-            "count:Q", title="how many", stack=None, scale=alt.Scale(domain=[0, 1.15 * highest])
-        ),
+        y=alt.Y("count:Q", title="how many", stack=None),
         y2="none:Q",
         color=alt.Color(
             "layer:N",
@@ -123,13 +120,13 @@ def scale_chart(counts: dict[str, dict[int, int]], scale: int = 0) -> Calculator
             all="sum(count)", zero="sum(zero)", over="sum(over)", groupby=["layer"]
         )
         .transform_calculate(
-            left=str(LARGEST - 1),
+            left="-45",
             said="'of the ' + datum.layer + ' ' + format(datum.zero / datum.all, '.0%')"
             " + ' become zero' + (datum.over > 0 ? ', ' + format(datum.over / datum.all, '.0%')"
             " + ' infinite' : '')",
         )
-        .mark_text(align="right", fontSize=13)
-        .encode(x=x, y=alt.value(12), text="said:N")
+        .mark_text(align="left", fontSize=13)
+        .encode(x=x, y=alt.value(-8), text="said:N")
     )
     shown = "format(pow(2, scale), ',')"
     chart = alt.layer(bars, ends, said).add_params(
