@@ -145,7 +145,7 @@ def noticed_table(accidents: dict[str, Any]) -> Table:
         rows.append((name, *times, f"{again:.0f} s", f"{ranks:.0f}"))
     header = [
         "accident",
-        "noticed after, predicted",
+        "noticed, predicted",
         "measured",
         "difference",
         "trains again after",

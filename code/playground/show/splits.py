@@ -34,7 +34,9 @@ def assembly_line(stages: int = 4, counts: tuple[int, ...] = (2, 8)) -> Figure:
                 back = (stages - 1 + micro + 2 * (stages - 1 - stage + i)) / micro
                 for left, width, colour in ((forward, 1, RANKS[0]), (back, 2, RANKS[2])):
                     axis.barh(stage, width / micro, left=left, color=colour, edgecolor="white")
-        title = f"{micro} micro-batches: {bubble(stages, micro):.0%} of each stage's time is waiting"
+        title = (
+            f"{micro} micro-batches: {bubble(stages, micro):.0%} of each stage's time is waiting"
+        )
         axis.set(yticks=range(stages), ylabel="stage", title=title, xticks=[])
         axis.invert_yaxis()
     axes[-1].set_xlabel("time: blue forward, green backward")
