@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,12 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed import collectives
 from distributed.all_reduce import ALGORITHMS, tree_broadcast, tree_reduce
-from distributed.collectives import GROUPS, OPS, SENT
+from distributed.collective_times import GROUPS, OPS
+from distributed.collectives import SENT
 from distributed.ring_group import RingGroup
 from distributed.runtime.group import COMBINE
 from distributed.runtime.report import RankError
 from distributed.runtime.script import to_bytes
 from distributed.runtime.trace import Trace
+from distributed.workbench import threads
 from distributed.workbench.measure import buffers, fit, is_right
 
 ROOT = Path(__file__).parents[2]
@@ -196,7 +199,7 @@ def test_the_sweep_times_every_way_that_has_a_formula_and_the_backends(pools):
 
 
 def run_table(*options):
-    command = [sys.executable, "-m", "distributed.collectives", *options]
+    command = [sys.executable, "-m", "distributed.collective_times", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
@@ -223,7 +226,7 @@ def test_the_table_from_the_command_line():
 def test_the_same_command_under_torchrun_says_it_once():
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     done = subprocess.run(
-        [sys.executable, "-m", *torchrun, "distributed.collectives", "--size", "4KB",
+        [sys.executable, "-m", *torchrun, "distributed.collective_times", "--size", "4KB",
          "--times", "1", "--algorithm", "ring,shared,hierarchical,backend"],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True, text=True, timeout=100, check=True,
@@ -349,3 +352,51 @@ def test_an_array_of_two_dimensions_is_cut_into_parts_of_as_many_numbers(pools):
     (low, back), (high, _) = pools[2](scatter_and_gather)
     assert back
     assert low + high == [*range(12)]
+
+
+def of_each_kind(group):
+    """Each collective on Python's arrays, with another number for each rank and part."""
+
+    def x(n=1):
+        return memoryview(array("q", range(10 * group.rank, 10 * group.rank + n)))
+
+    n, results = group.size, {}
+    whole, part = group.empty_like(x(n)), group.empty_like(x())
+    collectives.scatter(group, x(n), part)
+    results["scatter"] = part.tolist()
+    collectives.gather(group, x(), whole)
+    results["gather"] = whole.tolist() if group.rank == 0 else []
+    collectives.all_gather(group, x(), whole)
+    results["all_gather"] = whole.tolist()
+    collectives.all_to_all(group, x(n), whole)
+    results["all_to_all"] = whole.tolist()
+    sent = x(n)
+    collectives.linear_broadcast(group, sent)
+    results["broadcast"] = sent.tolist()
+    return results
+
+
+def test_algorithms_know_no_array_library(pools):
+    ranks = range(3)
+    expected = [
+        {
+            "scatter": [rank],
+            "gather": [0, 10, 20] if rank == 0 else [],
+            "all_gather": [0, 10, 20],
+            "all_to_all": [10 * other + rank for other in ranks],
+            "broadcast": [0, 1, 2],
+        }
+        for rank in ranks
+    ]
+    assert threads.run_in_threads(of_each_kind, 3) == expected
+    assert pools[3](of_each_kind) == expected
+
+
+def test_parts_that_do_not_fit_are_refused_without_a_library():
+    with pytest.raises(ValueError, match="2 parts of 1 do not make 3"):
+        threads.run_in_threads(
+            lambda group: collectives.all_gather(
+                group, threads.numbers([1]), threads.numbers([0, 0, 0])
+            ),
+            2,
+        )

@@ -213,7 +213,7 @@ def test_a_script_that_fails_says_so_with_its_host(lab: Laboratory) -> None:
 
 @pytest.mark.slow
 def test_the_table_of_collectives_on_two_hosts(lab: Laboratory) -> None:
-    given = ["distributed.collectives", "--size", "4KB", "--times", "1"]
+    given = ["distributed.collective_times", "--size", "4KB", "--times", "1"]
     given += ["--algorithm", "ring,hierarchical,backend"]
     first, second = lab.torchrun(given, per_host=2, options=["-m"])
     rows = [line.split() for line in first.splitlines()]

@@ -209,9 +209,10 @@ def test_a_value_shows_itself_as_html_where_it_can():
 
 def test_the_modules_of_a_tab_need_no_library():
     known = tab.modules()
-    assert {known[f"distributed.{name}"] for name in ("all_reduce", "parts", "plan")} == {None}
+    names = ("all_reduce", "collectives", "plan")
+    assert {known[f"distributed.{name}"] for name in names} == {None}
     assert known["playground.tab.kernel"] is None
-    assert known["distributed.collectives"] == "torch"
+    assert known["distributed.collective_times"] == "torch"
     assert known["distributed.single_device"] == "numpy"
     names = zipfile.ZipFile(BytesIO(tab.archive())).namelist()
     assert "distributed/all_reduce.py" in names

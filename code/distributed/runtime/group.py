@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from distributed.runtime.board import Board
 from distributed.runtime.queue import Handle, Queue
-from distributed.runtime.transport import Array, Transport, as_tensor
+from distributed.runtime.transport import Array, Transport, as_tensor, in_place
 
 CPU = torch.device("cpu")
 REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
@@ -210,10 +210,11 @@ class Group(Transport):
         self.queue.run(lambda: work(self))
         return result
 
-    def announce(self, call: str, x: torch.Tensor) -> None:
+    def announce(self, call: str, x: Array) -> None:
         """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""
         if self.board:
-            self.board.announce(f"{call} of {str(x.dtype)[6:]}{list(x.shape)}")
+            seen = in_place(x, writes=False)
+            self.board.announce(f"{call} of {str(seen.dtype)[6:]}{list(seen.shape)}")
 
     def _collective(
         self,
@@ -265,6 +266,18 @@ class Group(Transport):
                 f"x and out: {self.size} parts of {part.dtype} {list(part.shape)} without gaps "
                 f"do not make {whole.dtype} {list(whole.shape)}"
             )
+
+    def parts(self, x: Array, part: Array | None = None) -> list[torch.Tensor]:
+        """Views of x[N·s], one for each rank: [s] each, or as many elements as `part` has.
+
+        Raises ValueError where it cannot be cut like that, or only with a copy.
+        """
+        whole = in_place(x)
+        if not whole.is_contiguous():
+            raise ValueError(f"x and out: {list(whole.shape)} has gaps, give it as .contiguous()")
+        flat = whole.view(-1)
+        self.check_parts(whole, flat[: len(flat) // self.size] if part is None else in_place(part))
+        return list(flat.tensor_split(self.size))
 
 
 def timeout_of(backend: dist.ProcessGroup | None, device: torch.device) -> timedelta:

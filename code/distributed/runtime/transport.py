@@ -100,9 +100,11 @@ class Transport:
             return memoryview(array(view.format, bytes(view.nbytes)))
         return torch.empty_like(x)
 
-    def copy(self, x: torch.Tensor, into: torch.Tensor) -> torch.Tensor:
-        """x[n] → into[n]."""
-        return into.copy_(x)
+    def copy(self, x: Array, into: Array) -> Array:
+        """x[...] → into[...] of as many elements."""
+        target = in_place(into)
+        target.copy_(in_place(x, writes=False).view_as(target))
+        return into
 
     def buffer(self, k: int, n: int, dtype: torch.dtype) -> torch.Tensor:
         """A buffer of [k, n], the same memory each time: to touch new memory takes longer."""
@@ -149,6 +151,20 @@ def as_tensor(
 ) -> Iterator[torch.Tensor]:
     """x as a contiguous tensor on the same memory; what has gaps is copied in, and back out.
 
+    Raises as `in_place` does.
+    """
+    view = in_place(x, writes)
+    tensor = view.contiguous()
+    yield tensor
+    if tensor is not view and tensor.data_ptr() != view.data_ptr():
+        view.copy_(tensor)
+
+
+def in_place(
+    x: "torch.Tensor | np.ndarray | array[Any] | memoryview", writes: bool = True
+) -> torch.Tensor:
+    """x as a tensor on the same memory.
+
     An `array.array` of Python, or a `memoryview` of one, is an array, too. Raises TypeError for
     what is no array, and ValueError for an array that is to be written and is read-only: NumPy
     would raise where it is written, PyTorch would write.
@@ -161,8 +177,4 @@ def as_tensor(
         if writes:
             raise ValueError("x is a read-only array, and the result is written into it: copy it")
         x = x.copy()
-    view = torch.from_numpy(x) if isinstance(x, np.ndarray) else x.detach()
-    tensor = view.contiguous()
-    yield tensor
-    if tensor is not view and tensor.data_ptr() != view.data_ptr():
-        view.copy_(tensor)
+    return torch.from_numpy(x) if isinstance(x, np.ndarray) else x.detach()

@@ -74,8 +74,24 @@ class ThreadGroup:
 
     def copy(self, x: memoryview, into: memoryview) -> memoryview:
         """x[n] → into[n]."""
-        into[:] = x
+        memoryview(into)[:] = x
         return into
+
+    def parts(self, whole: memoryview, part: memoryview | None = None) -> list[memoryview]:
+        """Views of whole[N·s], one for each rank: [s] each, or as long as `part`."""
+        whole = memoryview(whole)
+        s = len(whole) // self.size if part is None else len(part)
+        if len(whole) != s * self.size:
+            raise ValueError(f"x and out: {self.size} parts of {s} do not make {len(whole)}")
+        return [whole[rank * s : (rank + 1) * s] for rank in range(self.size)]
+
+    def check_rank(self, name: str, rank: int) -> None:
+        """Raise ValueError, with the argument's name, for a rank that there is not."""
+        if not 0 <= rank < self.size:
+            raise ValueError(f"{name}={rank}: the ranks are 0 to {self.size - 1}")
+
+    def announce(self, call: str, x: memoryview) -> None:
+        """Other groups check here that all ranks call the same."""
 
 
 def run_in_threads(

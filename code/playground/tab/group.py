@@ -147,11 +147,6 @@ class Group(ThreadGroup):
         work(self)
         return x
 
-    def check_rank(self, name: str, rank: int) -> None:
-        """Raise ValueError, with the argument's name, for a rank that there is not."""
-        if not 0 <= rank < self.size:
-            raise ValueError(f"{name}={rank}: the ranks are 0 to {self.size - 1}")
-
     def _check_peer(self, name: str, rank: int) -> None:
         self.check_rank(name, rank)
         if rank == self.rank:
