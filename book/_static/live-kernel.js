@@ -20,8 +20,8 @@ let restarting = null; // promise of the end of a restart
 let page; // what live.js handed in
 let tab = null; // live-tab.js, once no server has answered
 
-/** A session for this code; null where it can run in the tab. */
-async function startSession(kernelName, code) {
+/** A session for this cell; null where it can run in the tab. */
+async function startSession(kernelName, cells, cell) {
   // The name is new each time, so that two tabs (or a lost kernel) never share a session.
   const name = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
   const path = `${name}-${Math.random().toString(36).slice(2)}.ipynb`;
@@ -30,7 +30,7 @@ async function startSession(kernelName, code) {
   let answer = await ask();
   const machines = binder();
   if (!isFromJupyter(answer)) {
-    const lacking = await whatTheTabLacks(code);
+    const lacking = await whatTheTabLacks(cells, cell);
     if (lacking.length === 0) return null;
     if (!machines) throw new Error(noneFor(lacking));
     await askBinder(machines, (words) => page.status("starting", words));
@@ -41,10 +41,10 @@ async function startSession(kernelName, code) {
   throw new Error(answer?.status === 403 ? UNKNOWN_READER : noneFor([]));
 }
 
-async function whatTheTabLacks(code) {
+async function whatTheTabLacks(cells, cell) {
   try {
     tab ??= await import("./live-tab.js");
-    return await tab.lacking(code);
+    return await tab.lacking(cells, cell);
   } catch { // there is no host any longer
     throw new Error(noneFor([]));
   }
@@ -56,18 +56,20 @@ function isFromJupyter(answer) {
   return answer?.ok || (isJson && [403, 503].includes(answer.status));
 }
 
-/** Have a kernel that can run this code; `pressed` are the numbers of the cells that wait for it. */
-export async function connect(code, pressed) {
+/** Have a kernel that can run the first of `queue`, which are some of a page's cells. */
+export async function connect(cells, queue) {
+  const [cell] = queue;
+  const pressed = queue.map(({ index }) => index);
   await restarting;
   const isForTab = !session && (tab || wasReloaded); // where no server has answered before
-  if (isForTab && (await whatTheTabLacks(code)).length === 0) return connectToTab(code, pressed);
+  if (isForTab && (await whatTheTabLacks(cells, cell)).length === 0) return connectToTab(cell.code, pressed);
   if (session && await whatItDoes(session)) return;
   if (session) lose(session, "the kernel ended");
   page.status("starting");
   const loading = page.load(); // meanwhile
   loading.catch(() => {}); // where no kernel answers, that is what the reader has to know
-  const model = await startSession(page.kernelName, code);
-  if (model === null) return connectToTab(code, pressed);
+  const model = await startSession(page.kernelName, cells, cell);
+  if (model === null) return connectToTab(cell.code, pressed);
   if (tab?.isThere()) {
     tab.end();
     page.emptied("it ran in this tab, and now there is a kernel");
@@ -194,5 +196,8 @@ export const isThere = () => session !== null || isInTab();
 export const mayRestart = () => isThere() && !restarting;
 export const interrupt = () => (isInTab() ? tab.interrupt() : session?.kernel.interrupt().catch(() => {}));
 
-/** Whether this code could run in the kernel that is there. */
-export const canRun = (code) => !isInTab() || tab.canRun(code);
+/** Those of a page's cells that could run in the kernel that is there. */
+export const runnable = (cells) => (isInTab() ? tab.runnable(cells) : cells);
+
+/** Those that can run in the tab, where no server has answered. */
+export const runnableHere = (cells) => (session === null ? (tab?.runnable(cells) ?? []) : []);

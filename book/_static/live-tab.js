@@ -2,19 +2,24 @@
 
 import { reloadFor, wasReloaded } from "./live-again.js";
 import { TabKernel } from "./tab-kernel.js";
-import { lacks } from "./tab-needs.js";
+import { lacksOf } from "./tab-needs.js";
 
 let known = null; // what tab.json says
 let kernel = null;
 let starting = null; // promise of the kernel's start
 
-/** The libraries that this code needs and a tab has not got. */
-export async function lacking(code) {
+/** The libraries that this one of a page's cells needs, and a tab has not got. */
+export async function lacking(cells, cell) {
   known ??= await fetch(new URL("tab.json", import.meta.url)).then((answer) => answer.json());
-  return lacks(code, known);
+  return lacksOf(cells, known)[cells.indexOf(cell)];
 }
 
-export const canRun = (code) => lacks(code, known).length === 0;
+/** Those of a page's cells that lack nothing. */
+export function runnable(cells) {
+  if (!known) return [];
+  const lacking = lacksOf(cells, known);
+  return cells.filter((_, index) => lacking[index].length === 0);
+}
 
 /** Have a kernel; `page` is live-kernel.js's, `pressed` are the cells to run after a reload. */
 export async function connect(page, code, pressed) {

@@ -111,7 +111,8 @@ function enqueue(pressed) {
 
 /** The cells that are to run; where Python is the tab's own, those above that need more stay out. */
 function planned() {
-  return plan(cells.filter((cell) => queue.includes(cell) || kernel.canRun(cell.code)), queue);
+  const can = kernel.runnable(cells);
+  return plan(cells.filter((cell) => queue.includes(cell) || can.includes(cell)), queue);
 }
 
 function showQueue() {
@@ -132,20 +133,27 @@ function emptyQueue(why) {
 async function workThroughQueue() {
   if (isWorking) return;
   isWorking = true;
-  try {
-    while (queue.length > 0) {
-      await kernel.connect(queue[0].code, queue.map(({ index }) => index));
+  while (queue.length > 0) {
+    try {
+      await kernel.connect(cells, queue);
       showQueue(); // what was typed meanwhile counts
       const [cell] = planned();
       if (cell) await run(cell);
+    } catch (error) {
+      giveUp(queue[0], error.message);
     }
-  } catch (error) {
-    const [asked] = queue;
-    emptyQueue(null);
-    if (!kernel.isThere()) showStatus("none", "no kernel");
-    if (asked) say(asked, error.message);
   }
   isWorking = false;
+}
+
+// There is no kernel for this cell. What else was asked for and can run in the tab still does.
+function giveUp(asked, why) {
+  const others = kernel.runnableHere(cells).filter((cell) => cell !== asked && queue.includes(cell));
+  emptyQueue(null);
+  queue = others;
+  showQueue();
+  if (!kernel.isThere()) showStatus("none", "no kernel");
+  if (asked) say(asked, why);
 }
 
 async function run(cell) {
@@ -183,7 +191,8 @@ async function run(cell) {
 
 // A name may be missing because a cell above could not run in this tab.
 function sayWhatStayedOut(cell) {
-  const out = cells.slice(0, cell.index).filter(({ code }) => !kernel.canRun(code));
+  const can = kernel.runnable(cells);
+  const out = cells.slice(0, cell.index).filter((above) => !can.includes(above));
   if (out.length === 0) return;
   const numbers = out.map(({ index }) => index + 1).join(", ");
   say(cell, `Above, what needs a library did not run (cell ${numbers}): that takes a kernel, from \`make serve\`.`);
@@ -279,7 +288,7 @@ for (const cell of cells) {
   cell.node.querySelector(".cell_input").addEventListener("click", (event) => editAtClick(cell, event));
 }
 status.querySelector(".live-run-all").addEventListener("click", () =>
-  enqueue(cells.filter(({ code }) => kernel.canRun(code))));
+  enqueue(kernel.runnable(cells)));
 status.querySelector(".live-restart").addEventListener("click", restart);
 kernel.serve({
   kernelName: status.dataset.kernel,

@@ -8,6 +8,7 @@ import pytest
 from live_page import LivePage
 from plain import plain
 
+ENDED = ("ran", "failed")
 TORCH, RING, EACH, FORGET, COUNT, NAME = range(6)  # the cells of tab.md
 
 
@@ -127,3 +128,38 @@ def test_it_runs_again_without_a_network(visit: Callable[..., LivePage], small_b
     live.open("tab.html")
     assert live.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
     live.expect_problems("api/sessions|ERR_CONNECTION_REFUSED|ERR_FAILED")
+
+
+ALIVE = {  # page → what its cells that run in a tab put out, each in a cell of its own
+    "book/index.html": ["my gradient is now 1.5"],
+    "book/first_steps/several_processes.html": ["workers of this tab", "RanksHang"],
+    "book/collectives/all_reduce.html": ["[6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0]"],
+    "book/collectives/collectives.html": [
+        "4,000,000 bytes",
+        "[3, 13, 23, 33]",
+        "all-reduce: ['stop'",
+    ],
+    "book/zero/memory.html": ["ZeRO-3  14.00 GB", "8-bit Adam with a master copy\t210.0"],
+    "book/at_scale/step_cost.html": ["a step 0.81 s", "8 rows, computed again"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ALIVE)
+def test_chapters_are_alive_on_a_plain_host(
+    path: str, visit: Callable[..., LivePage], built: Path
+) -> None:
+    """Run all runs what a tab can run, and says of the first of the others what it needs."""
+    with plain(built) as origin:
+        live = visit(SimpleNamespace(url=origin), log_in=False).open(path)
+        live.run_all()
+        live.page.wait_for_function(
+            """() => { const states = [...document.querySelectorAll("div.cell[data-live]")]
+                         .map((cell) => cell.dataset.state);
+                       return states.includes("ran") && !states.some((state) =>
+                         ["queued", "running", "stopping"].includes(state)); }"""
+        )
+        outputs = [live.output(i) for i, state in enumerate(live.states()) if state in ENDED]
+        for expected in ALIVE[path]:
+            assert any(expected in output for output in outputs), (expected, outputs)
+        live.problems = [one for one in live.problems if "api/sessions" not in one]
