@@ -186,16 +186,6 @@ async function run(cell) {
   const hasRun = reply.status === "ok" || (cell.mayFail && cell.result[0] === "failed");
   cell.codeInKernel = hasRun ? code : null;
   if (!hasRun) emptyQueue("stopped: the cell above failed");
-  if (reply.ename === "NameError") sayWhatStayedOut(cell);
-}
-
-// A name may be missing because a cell above could not run in this tab.
-function sayWhatStayedOut(cell) {
-  const can = kernel.runnable(cells);
-  const out = cells.slice(0, cell.index).filter((above) => !can.includes(above));
-  if (out.length === 0) return;
-  const numbers = out.map(({ index }) => index + 1).join(", ");
-  say(cell, `Above, what needs a library did not run (cell ${numbers}): that takes a kernel, from \`make serve\`.`);
 }
 
 async function execute(cell, code) {
