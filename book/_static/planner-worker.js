@@ -1,13 +1,14 @@
 // Python in a worker of its own: it answers a question, an address's query, with a plan as JSON.
 
 import { startPython } from "./python.js";
-import { SIZE } from "./python-parts.js";
+import { Counter, SIZE, fetchParts } from "./python-parts.js";
 
 async function start() {
-  const python = await startPython((arrived) => {
+  const parts = await fetchParts(new Counter((arrived) => {
     postMessage({ progress: `Fetching Python for this tab: ${arrived} of ${SIZE} MB …` });
-  });
+  }));
   postMessage({ progress: "Starting Python …" });
+  const python = await startPython(parts);
   return python.pyimport("playground.planner.answer").answer;
 }
 

@@ -1,32 +1,38 @@
 // Python in a worker of a page: Pyodide, and the modules of this book that need no library.
 
 import { loadPyodide } from "./pyodide/pyodide.mjs";
-import { MODULES, counting } from "./python-parts.js";
+import { MODULES } from "./python-parts.js";
 
 const indexURL = new URL("pyodide/", import.meta.url).href;
 
-/** A `fetch` that tells how many megabytes have come. */
-function counted(get, tell) {
-  const total = { arrived: 0, told: -1 };
-  return async (...what) => counting(await get(...what), tell, total);
-}
-
-/** Python with the book's modules; `tell(megabytes)` as it arrives; `options` are Pyodide's. */
-export async function startPython(tell, options = {}) {
-  const get = globalThis.fetch;
-  globalThis.fetch = counted(get, tell);
+/** Python with the book's modules, from what `fetchParts` gives; `options` are Pyodide's. */
+export async function startPython({ program, files }, options = {}) {
+  const give = handing(program, files);
   try {
-    const modules = fetch(new URL("python.zip", import.meta.url)).then(bytesOf);
     const python = await loadPyodide({ indexURL, ...options });
-    python.FS.writeFile(MODULES, await modules);
+    python.FS.writeFile(MODULES, new Uint8Array(files["python.zip"]));
     if (!options._loadSnapshot) python.runPython(`import sys; sys.path.insert(0, "${MODULES}")`);
     return python;
   } finally {
-    globalThis.fetch = get;
+    give.back();
   }
 }
 
-async function bytesOf(answer) {
-  if (!answer.ok) throw new Error(`${answer.url}: ${answer.status}`);
-  return new Uint8Array(await answer.arrayBuffer());
+/** Until `back()`, Pyodide gets what it asks the network for from here: one page starts it often. */
+function handing(program, files) {
+  const { fetch } = globalThis;
+  const { instantiateStreaming } = WebAssembly;
+  globalThis.fetch = async (url) => {
+    const name = String(url).slice(String(url).indexOf("pyodide/"));
+    if (name.endsWith(".wasm")) return new Response();
+    return name in files ? new Response(files[name]) : fetch(url);
+  };
+  WebAssembly.instantiateStreaming = async (_, imports) =>
+    ({ module: program, instance: await WebAssembly.instantiate(program, imports) });
+  return {
+    back() {
+      globalThis.fetch = fetch;
+      WebAssembly.instantiateStreaming = instantiateStreaming;
+    },
+  };
 }

@@ -3,7 +3,7 @@
 // It is to live-kernel.js what a session of Jupyter's is: it executes code and gives a future, whose
 // messages are Jupyter's. Python runs in workers, one for the cells and one for each rank.
 
-import { SIZE, counting } from "./python-parts.js";
+import { Counter, SIZE, fetchParts } from "./python-parts.js";
 import { CALLER, Mailboxes, makeMemory } from "./tab-mailboxes.js";
 
 const USUAL = 4; // ranks, which are started as soon as a cell that wants some is there
@@ -66,7 +66,6 @@ export class TabKernel {
   constructor(page, known) {
     this.page = page;
     this.known = known; // what tab.json says
-    this.remembered = 0; // MB
     this.shared = globalThis.crossOriginIsolated ? makeMemory() : null;
     this.ranks = [];
     this.wanted = 0;
@@ -82,36 +81,46 @@ export class TabKernel {
   // ------------------------------------------------------------ workers
 
   async start() {
-    this.memory = await this.remember();
-    this.want(this.wanted);
+    const whole = SIZE + this.known.memory; // MB
+    const counter = new Counter((arrived) => this.page.progress(Math.min(1, arrived / whole)));
+    this.parts = fetchParts(counter);
+    this.remembered = this.remember(counter);
+    this.memory = this.remembered.then((memory) => memory ?? new Promise((gives) => { this.kernelGives = gives; }));
     const ready = new Promise((resolve, reject) => {
-      this.kernel = this.startWorker({}, (said) => {
+      this.kernel = this.startWorker({}, this.remembered, (said) => {
         if (said.ready) resolve();
         else if (said.failed) reject(new Error(`Python did not start in this tab: ${said.failed}`));
         else this.heard(said);
       });
     });
+    this.want(this.wanted);
+    await Promise.all([this.parts, this.remembered]);
     await ready;
   }
 
-  startWorker(place, hear) {
+  /** A worker, which begins with `memory` when that is there; it brings its scripts meanwhile. */
+  startWorker(place, memory, hear) {
     const worker = new Worker(new URL("tab-worker.js", import.meta.url), { type: "module" });
     worker.onmessage = ({ data }) => hear(data);
     worker.onerror = (event) => hear({ failed: event.message || "its files do not arrive" });
     this.started += 1;
-    worker.postMessage({ ...place, number: this.started, shared: this.shared, memory: this.memory });
+    const number = this.started;
+    Promise.all([memory, this.parts]).then(
+      ([found, parts]) => worker.postMessage({ ...place, number, shared: this.shared, memory: found, parts }),
+      () => {}, // start says why
+    );
     return worker;
   }
 
-  /** Have so many ranks; they can only come after the memory that they begin with. */
+  /** Have so many ranks, as soon as the kernel is on its way. */
   want(count) {
     this.wanted = Math.max(this.wanted, this.shared ? count : 0);
-    if (!this.memory) return;
+    if (!this.kernel) return;
     while (this.ranks.length < this.wanted) this.ranks.push(this.startRank(this.ranks.length));
   }
 
   startRank(rank) {
-    return this.startWorker({ rank }, ({ failed }) => failed && this.end(`a rank did not start: ${failed}`));
+    return this.startWorker({ rank }, this.memory, ({ failed }) => failed && this.end(`a rank did not start: ${failed}`));
   }
 
   replace(ranks) {
@@ -125,12 +134,8 @@ export class TabKernel {
 
   // ------------------------------------------------------------ what the kernel says
 
-  heard({ arrived, memory, kind, content, reply, need, replace, failed }) {
-    if (arrived !== undefined) this.tellProgress(arrived);
-    if (memory) {
-      this.memory = memory;
-      this.want(this.wanted);
-    }
+  heard({ memory, kind, content, reply, need, replace, failed }) {
+    if (memory) this.kernelGives(memory);
     if (need) {
       this.used = Math.max(this.used ?? 0, need);
       this.want(need);
@@ -189,22 +194,15 @@ export class TabKernel {
   }
 
   /** What the build kept of a started Python; null where it kept nothing, or nothing that fits. */
-  async remember() {
+  async remember(counter) {
     if (!this.known.memory || !globalThis.DecompressionStream) return null;
     const name = `python-memory.bin?${this.known.digest}`;
     const answer = await fetch(new URL(name, import.meta.url)).catch(() => null);
     if (!answer?.ok) return null;
-    const counted = counting(answer, (arrived) => this.tellProgress(arrived));
-    const whole = counted.body.pipeThrough(new DecompressionStream("gzip"));
+    const whole = counter.counted(answer).body.pipeThrough(new DecompressionStream("gzip"));
     const bytes = new Uint8Array(await new Response(whole).arrayBuffer());
     const memory = new (this.shared ? SharedArrayBuffer : ArrayBuffer)(bytes.length);
     new Uint8Array(memory).set(bytes);
-    this.remembered = this.known.memory;
     return memory;
-  }
-
-  /** `arrived` MB of what comes now: after the memory, Python itself. */
-  tellProgress(arrived) {
-    this.page.progress(Math.min(1, (this.remembered + arrived) / (this.known.memory + SIZE)));
   }
 }

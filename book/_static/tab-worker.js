@@ -7,26 +7,26 @@ import { startPython } from "./python.js";
 import { IMPORTS } from "./python-parts.js";
 import { CALLER, Mailboxes, STOPPED } from "./tab-mailboxes.js";
 
+import("./pyodide/pyodide.asm.mjs"); // Pyodide asks for it when all else is here
+
 onmessage = ({ data }) => {
   onmessage = null;
   begin(data).catch((error) => postMessage({ failed: error.message.trim().split("\n").at(-1) }));
 };
 
-async function begin({ rank, number, shared, memory }) {
-  const python = await (memory ? copyOf(memory) : first());
+async function begin({ rank, number, shared, memory, parts }) {
+  const python = await (memory ? copyOf(memory, parts) : first(parts));
   if (rank === undefined) beKernel(python, shared);
   else beRank(python, new Mailboxes(shared, rank), rank, number);
 }
 
-const tell = (arrived) => postMessage({ arrived });
-
 /** `memory` is shared between workers, which Pyodide does not expect. */
-function copyOf(memory) {
-  return startPython(tell, { _loadSnapshot: new Uint8Array(memory).slice() });
+function copyOf(memory, parts) {
+  return startPython(parts, { _loadSnapshot: new Uint8Array(memory).slice() });
 }
 
-async function first() {
-  const python = await startPython(tell, { _makeSnapshot: true });
+async function first(parts) {
+  const python = await startPython(parts, { _makeSnapshot: true });
   python.runPython(IMPORTS);
   const found = python.makeMemorySnapshot();
   const Memory = globalThis.SharedArrayBuffer ?? ArrayBuffer;
