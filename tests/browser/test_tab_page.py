@@ -164,3 +164,21 @@ def test_chapters_are_alive_on_a_plain_host(
         for expected in ALIVE[path]:
             assert any(expected in output for output in outputs), (expected, outputs)
         live.problems = [one for one in live.problems if "api/sessions" not in one]
+
+
+@pytest.mark.slow
+def test_two_tabs_of_one_reader_have_ranks_of_their_own(read: Callable[..., LivePage]) -> None:
+    live = read()
+    assert live.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
+    other = LivePage(live.page.context.new_page(), live.url).open("tab.html")
+    live.edit(EACH, "ranks=4", "ranks=3")
+    live.run(EACH)
+    assert other.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
+    live.wait_state(EACH, "ran")
+    assert live.output(EACH).endswith("[3.0, 3.0, 3.0]")
+
+    # Loaded again it has forgotten what ran, and has what the other one keeps of the reader's.
+    other.page.reload()
+    other.open("tab.html")
+    assert other.state(EACH) == "edited"
+    assert other.run_and_wait(EACH).endswith("[3.0, 3.0, 3.0]")
