@@ -23,7 +23,7 @@ function handing(program, files) {
   const { fetch } = globalThis;
   const { instantiateStreaming } = WebAssembly;
   globalThis.fetch = async (url) => {
-    const name = String(url).slice(String(url).indexOf("pyodide/"));
+    const name = String(url).slice(String(url).lastIndexOf("pyodide/"));
     if (name.endsWith(".wasm")) return new Response();
     return name in files ? new Response(files[name]) : fetch(url);
   };
