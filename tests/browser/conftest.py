@@ -60,7 +60,8 @@ def build_small_book(folder: Path) -> None:
     shutil.copy(ROOT / "book" / "references.bib", folder / "book")
     for name in ("node_modules", "exercises"):
         (folder / name).symlink_to(ROOT / name)
-    for module in (["playground.build.execute", "--root", "."], ["playground.build"]):
+    execute = ["playground.build.execute", "--root", ".", "--workers", "2"]
+    for module in (execute, ["playground.build"]):
         command = [sys.executable, "-m", *module]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

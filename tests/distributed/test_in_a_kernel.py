@@ -99,6 +99,14 @@ def test_interrupting_the_kernel_ends_the_ranks_and_the_kernel_lives_on(kernel):
     assert "[0, 1]" in kernel.run("launch(lambda group: group.rank, ranks=2)")
 
 
+def test_a_kernel_of_the_book_ends_by_itself_after_a_launch(kernel):
+    """Jupyter killed it after 2.5 s: it waited for children that nobody could end but itself."""
+    kernel.run("import playground.server.shutdown\nfrom distributed.world import launch")
+    assert "[0, 1]" in kernel.run("launch(lambda group: group.rank, ranks=2)")
+    kernel.client.shutdown()
+    assert kernel.manager.provisioner.process.wait(timeout=10) == 0
+
+
 @pytest.mark.slow
 def test_restarting_the_kernel_ends_the_ranks(kernel):
     kernel.start(SLEEP)

@@ -50,7 +50,10 @@ if TYPE_CHECKING:  # a second of imports, which a build without stale pages does
     from nbformat import NotebookNode
 
 LOG = "_build/execute.log"
-WARM = ["--IPKernelApp.exec_lines=__import__('playground.server.warm')"]
+WARM, SHUTDOWN = (  # imported as a kernel starts
+    f"--IPKernelApp.exec_lines=__import__('playground.server.{module}')"
+    for module in ("warm", "shutdown")
+)
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -77,7 +80,7 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
         notebook,
         timeout=settings["timeout"],
         coalesce_streams=True,  # a kernel sends lines in pieces, wherever its timer looks
-        extra_arguments=WARM if "distributed" in cells_of(page) else [],
+        extra_arguments=[SHUTDOWN] + [WARM] * ("distributed" in cells_of(page)),
         resources={"metadata": {"path": str(page.parent)}},
     )
     try:

@@ -24,8 +24,8 @@ gen_log.addFilter(lambda record: not record.getMessage().startswith("Got events 
 class OwnKernel(KernelSpecManager):
     """Only `python3`, and only of this interpreter, whatever kernels the user has installed.
 
-    It confines itself and then, unless `warm` is false, warms up as it starts, so that a reader's
-    first run does not wait for torch twice.
+    It confines itself, ends at once when it is asked to and, unless `warm` is false, warms up as it
+    starts, so that a reader's first run does not wait for torch twice.
     """
 
     limits = Limits(memory=memory_of_machine())
@@ -38,8 +38,8 @@ class OwnKernel(KernelSpecManager):
         spec = super().get_kernel_spec(kernel_name)
         most = f"{self.limits.processes}, {int(min(self.limits.memory, self.limits.kernel))}"
         confine = f"__import__('playground.server.confine', fromlist=['confine']).confine({most})"
-        warm = ["__import__('playground.server.warm')"] if self.warm else []
-        for line in (confine, *warm):
+        modules = ["playground.server.shutdown"] + ["playground.server.warm"] * self.warm
+        for line in (confine, *(f"__import__('{module}')" for module in modules)):
             spec.argv.append(f"--IPKernelApp.exec_lines={line}")
         return spec
 
