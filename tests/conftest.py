@@ -26,7 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 
-settings.register_profile("quick", max_examples=15, deadline=None)
+settings.register_profile("quick", max_examples=10, deadline=None)
 settings.register_profile("full", max_examples=150, deadline=None)
 settings.load_profile("full")
 

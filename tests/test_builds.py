@@ -60,6 +60,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Book:
     return book
 
 
+@pytest.mark.slow
 def test_a_cold_build_reads_and_executes_everything_and_says_so(book: Book) -> None:
     cold = book.did("cold")
     assert (cold["read"], cold["executed"]) == (["cells", "index"], 1)
@@ -69,6 +70,7 @@ def test_a_cold_build_reads_and_executes_everything_and_says_so(book: Book) -> N
     assert said in book.log.splitlines()
 
 
+@pytest.mark.slow
 def test_a_changed_paragraph_reads_its_page_alone_and_executes_nothing(book: Book) -> None:
     (book.folder / "cells.md").write_text(CELLS.replace("A paragraph.", "Another one."))
     assert book.build(), book.log

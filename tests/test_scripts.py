@@ -21,7 +21,7 @@ from playground.build.execute import live_pages, scripts_on_no_page
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "code/distributed").glob("[!_]*.py"))
 SCRIPTS = [path for path in MODULES if 'if __name__ == "__main__"' in path.read_text()]
-PROCESSES = ("dp", "world")  # one with a world of its own, one with two
+PROCESSES = ("dp",)
 ON_NO_PAGE = scripts_on_no_page(ROOT, live_pages(ROOT))
 IN_FORKS = [
     pytest.param(path, id=path.stem, marks=() if path in ON_NO_PAGE else pytest.mark.slow)

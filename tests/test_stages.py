@@ -44,7 +44,9 @@ def expected() -> list[float]:
     return run(in_float64, "single", ranks=1)
 
 
-@pytest.mark.parametrize(("stage", "ranks"), [("ddp", 4), ("accumulate", 2)])
+@pytest.mark.parametrize(
+    ("stage", "ranks"), [("ddp", 4), pytest.param("accumulate", 2, marks=pytest.mark.slow)]
+)
 def test_replicas_learn_what_one_device_learns(stage: str, ranks: int, expected) -> None:
     assert run(in_float64, stage, ranks=ranks) == pytest.approx(expected, rel=1e-6)
 

@@ -107,6 +107,7 @@ STATIC = (
 )
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_static_page_runs_on_the_binders_machine(
     visit: Callable[..., LivePage], pages: Web, binder: Binder, machine: dict[str, str]
 ) -> None:

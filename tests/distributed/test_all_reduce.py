@@ -112,7 +112,7 @@ def test_sums_are_made_in_the_dtype_of_the_array(pools, ranks):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize("ranks", [9, 13, 16])
+@pytest.mark.parametrize("ranks", [*(pytest.param(n, marks=pytest.mark.slow) for n in (9, 16)), 13])
 def test_up_to_sixteen_ranks(pools, algorithm, ranks):
     arrays = np.random.default_rng(1).integers(-9, 9, (ranks, 37))
     results = pools[ranks](traced, arrays, "sum", algorithm, "numpy")

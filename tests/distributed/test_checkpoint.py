@@ -138,7 +138,13 @@ def load_and_look(group, stage, folder):
 
 @pytest.mark.parametrize(
     ("saved_by", "loaded_by"),
-    [((3, 4), (3, 2)), ((3, 4), (1, 3)), ((1, 4), (3, 8)), ((2, 3), (2, 3)), ((1, 1), (3, 5))],
+    [
+        ((3, 4), (3, 2)),
+        ((1, 4), (3, 8)),
+        ((2, 3), (2, 3)),
+        pytest.param((3, 4), (1, 3), marks=pytest.mark.slow),
+        pytest.param((1, 1), (3, 5), marks=pytest.mark.slow),
+    ],
 )
 def test_any_stage_and_number_of_ranks_reads_what_another_wrote(
     pools, tmp_path, saved_by, loaded_by

@@ -73,7 +73,9 @@ def test_bytes_are_those_of_the_formula_and_ranks_agree(pools, name, ranks):
         assert all(torch.equal(a, b) for a, b in zip(found, results[0][0], strict=True))
 
 
-@pytest.mark.parametrize("name", ["top", "random", "sign", "power"])
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(n, marks=pytest.mark.slow) for n in ("top", "random")), "sign", "power"]
+)
 def test_with_error_feedback_nothing_is_lost_for_ever(pools, name):
     """The sum over T steps is T times the mean, but for an error that does not grow with T."""
     mean = sum(gradient_of(rank) for rank in range(3)) / 3

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
@@ -55,16 +56,29 @@ class Kernel:
         return [int(pid) for pid in found(self.read_until(lambda text: len(found(text)) == 3))]
 
 
-@pytest.fixture
-def kernel() -> Iterator[Kernel]:
+@contextmanager
+def a_kernel() -> Iterator[Kernel]:
     manager, client = start_new_kernel(kernel_name="python3")
     yield Kernel(manager, client)
     client.stop_channels()
     manager.shutdown_kernel(now=True)
 
 
-def test_functions_and_classes_of_cells_run_also_after_they_are_defined_anew(kernel):
-    kernel.run(
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[Kernel]:
+    """For tests that leave their kernel as it was: two imports of torch are most of each."""
+    with a_kernel() as kernel:
+        yield kernel
+
+
+@pytest.fixture
+def kernel() -> Iterator[Kernel]:
+    with a_kernel() as kernel:
+        yield kernel
+
+
+def test_functions_and_classes_of_cells_run_also_after_they_are_defined_anew(lasting):
+    lasting.run(
         """
         import torch
         torch.rand(500, 500) @ torch.rand(500, 500)  # starts threads that a fork would break
@@ -77,26 +91,26 @@ def test_functions_and_classes_of_cells_run_also_after_they_are_defined_anew(ker
         def work(group): return Model().answer(group)
         """
     )
-    assert "[0, 2, 4]" in kernel.run("launch(work, ranks=3, device='cpu')")
-    kernel.run("Model.factor = 5\ndef work(group): return 1 + Model().answer(group)")
-    assert "[1, 6, 11]" in kernel.run("launch(work, ranks=3, device='cpu')")
+    assert "[0, 2, 4]" in lasting.run("launch(work, ranks=3, device='cpu')")
+    lasting.run("Model.factor = 5\ndef work(group): return 1 + Model().answer(group)")
+    assert "[1, 6, 11]" in lasting.run("launch(work, ranks=3, device='cpu')")
 
 
-def test_an_error_points_into_the_cell_and_hides_the_machinery(kernel):
-    kernel.run("from distributed.world import launch")
-    error = kernel.run("def work(group):\n    return 1 / group.rank\n\nlaunch(work, ranks=2)")
+def test_an_error_points_into_the_cell_and_hides_the_machinery(lasting):
+    lasting.run("from distributed.world import launch")
+    error = lasting.run("def work(group):\n    return 1 / group.rank\n\nlaunch(work, ranks=2)")
     assert "RankError: rank 0 raised ZeroDivisionError: division by zero" in error
     assert re.search(r"at Cell In\[\d+\], line 2, in work: return 1 / group.rank", error)
     assert "world.py" not in error
 
 
-def test_interrupting_the_kernel_ends_the_ranks_and_the_kernel_lives_on(kernel):
-    kernel.start(SLEEP)
-    pids = kernel.pids()
-    kernel.manager.interrupt_kernel()
-    assert "KeyboardInterrupt" in kernel.read_until(lambda text: False)
+def test_interrupting_the_kernel_ends_the_ranks_and_the_kernel_lives_on(lasting):
+    lasting.start(SLEEP)
+    pids = lasting.pids()
+    lasting.manager.interrupt_kernel()
+    assert "KeyboardInterrupt" in lasting.read_until(lambda text: False)
     assert not any(alive(pid) for pid in pids)
-    assert "[0, 1]" in kernel.run("launch(lambda group: group.rank, ranks=2)")
+    assert "[0, 1]" in lasting.run("launch(lambda group: group.rank, ranks=2)")
 
 
 def test_a_kernel_of_the_book_ends_by_itself_after_a_launch(kernel):

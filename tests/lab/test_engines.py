@@ -114,6 +114,7 @@ def test_ray_takes_gpus_for_all_workers_or_for_none() -> None:
         a_gpu_each(4, {"GPU": 3})
 
 
+@pytest.mark.slow
 def test_ray_is_refused_in_a_path_with_a_space(tmp_path: Path) -> None:
     """Without this its workers never start, and `bash: Is a directory` is all that it says."""
     pytest.importorskip("ray.train.torch")

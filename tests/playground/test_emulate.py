@@ -6,7 +6,13 @@ from distributed.all_reduce import ALGORITHMS
 from playground.show import emulate, steps
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS.values(), ids=ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        pytest.param(of, id=name, marks=() if name in ("ring", "tree") else pytest.mark.slow)
+        for name, of in ALGORITHMS.items()
+    ],
+)
 def test_threads_record_what_processes_record(algorithm):
     of_threads, of_processes = (module.record(algorithm, 4) for module in (emulate, steps))
     assert of_threads.runs == of_processes.runs
