@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from distributed.cost import Cluster
 from distributed.hardware import gpu
-from distributed.plan import CLOSE, Job, Option, cluster_of, plan
 from distributed.shapes import of_size
+from distributed.strategy import CLOSE, Job, Option, cluster_of, plan
 from playground.exercises.check import Draw, Wrong
 
 HINTS = [

@@ -1,4 +1,4 @@
-from distributed.plan import plan
+from distributed.strategy import plan
 from playground.exercises.check import check
 
 

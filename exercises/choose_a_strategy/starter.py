@@ -1,4 +1,5 @@
-from distributed.plan import as_text, plan
+from distributed.plan import as_text
+from distributed.strategy import plan
 from playground.exercises.check import check
 
 

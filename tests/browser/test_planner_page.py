@@ -17,9 +17,9 @@ from serving import Server
 
 from distributed.cost import Cluster
 from distributed.hardware import gpu
-from distributed.plan import Job, cluster_of, plan, run_of
 from distributed.shapes import PRESETS
 from distributed.speed import achieved
+from distributed.strategy import Job, cluster_of, plan, run_of
 from playground.planner.answer import answer
 from playground.planner.form import state_of
 

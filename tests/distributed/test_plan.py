@@ -24,20 +24,12 @@ from distributed.cost import (
 from distributed.hardware import gpu
 from distributed.model_states import RECIPES, STAGES, total
 from distributed.peak_memory import GPT, Shape, activations, bytes_at_peak
-from distributed.plan import (
-    LIMITS,
-    Job,
-    cluster_of,
-    main,
-    measure_module,
-    memory_of,
-    plan,
-    run_of,
-)
+from distributed.plan import main, measure_module
 from distributed.runtime.trace import overlapped
 from distributed.schedules import STACKS
 from distributed.shapes import PRESETS, of_size
 from distributed.speed import achieved
+from distributed.strategy import LIMITS, Job, cluster_of, memory_of, plan, run_of
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
 
@@ -46,7 +38,7 @@ times = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 MODELS = [
     "hardware", "model_states", "peak_memory", "cost", "scaling", "published", "shapes", "speed",
-    "schedules", "plan", "validation",
+    "schedules", "strategy", "plan", "validation",
 ]  # fmt: skip
 
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.distributed.run import get_args_parser
 
-from distributed.plan import Option, main
+from distributed.plan import main
+from distributed.strategy import Option
 from playground.build.tab import archive
 from playground.planner.answer import answer, html, planned, ways_out
 from playground.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from html import escape
 
 from distributed.cost import Cluster
-from distributed.plan import Job, Option, Plan, memory_of, plan, run_of
-from distributed.schedules import STACKS, Span, Step
+from distributed.schedules import STACKS
 from distributed.shapes import CHECKPOINTS
+from distributed.strategy import Job, Option, Plan, memory_of, plan, run_of
+from distributed.streams import Span, Step
 from playground.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
 from playground.planner.form import FIELDS, WrongError, asked, query_of, state_of, words_of, wrong
 

@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distributed.hardware import GIB
-from distributed.schedules import STACKS, Step, Work, simulate, threshold
+from distributed.schedules import STACKS, threshold
+from distributed.streams import Step, Work, simulate
 from distributed.validation import Errors, Run, Verdict, scaling
 from playground.show.figures import GREY, KINDS, RANKS, use_style
 from playground.show.tables import Table

@@ -1,0 +1,124 @@
+"""The clock of a step: streams that compute, gather and reduce, and the wires they share.
+
+Work is asked for in a program's order. A stream does one thing after the other; a collective also
+holds a wire, and begins when its stream is free, its wire is free, and its inputs are there.
+
+    gather, reduce-scatter of n bytes over N ranks   latencies + n (N − 1)/N / W
+    W: inside a host one GPU's link; between hosts all the ports of a host together, because its
+       GPUs pass the parts on to each other on links that are faster
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from distributed.cost import Cluster
+
+
+class Span(NamedTuple):
+    """From when to when (s) a stream did what."""
+
+    stream: str
+    name: str
+    start: float
+    end: float
+
+
+class Streams:
+    """Streams and wires, each with the time (s) at which it is free."""
+
+    def __init__(self) -> None:
+        self.free: dict[str, float] = {}
+        self.spans: list[Span] = []
+
+    def run(self, stream: str, name: str, seconds: float, *after: float, wire: str = "") -> float:
+        """Queue work behind all that `stream` and `wire` were given; when it ends (s)."""
+        busy = [stream, wire] if wire else [stream]
+        start = max(0.0, *after, *(self.free.get(each, 0.0) for each in busy))
+        end = start + seconds
+        for each in busy:
+            self.free[each] = end
+        if seconds:
+            self.spans.append(Span(stream, name, start, end))
+        return end
+
+    def compute(self, name: str, seconds: float, *after: float) -> float:
+        return self.run("compute", name, seconds, *after)
+
+    @property
+    def end(self) -> float:
+        return max(self.free.values(), default=0.0)
+
+
+class Work(NamedTuple):
+    """What each rank has to do in a step, unit by unit in the order of the forward pass.
+
+    Of each unit: bytes of parameters and of gradients, and its share of the computation.
+    """
+
+    cluster: Cluster
+    parameters: Sequence[float]
+    gradients: Sequence[float]
+    shares: Sequence[float]
+    forward: float  # seconds of one micro-batch
+    backward: float  # with all that is computed again
+    micro_batches: int = 1
+
+    @property
+    def compute(self) -> float:
+        return self.micro_batches * (self.forward + self.backward)
+
+    @property
+    def units(self) -> range:
+        return range(len(self.shares))
+
+
+class Step(NamedTuple):
+    """A whole step (s), of it what is computed, and what every stream did when."""
+
+    total: float
+    compute: float
+    spans: list[Span]
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which nothing is computed."""
+        return max(0.0, self.total - self.compute)
+
+    @property
+    def efficiency(self) -> float:
+        return self.compute / self.total if self.total else 1.0
+
+
+def half(cluster: Cluster, size: float) -> float:
+    """A gather, or a reduce-scatter, of `size` bytes over all ranks (s)."""
+    n = cluster.ranks
+    if n == 1:
+        return 0.0
+    local = min(n, cluster.per_host)
+    hosts = math.ceil(n / local)
+    link = cluster.network if hosts > 1 else cluster.inside
+    latency = (local - 1) * cluster.inside.latency
+    if hosts > 1:  # a ring over few hosts, a tree over many
+        latency += min(hosts - 1, 2 * math.ceil(math.log2(hosts))) * cluster.between.latency
+    return latency + size * (n - 1) / n / link.bandwidth
+
+
+def wire(cluster: Cluster) -> str:
+    return "network" if cluster.ranks > cluster.per_host else "inside"
+
+
+Schedule = Callable[[Work, Streams], None]
+
+
+def simulate(schedule: Schedule, work: Work) -> Step:
+    """A step under a schedule. After three micro-batches all further ones are alike."""
+    few = work._replace(micro_batches=min(work.micro_batches, 3))
+    streams = Streams()
+    schedule(few, streams)
+    total = streams.end
+    if further := work.micro_batches - few.micro_batches:
+        two = Streams()
+        schedule(work._replace(micro_batches=2), two)
+        total += further * (total - two.end)
+    return Step(total, work.compute, streams.spans)
