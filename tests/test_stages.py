@@ -6,15 +6,18 @@ They run in warm ranks whose environment is torchrun's; torchrun itself starts t
 import ast
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-from playground.lab.one_host import SCRIPTS, as_module, torchrun
+from distributed import Group, launch
+from playground.lab.one_host import SCRIPTS, as_module, run_as_rank, torchrun
 
 STAGES = ("ddp", "accumulate", "mixed", "fsdp", "compiled")
 EXACT = MixedPrecisionPolicy()  # no other precision than the model's
@@ -94,3 +97,16 @@ def test_a_script_imports_torch_its_model_and_nothing_of_this_book(script: Path)
     imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     packages = {name.split(".")[0] for name in imported}
     assert packages <= {"torch", "model"} | set(sys.stdlib_module_names)
+
+
+def test_no_rank_leaves_its_group_before_all_are_there(tmp_path: Path) -> None:
+    """One that did closed a connection that another still made: "Connection closed by peer"."""
+    here = tmp_path / "rank 0 is here"
+
+    def enter(group: Group) -> bool:
+        if group.rank == 0:
+            time.sleep(1)
+            here.touch()
+        return run_as_rank(group, cloudpickle.dumps(lambda: here.exists()), (), {}, 0)
+
+    assert launch(enter, ranks=2, device="cpu") == [True, True]

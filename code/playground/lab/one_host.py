@@ -42,6 +42,7 @@ def run_as_rank(
 ) -> Any:
     """One rank: leave the group that `launch` made, and call `main` as torchrun would start it."""
     rank, ranks = str(group.rank), str(group.size)
+    dist.barrier()  # who leaves closes connections, which another rank may still be making
     dist.destroy_process_group()
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
