@@ -18,7 +18,7 @@ from torch import nn
 from distributed import Group
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.materialise import hide
-from distributed.sharded import Plan
+from distributed.sharding_plan import Plan
 
 
 class State(Enum):

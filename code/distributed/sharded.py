@@ -7,23 +7,15 @@ shards become parameters again (`Weights`). All else is the same in every stage,
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum, auto
-from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
-from distributed import Group
-from distributed.flat_unit import PARTITIONS, FlatUnit, Layout, Piece, in_buckets, runs
-from distributed.simple_ddp import check_same_lines, check_same_model
-
-# These update each element by itself, so that a parameter can be cut anywhere.
-ELEMENTWISE = (
-    "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop",
-    "ASGD",
-)  # fmt: skip
+from distributed.flat_unit import FlatUnit, Piece, runs
+from distributed.sharding_plan import Plan
 
 
 class Weights(Protocol):
@@ -55,52 +47,6 @@ class Gradients(Protocol):
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds, by what it is for."""
-
-
-class Plan:
-    """Which parameters are sharded, and in which groups: checked, and alike on all ranks.
-
-    `param_groups` are as torch takes them. Raises TypeError for what is no module, and ValueError
-    for a module with nothing to train, for groups that leave out or repeat a parameter, for an
-    optimizer that must see whole parameters, or all of them, and where ranks differ.
-    """
-
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizer_class: type[torch.optim.Optimizer],
-        group: Group | None,
-        param_groups: Sequence[dict[str, Any]] | None,
-        partition: str,
-    ):
-        check_module(module)
-        check_optimizer(optimizer_class, partition)
-        self.module, self.optimizer_class, self.partition = module, optimizer_class, partition
-        self.group = group or Group.default()
-        self.names = {p: name for name, p in module.named_parameters()}
-        self.param_groups = check_groups(self.names, param_groups)
-        self.group_of = {p: i for i, g in enumerate(self.param_groups) for p in g["params"]}
-        self.check_same(self.group)
-
-    def check_same(self, group: Group) -> None:
-        """Raise ValueError where a rank would cut up its parameters otherwise than rank 0."""
-        check_same_model(self.module, group)
-        lines = []
-        for parameter, name in self.names.items():
-            trained = f"in group {self.group_of.get(parameter)}"
-            lines.append(f"{name}, {trained if parameter.requires_grad else 'frozen'}")
-        check_same_lines("parameter", lines, group)
-
-    def layouts(self, parameters: Sequence[nn.Parameter], most: float = inf) -> list[Layout]:
-        """Layouts of up to `most` bytes; in each, parameters of one group stand together."""
-        buckets = in_buckets(parameters, most)
-        ranks = self.group.size
-        return [
-            Layout(sorted(bucket, key=self._place), ranks, self.partition) for bucket in buckets
-        ]
-
-    def _place(self, parameter: nn.Parameter) -> int:
-        return self.group_of.get(parameter, -1)  # what is frozen can be in no group
 
 
 class ParameterShard(NamedTuple):
@@ -320,48 +266,3 @@ def hand_out(unit: FlatUnit, plan: Plan) -> Iterator[LocalParameter]:
             values = values.view(run[0].parameter.shape)
         number = plan.group_of[run[0].parameter]
         yield LocalParameter(nn.Parameter(values), unit, at, run, number)
-
-
-def check_module(module: Any) -> None:
-    """Raise TypeError for what has no names, such as `model.parameters()`."""
-    if not isinstance(module, nn.Module):
-        raise TypeError(
-            f"module={type(module).__name__}: give the module itself, not its parameters: "
-            "Zero1(model, torch.optim.AdamW, lr=1e-3)"
-        )
-
-
-def check_groups(
-    names: Mapping[nn.Parameter, str], param_groups: Sequence[Mapping[str, Any]] | None
-) -> list[dict[str, Any]]:
-    """Groups as torch takes them, copied: all that is trained, each parameter once."""
-    trained = {p: name for p, name in names.items() if p.requires_grad}
-    if not any(p.numel() for p in trained):
-        raise ValueError("module: no parameter requires a gradient, so nothing is to be trained")
-    groups = [{**g, "params": [*g["params"]]} for g in param_groups or [{"params": trained}]]
-    given = [p for g in groups for p in g["params"]]
-    for parameter in given:
-        if parameter not in names:
-            raise ValueError("param_groups: a parameter is not one of the module's")
-        if sum(parameter is other for other in given) > 1:
-            raise ValueError(f"param_groups: {names[parameter]} is in two groups")
-    for parameter, name in trained.items():
-        if not any(parameter is other for other in given):
-            raise ValueError(f"param_groups: {name} is in none; freeze it or put it in one")
-    return groups
-
-
-def check_optimizer(optimizer_class: type[torch.optim.Optimizer], partition: str) -> None:
-    """Raise ValueError for an optimizer that cannot work on shards."""
-    name = optimizer_class.__name__
-    if partition not in PARTITIONS:
-        raise ValueError(f"partition={partition!r}: choose one of {', '.join(PARTITIONS)}")
-    if issubclass(optimizer_class, torch.optim.LBFGS | torch.optim.SparseAdam):
-        raise ValueError(f"optimizer_class={name}: it needs all parameters at once, or sparse ones")
-    if partition == "flat" and not any(
-        issubclass(optimizer_class, getattr(torch.optim, known)) for known in ELEMENTWISE
-    ):
-        raise ValueError(
-            f"optimizer_class={name} may look at a whole parameter, and 'flat' cuts through them: "
-            "give partition='parameter'"
-        )

@@ -18,7 +18,8 @@ from torch import nn
 from distributed import Group, launch
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.runtime.script import run_script
-from distributed.sharded import Plan, ShardedOptimizer
+from distributed.sharded import ShardedOptimizer
+from distributed.sharding_plan import Plan
 
 
 class Zero1(ShardedOptimizer):

@@ -17,7 +17,8 @@ from torch import nn
 from distributed import Group
 from distributed.flat_unit import FlatUnit
 from distributed.runtime.script import run_script
-from distributed.sharded import Plan, ShardedOptimizer
+from distributed.sharded import ShardedOptimizer
+from distributed.sharding_plan import Plan
 from distributed.zero1 import ReplicatedWeights, show
 
 

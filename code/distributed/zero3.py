@@ -23,7 +23,8 @@ from distributed.blocks import Block, BlockwiseWeights, State, check_blocks
 from distributed.flat_unit import FlatUnit
 from distributed.materialise import by_reset_parameters, leave_meta, make_real
 from distributed.runtime.script import run_script
-from distributed.sharded import Plan, ShardedOptimizer, check_module
+from distributed.sharded import ShardedOptimizer
+from distributed.sharding_plan import Plan, check_module
 from distributed.zero2 import ReduceInBackward
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from distributed.flat_unit import Layout, in_buckets, runs
-from distributed.sharded import check_groups, check_optimizer
+from distributed.sharding_plan import check_groups, check_optimizer
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=8)
 partitions = st.sampled_from(["flat", "parameter"])
