@@ -116,7 +116,8 @@ def test_a_page_that_warned_is_judged_again(book: Book) -> None:
 def test_the_template_of_a_chapter_builds_when_its_names_are_filled_in(book: Book) -> None:
     template = (ROOT / "docs/chapter.md").read_text()
     (book.folder / "code/distributed").mkdir(parents=True)
-    (book.folder / "code/distributed/mine.py").write_text('print("from the module")\n')
+    module = 'def function():\n    """What it does."""\n\n\nprint("from the module")\n'
+    (book.folder / "code/distributed/mine.py").write_text(module)
     (book.folder / "book/part").mkdir()
     page = template.replace("NAME", "mine").replace("key2020", "li2020")
     (book.folder / "book/part/mine.md").write_text(f"{page}\n```{{bibliography}}\n```\n")
