@@ -1,4 +1,4 @@
-"""The list of all pages beside a page, made in a tenth of the time.
+"""The list of all pages beside a page, made from their titles alone.
 
 For every page Sphinx copies the headings of all pages and then takes them out again, for the list
 shows titles only. Here it finds pages that have nothing but their titles.
