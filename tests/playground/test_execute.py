@@ -120,6 +120,14 @@ def test_a_line_that_a_kernel_sends_in_pieces_is_kept_whole(book: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_page_waits_for_no_port_that_another_program_could_take(book: Path) -> None:
+    code = "import ipykernel.connect as c\nprint(c.get_connection_info(unpack=True)['transport'])"
+    write_pages(book, {"one": PAGE % code})
+    run(book)
+    assert executed(book) == {"one": "ipc\n"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_who_stops_it_stops_the_pages_too(book: Path, stop: signal.Signals) -> None:
     for name in ("one", "two"):

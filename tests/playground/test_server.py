@@ -25,6 +25,7 @@ from playground.server import address
 from playground.server.address import NotSecret, bind, kept_secret
 from playground.server.app import BookLogin
 from playground.server.limits import has_ended
+from playground.server.start import transport
 
 PAGE = "<!doctype html><html data-content_root='../'><title>Data parallelism</title>SECRET PAGE"
 EVIL = {"Origin": "http://evil.example"}
@@ -470,6 +471,16 @@ def test_it_listens_on_this_machine_only(server: Server) -> None:
 
 def test_a_cell_runs(kernel: Kernel) -> None:
     assert kernel.run("print(6*7)") == "42"
+
+
+def test_a_reader_waits_for_no_port_that_another_program_could_take(kernel: Kernel) -> None:
+    code = "import ipykernel.connect as c; print(c.get_connection_info(unpack=True)['transport'])"
+    assert kernel.run(code) == "ipc"
+
+
+def test_where_the_path_of_a_socket_would_be_too_long_a_kernel_has_ports() -> None:
+    assert transport(Path("/tmp/book-01234567/run")) == "ipc"
+    assert transport(Path("/" + 80 * "a")) == "tcp"
 
 
 def test_no_more_kernels_than_the_server_may_have(html: Path) -> None:

@@ -45,15 +45,12 @@ from playground.build.outputs import (
 )
 from playground.build.pieces import read_page
 from playground.build.toc import pages_in_order
+from playground.server.start import at_start, importing, transport
 
 if TYPE_CHECKING:  # a second of imports, which a build without stale pages does not need
     from nbformat import NotebookNode
 
 LOG = "_build/execute.log"
-WARM, SHUTDOWN = (  # imported as a kernel starts
-    f"--IPKernelApp.exec_lines=__import__('playground.server.{module}')"
-    for module in ("warm", "shutdown")
-)
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 
@@ -70,21 +67,29 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
     """Run the cells of a page in a kernel of its own. Raises PageError."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellControlSignal, CellExecutionError
+    from traitlets.config import Config
 
     page = root / f"{name}.md"
     settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["execute"]
     notebook, before = read(root, name), digest(page)
     # The language stands in the head of a page; a kernel that finds pytest's mark is a test's.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    client = NotebookClient(
-        notebook,
-        timeout=settings["timeout"],
-        coalesce_streams=True,  # a kernel sends lines in pieces, wherever its timer looks
-        extra_arguments=[SHUTDOWN] + [WARM] * ("distributed" in cells_of(page)),
-        resources={"metadata": {"path": str(page.parent)}},
-    )
+    modules = ["shutdown"] + ["warm"] * ("distributed" in cells_of(page))
     try:
-        await client.async_execute(env=environ)
+        with tempfile.TemporaryDirectory(prefix="book-") as folder:
+            connection = {
+                "connection_file": f"{folder}/kernel.json",
+                "transport": transport(Path(folder)),
+            }
+            client = NotebookClient(
+                notebook,
+                config=Config(KernelManager=connection),
+                timeout=settings["timeout"],
+                coalesce_streams=True,  # a kernel sends lines in pieces, wherever its timer looks
+                extra_arguments=at_start(*map(importing, modules)),
+                resources={"metadata": {"path": str(page.parent)}},
+            )
+            await client.async_execute(env=environ)
     except CellExecutionError as error:
         raise PageError(ANSI.sub("", str(error))) from None
     except (CellControlSignal, Exception) as error:  # no kernel, or it died, or took too long

@@ -35,6 +35,7 @@ from playground.server.address import HOST, USUAL_PORT, Address, NotSecret, bind
 from playground.server.kernels import BookChannels, BookSessions, FewKernels, OwnKernel
 from playground.server.limits import GB, MB, Limits, memory_of_machine
 from playground.server.pages import HEADERS, PAGES, BookPages, Outside
+from playground.server.start import transport
 
 TICKET_LIFE = 60.0  # s: a browser opens sooner
 
@@ -176,7 +177,7 @@ def make_server(
             "buffer_offline_messages": False,  # what prints for ever would fill our memory
         },
         KernelRestarter={"time_to_dead": 1.0},  # seconds until a dead kernel is noticed
-        KernelManager={"shutdown_wait_time": 3.0},
+        KernelManager={"shutdown_wait_time": 3.0, "transport": transport(home / "run")},
         GatewayClient={"url": ""},
     )
     OwnKernel.limits = BookChannels.limits = limits

@@ -14,6 +14,7 @@ from tornado.ioloop import IOLoop, PeriodicCallback
 from tornado.log import gen_log
 
 from playground.server.limits import Limits, Watch, memory_of_machine
+from playground.server.start import at_start, importing
 
 LOOK = 250  # ms between two looks at the kernels
 
@@ -38,9 +39,8 @@ class OwnKernel(KernelSpecManager):
         spec = super().get_kernel_spec(kernel_name)
         most = f"{self.limits.processes}, {int(min(self.limits.memory, self.limits.kernel))}"
         confine = f"__import__('playground.server.confine', fromlist=['confine']).confine({most})"
-        modules = ["playground.server.shutdown"] + ["playground.server.warm"] * self.warm
-        for line in (confine, *(f"__import__('{module}')" for module in modules)):
-            spec.argv.append(f"--IPKernelApp.exec_lines={line}")
+        modules = ["shutdown"] + ["warm"] * self.warm
+        spec.argv.extend(at_start(confine, *map(importing, modules)))
         return spec
 
 
