@@ -17,6 +17,7 @@ import order
 import pytest
 from hypothesis import settings
 
+from distributed.runtime import fork_server
 from distributed.runtime.caller import World
 from distributed.world import world
 
@@ -25,6 +26,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 ROOT = Path(__file__).parents[1]
+
+# A rank imports the test's module for the function that it runs: once here, not in every rank.
+fork_server.IMPORTED += ["hypothesis.strategies", "pytest"]
+fork_server.IMPORTED += [f"distributed.{name}" for name in ("checkpoint", "compression", "hsdp")]
 
 settings.register_profile("quick", max_examples=10, deadline=None)
 settings.register_profile("full", max_examples=150, deadline=None)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser
 
-from playground.show.figures import GREY, INK, to_svg
+from playground.show.colours import GREY, INK
+from playground.show.figures import to_svg
 
 PAGE = """<html style="color-scheme: {theme}"><body style="margin: 0">
 <img alt="" src="data:image/svg+xml;base64,{figure}">"""

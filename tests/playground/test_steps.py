@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from html import unescape
 
 import pytest
@@ -56,6 +57,14 @@ def test_the_figure_says_in_words_what_it_draws():
         "The busiest rank has sent 1.00 arrays.",
     ]
     assert steps._repr_html_().count("<li>") == 3, "there without scripts, too"
+
+
+def has_matplotlib(group):
+    return "matplotlib" in sys.modules  # with all that this module imports
+
+
+def test_ranks_of_a_figure_start_without_matplotlib(pools):
+    assert pools[2](has_matplotlib) == [False, False]
 
 
 @pytest.fixture(scope="module")

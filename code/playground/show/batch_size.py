@@ -9,7 +9,7 @@ import math
 import altair as alt
 
 from playground.show.chart import Calculator, slider, style
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 
 COUNTS = [2 ** (i / 2) for i in range(21)]  # of ranks, up to 1,024
 LINES = ["in proportion", "steps saved"]

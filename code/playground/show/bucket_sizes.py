@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from distributed.runtime.trace import overlapped
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 from playground.show.recorded import FOLDER, stamp
 from playground.show.tables import Table
 

@@ -13,7 +13,7 @@ from distributed.model_states import RECIPES, STAGES, Recipe, per_rank, total
 from distributed.plan import INTERCONNECTS
 from distributed.scaling import BUCKET
 from playground.show.chart import Calculator, choice, slider, style
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 from playground.show.memory_bars import PURPOSES
 
 # bytes for each parameter: itself, its gradient, a master copy; and what the optimizer keeps

@@ -9,7 +9,7 @@ import math
 import altair as alt
 
 from playground.show.chart import Calculator, slider, style
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 
 SIZES = [10 ** (3 + i / 10) for i in range(71)]  # bytes: 1 kB to 10 GB
 # How many steps follow each other, and how many whole arrays pass one link in all of them.

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from distributed.runtime.trace import Trace
-from playground.show.figures import GREY, INK, KINDS, PALE, RANKS
+from playground.show.colours import GREY, INK, KINDS, PALE, RANKS
 
 
 def one_step(ranks: int = 4) -> Figure:

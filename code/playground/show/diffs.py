@@ -8,7 +8,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from playground.show.figures import GREY, PALE, RANKS
+from playground.show.colours import GREY, PALE, RANKS
 
 ROOT = Path(__file__).parents[3]
 COLOURS = {"+": "rgba(0, 158, 115, 0.18)", "-": "rgba(213, 94, 0, 0.18)"}  # over either theme

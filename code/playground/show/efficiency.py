@@ -12,7 +12,7 @@ from distributed.published import CASES, OVERLAP, WRAPPED, saved
 from distributed.validation import Errors, runs
 from distributed.validation import scaling as to_many_hosts
 from distributed.wire import LAYERS, SIDE
-from playground.show.figures import GREY, RANKS
+from playground.show.colours import GREY, RANKS
 from playground.show.planner import mark_agreement
 from playground.show.recorded import stamp
 from playground.show.tables import Table

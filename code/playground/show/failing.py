@@ -15,7 +15,7 @@ from matplotlib.patches import Patch
 
 from distributed.published import failures
 from playground.show.chart import Calculator, slider, style
-from playground.show.figures import GREY, KINDS, RANKS
+from playground.show.colours import GREY, KINDS, RANKS
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 

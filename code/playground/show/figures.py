@@ -17,14 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from distributed.runtime.trace import Trace
-
-# Okabe and Ito's palette, which people with any colour vision can tell apart.
-RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8F98"]
-INK = "#2b3038"
-GREY = "#5f6670"
-QUIET = "#c9cdd3"
-PALE = "#e3e6ea"
-KINDS = {"compute": "#56B4E9", "communication": "#D55E00", "waiting": QUIET}
+from playground.show.colours import GREY, INK, KINDS, PALE, QUIET, RANKS
 
 # What is not data, as it is in the dark theme. Black text stays black: it stands on data.
 IN_THE_DARK = {

@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from distributed.cost import Cluster, Link, all_reduce, step_ddp
 from distributed.powersgd import numbers_to_send
 from distributed.wire import LAYERS, SIDE
-from playground.show.figures import GREY, KINDS, RANKS
+from playground.show.colours import GREY, KINDS, RANKS
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 

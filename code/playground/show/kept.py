@@ -6,7 +6,7 @@ import altair as alt
 import torch
 
 from playground.show.chart import Calculator, slider, style
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 
 PARTS = ["sent", "kept for the next step"]
 

@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from distributed.hardware import gpu, network
-from playground.show.figures import RANKS, use_style
+from playground.show.colours import RANKS
+from playground.show.figures import use_style
 from playground.show.tables import Table
 
 # NCCL's own model of a step around a ring over NVLink, src/graph/tuning.cc: ring, Simple protocol.

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from playground.show.figures import GREY
+from playground.show.colours import GREY
 
 PURPOSES = {
     "parameters": "#0072B2",

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from playground.show import recorded
-from playground.show.figures import GREY, RANKS
+from playground.show.colours import GREY, RANKS
 from playground.show.tables import Table
 
 AIMS = json.loads((recorded.FOLDER.parent / "aims.json").read_text())

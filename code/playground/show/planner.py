@@ -10,7 +10,8 @@ from distributed.hardware import GIB
 from distributed.schedules import STACKS, threshold
 from distributed.streams import Step, Work, simulate
 from distributed.validation import Errors, Run, Verdict, scaling
-from playground.show.figures import GREY, KINDS, RANKS, use_style
+from playground.show.colours import GREY, KINDS, RANKS
+from playground.show.figures import use_style
 from playground.show.tables import Table
 
 LANES = {

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from distributed.runtime.trace import Span, Trace
-from playground.show.figures import KINDS
+from playground.show.colours import KINDS
 
 COMPUTE = ("aten::addmm", "aten::mm", "aten::relu", "aten::threshold_backward", "Optimizer.step")
 

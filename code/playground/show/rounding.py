@@ -8,7 +8,7 @@ import altair as alt
 import torch
 
 from playground.show.chart import Calculator, choice, slider, style
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 
 AFTER_ONE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # from 1 to the next number
 ENDS = (0.983, 1.025)

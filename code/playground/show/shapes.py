@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from distributed import collectives
 from distributed.all_reduce import ring, tree_broadcast, tree_reduce
+from playground.show.colours import RANKS
 from playground.show.emulate import run_in_threads
-from playground.show.figures import RANKS
 
 SIDE, GAP, LEFT, MIDDLE = 26, 5, 12, 36  # px: a cell, between lanes, the dots, the arrow
 Rows = list[list[int]]  # [rank][part]: bits of the ranks whose numbers are in it

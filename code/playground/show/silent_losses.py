@@ -19,7 +19,7 @@ from playground.exercises.silent import LR, Rows, State, copy_of, network, rows
 from playground.exercises.silent_bug_2.check import make_model
 from playground.exercises.silent_bug_3.check import Data
 from playground.exercises.silent_bug_4.check import Late
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 
 TOGETHER, ROWS, STEPS = 2, 24, 30  # ranks, rows of a batch, batches
 BUGS = (1, 2, 3, 4, 5)

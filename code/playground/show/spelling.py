@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 from playground.show.recorded import FOLDER, stamp
 from playground.show.tables import Table
 

@@ -15,7 +15,7 @@ from distributed.pipeline_parallel import (
     waiting,
 )
 from distributed.tensor_parallel import train_rank
-from playground.show.figures import GREY, RANKS
+from playground.show.colours import GREY, RANKS
 from playground.show.tables import Table
 
 HIDDEN, WIDTH, OUT = 128, 64, 10  # the network of the first chapter: x[b, d] → h[b, f] → y[b, o]

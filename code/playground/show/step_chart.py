@@ -9,7 +9,7 @@ queue since the first one, or each finds the link free. A test compares the two.
 import altair as alt
 
 from playground.show.calculator import Calculator, slider, style
-from playground.show.figures import KINDS
+from playground.show.colours import KINDS
 
 FORWARD, BACKWARD = 67.0, 133.0  # ms
 BYTES = 2.1e6  # of gradients, as in the lab of hosts

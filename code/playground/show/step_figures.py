@@ -12,7 +12,7 @@ from distributed.peak_memory import Shape, activations
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
 from playground.show.bucket_sizes import read
-from playground.show.figures import KINDS
+from playground.show.colours import KINDS
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from distributed import Group, world
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 
 
 @dataclass(frozen=True)

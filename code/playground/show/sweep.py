@@ -16,7 +16,8 @@ from distributed.all_reduce import SENT as ALL_REDUCE_SENT
 from distributed.collectives import SENT
 from distributed.workbench.measure import fit
 from playground.show import recorded
-from playground.show.figures import RANKS, use_style
+from playground.show.colours import RANKS
+from playground.show.figures import use_style
 from playground.show.tables import Table
 
 Row = dict[str, Any]

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from distributed.blocks import Block, State
 from distributed.zero3 import Zero3
-from playground.show.figures import GREY, RANKS
+from playground.show.colours import GREY, RANKS
 
 
 @dataclass

@@ -16,7 +16,7 @@ import numpy as np
 from distributed import Group, launch
 from distributed.dp import DataParallel, shard
 from distributed.single_device import Arrays, SingleDevice, Sizes, initial_weights
-from playground.show.figures import RANKS
+from playground.show.colours import RANKS
 
 WIDTH = 640  # px
 
