@@ -89,6 +89,8 @@ def visits(browser: Browser) -> Iterator[Callable[..., LivePage]]:
 
     yield visit
     problems = [problem for live_page in pages for problem in live_page.problems]
+    for live_page in pages:
+        live_page.page.close()  # a page ends its kernel as it goes; a context takes it down
     for context in contexts:
         context.close()
     assert not problems, "\n".join(problems)
