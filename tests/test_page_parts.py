@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from docutils import nodes
+from docutils.utils import new_document
 from pybtex.database import parse_string
 
 ROOT = Path(__file__).parents[1]
@@ -13,6 +14,7 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 import downloads  # type: ignore[import-not-found]  # noqa: E402
 import opening  # type: ignore[import-not-found]  # noqa: E402
 import pages  # type: ignore[import-not-found]  # noqa: E402
+import tables  # type: ignore[import-not-found]  # noqa: E402
 
 
 def function(text: str) -> ast.FunctionDef:
@@ -122,3 +124,13 @@ def test_a_notebook_has_terms_and_citations_as_plain_words():
     assert downloads.plain(text, entries) == (
         "A rank, ranks: Li et al. (2020, §3) (Li et al., 2020)."
     )
+
+
+def test_a_short_name_in_a_table_stays_whole_and_a_long_one_gives_way():
+    texts = ("torchrun", "init_process_group")
+    names = [nodes.literal("", text) for text in texts]
+    beside = nodes.literal("", "torchrun")
+    page = new_document("page")
+    page += [nodes.entry("", nodes.paragraph("", "", *names)), nodes.paragraph("", "", beside)]
+    tables.keep_short_names_whole(None, page, "page")
+    assert [name["classes"] for name in (*names, beside)] == [["whole"], [], []]
