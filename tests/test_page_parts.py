@@ -3,6 +3,7 @@
 import ast
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 from docutils import nodes
 from docutils.utils import new_document
@@ -14,6 +15,7 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 import downloads  # type: ignore[import-not-found]  # noqa: E402
 import opening  # type: ignore[import-not-found]  # noqa: E402
 import pages  # type: ignore[import-not-found]  # noqa: E402
+import styles  # type: ignore[import-not-found]  # noqa: E402
 import tables  # type: ignore[import-not-found]  # noqa: E402
 
 
@@ -134,3 +136,26 @@ def test_a_short_name_in_a_table_stays_whole_and_a_long_one_gives_way():
     page += [nodes.entry("", nodes.paragraph("", "", *names)), nodes.paragraph("", "", beside)]
     tables.keep_short_names_whole(None, page, "page")
     assert [name["classes"] for name in (*names, beside)] == [["whole"], [], []]
+
+
+def test_a_sheet_is_cut_again_when_a_page_comes_to_use_another_of_its_rules(tmp_path, monkeypatch):
+    app = SimpleNamespace(outdir=tmp_path, srcdir=tmp_path, doctreedir=tmp_path)
+    page, sheet = tmp_path / "page.html", tmp_path / "basic.css"
+    sheet.write_text(".here { color: red } .later { color: blue }")
+
+    def read() -> str:
+        sheets = styles.Sheets(app)
+        text = sheets[sheet]
+        sheets.keep()
+        return text
+
+    page.write_text('<p class="here">')
+    assert read() == ".here{color: red}"
+    page.write_text('<p class="here">and other words')
+    with monkeypatch.context() as nothing_is_cut:
+        nothing_is_cut.delattr(styles, "sheet")
+        assert read() == ".here{color: red}"
+    page.write_text('<p class="here later">')
+    assert read() == ".here{color: red}.later{color: blue}"
+    sheet.write_text(".here { color: green }")
+    assert read() == ".here{color: green}"

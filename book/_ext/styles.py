@@ -7,7 +7,9 @@ stays if all classes and ids that it names are words of some page, script or mod
 
 from __future__ import annotations
 
+import json
 import re
+from hashlib import sha256
 from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
@@ -87,11 +89,36 @@ def words_of(app: Sphinx) -> set[str]:
     return words
 
 
-def sheet(file: Path, words: set[str]) -> str:
-    """The text of this style sheet, as it is to stand beside others."""
-    text = file.read_text(encoding="utf-8")
-    if file.parent.name != "styles":  # the folder in which the joined sheet stands
-        text = BESIDE.sub(r"\1../", text)
+class Sheets:
+    """The texts of style sheets, as they are to stand beside others; those of the last build, too.
+
+    To cut one takes half a second. A text is another one only if the sheet has changed, or if a
+    word that it names has come to the pages or left them.
+    """
+
+    def __init__(self, app: Sphinx):
+        self.file = Path(app.doctreedir, "style_sheets.json")
+        self.words = words_of(app)
+        self.before = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.now: dict[str, str] = {}
+
+    def __getitem__(self, file: Path) -> str:
+        text = file.read_text(encoding="utf-8")
+        if file.parent.name != "styles":  # the folder in which the joined sheet stands
+            text = BESIDE.sub(r"\1../", text)
+        words = self.words & set(WORD.findall(text))
+        how = Path(__file__).read_text(encoding="utf-8")
+        key = sha256(f"{how} {file.name} {sorted(words)} {text}".encode()).hexdigest()
+        if key not in self.now:
+            self.now[key] = self.before.get(key) or sheet(file, text, words)
+        return self.now[key]
+
+    def keep(self) -> None:
+        self.file.write_text(json.dumps(self.now))
+
+
+def sheet(file: Path, text: str, words: set[str]) -> str:
+    """What this style sheet, whose text it is, brings to pages that have these words."""
     rules = rules_in(text)
     if any(rule.type == "at-rule" and rule.lower_at_keyword == "import" for rule in rules):
         raise ExtensionError(f"{file} imports another style sheet: name that one, too")
@@ -124,14 +151,13 @@ def write_style_sheets(app: Sphinx, failed: Exception | None) -> None:
     asked = sorted(Path(app.outdir, "_static/styles").glob(f"page-*{PARTS}"))
     if failed or not asked:
         return
-    words = words_of(app)
-    texts: dict[str, str] = {}  # most pages share most sheets, and reading one takes long
+    sheets = Sheets(app)
     for parts in asked:
         files = parts.read_text(encoding="utf-8").splitlines()
-        texts |= {f: sheet(Path(app.outdir, f), words) for f in files if f not in texts}
-        joined = "\n".join(texts[file] for file in files)
+        joined = "\n".join(sheets[Path(app.outdir, file)] for file in files)
         parts.with_suffix("").write_text(joined, encoding="utf-8")
         parts.unlink()
+    sheets.keep()
 
 
 def bring_styles_early(app: Sphinx) -> None:

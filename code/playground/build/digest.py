@@ -9,6 +9,7 @@ the tests hold that pages say the same on each.
 import ast
 import hashlib
 import re
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -41,10 +42,18 @@ def path_of(name: str) -> Path | None:
     return file if file.exists() else None
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """All that can be an import, without a look into expressions, which are most of a tree."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.expr):
+            yield node
+            yield from statements(node)
+
+
 @lru_cache(maxsize=1000)
 def _imports_of(path: Path, changed_at: int) -> frozenset[Path]:
     found: set[Path | None] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
