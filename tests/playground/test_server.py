@@ -522,6 +522,16 @@ def test_a_kernel_is_up_before_the_reader_of_cells_presses_run(html: Path) -> No
             kernel.socket.close()
 
 
+def test_a_kernel_is_on_its_way_before_the_browser_that_we_open_shows_a_page(html: Path) -> None:
+    with running_server(html, options=(), env={"BROWSER": "true %s"}) as server:
+        browser = logged_in(server)
+        assert soon(lambda: browser.api("GET", "/api/kernels")[1])
+        (spare,) = browser.api("GET", "/api/kernels")[1]
+        kernel = Kernel(browser)
+        assert kernel.id == spare["id"]
+        kernel.socket.close()
+
+
 def test_the_last_kernel_is_for_who_runs_and_not_for_who_may(html: Path) -> None:
     with running_server(html, ("--no-browser", "--kernels", "1")) as server:
         browser = logged_in(server)

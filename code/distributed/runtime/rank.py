@@ -24,6 +24,7 @@ from typing import Any
 import cloudpickle
 import torch
 import torch.distributed as dist
+from threadpoolctl import ThreadpoolController
 
 from distributed.runtime.board import Board
 from distributed.runtime.group import Group
@@ -34,6 +35,7 @@ from distributed.runtime.report import describe
 NEVER = timedelta(days=365)
 # What lives on the CPU is reduced as well: arrays of NumPy, counts, losses. NCCL could not.
 WITH_NCCL = "cpu:gloo,cuda:nccl"
+LIBRARIES = ThreadpoolController()  # NumPy's, which has threads of its own; to find it takes 3 ms
 LARGEST_RESULT = 1 << 30  # bytes; the caller holds all ranks' results at once
 
 
@@ -138,7 +140,7 @@ def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict
 
 def join(place: Place) -> Group:
     """Meet the other ranks at a fresh file: no port to choose, so none that is taken."""
-    torch.set_num_threads(place.threads)
+    compute_with(place.threads)
     if place.device.type == "cuda":
         torch.cuda.set_device(place.device)
     # Talk over the loopback interface: the ranks of `launch` are all on this machine.
@@ -148,6 +150,12 @@ def join(place: Place) -> Group:
         place.backend, store=store, rank=place.rank, world_size=place.size, timeout=NEVER
     )
     return Group(place.device, Board(place.folder / "board", place.rank, place.size))
+
+
+def compute_with(threads: int) -> None:
+    """How many threads PyTorch and NumPy compute with in this process."""
+    torch.set_num_threads(threads)
+    LIBRARIES.limit(limits=threads, user_api="blas")
 
 
 def pack_result(value: Any) -> bytes:

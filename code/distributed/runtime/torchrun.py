@@ -16,7 +16,7 @@ from torch.distributed.constants import default_pg_timeout
 
 from distributed.runtime.board import Board
 from distributed.runtime.group import Group, timeout_of
-from distributed.runtime.rank import WITH_NCCL, Place, choose_backend
+from distributed.runtime.rank import WITH_NCCL, Place, choose_backend, compute_with
 from distributed.runtime.report import RankError, describe
 
 
@@ -37,7 +37,7 @@ def run_as_torchrun_rank(
     on_this_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
     backend, shares_gpu, how = choose_backend(on_this_host, device)
     if threads is not None:
-        torch.set_num_threads(threads)
+        compute_with(threads)
     here = Place(int(os.environ.get("LOCAL_RANK", rank)), size, backend, shares_gpu, 1, Path())
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)

@@ -12,7 +12,9 @@ from functools import partial
 import jupyter_book.sphinx
 from jupyter_book.cli.main import main
 
+JOBS = (os.cpu_count() or 1) + 1  # while pages are written, the first only prepares them
+
 if __name__ == "__main__":
     build_sphinx = jupyter_book.sphinx.build_sphinx
-    jupyter_book.sphinx.build_sphinx = partial(build_sphinx, jobs=os.cpu_count())
+    jupyter_book.sphinx.build_sphinx = partial(build_sphinx, jobs=JOBS)
     main(["build", ".", "-W", "--keep-going", *sys.argv[1:]])

@@ -135,6 +135,8 @@ class BookServer(ServerApp):
         print(f"Open {root}{path}?token={self.identity_provider.token}", flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         if self.open_browser:
+            if self.web_app.settings["spare"]:
+                self.kernel_manager.prewarm()  # the reader comes at once
             # Others see this, so it has neither our name nor our path. Another user's service
             # worker may be at any name that was used before: this one was not.
             name = self.address.name
