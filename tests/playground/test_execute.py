@@ -201,6 +201,7 @@ def test_a_stale_page_is_executed_for_the_build_and_its_record_waits(recorded: P
     assert executed(recorded)["says"] == "5\n"
     assert "4" in text_of(outputs.recorded(recorded, "says"))
     assert "Stale, so not compared: says" in run(recorded, *CHECK)
+    assert "Stale, so not compared: says" in run(recorded, "--check", "--pages", "says")
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,8 @@ def main() -> None:
         for path in tqdm(scripts, "Running modules"):
             wrong += run_script(path)
         summary(root, names, scripts, different)
+    if options.check and (old := not_recorded(root, names)):
+        print(f"Stale, so not compared: {', '.join(old)}: record them with `make outputs`")
     if different or wrong:
         print(*different, *wrong, sep="\n", file=sys.stderr)
         sys.exit(f"(details: {LOG})" if wrong else 1)
@@ -293,8 +295,6 @@ def summary(root: Path, names: list[str], scripts: list[Path], different: list[s
         f"{len(names)} pages and {len(scripts)} more modules ran; {len(different)} cells say "
         f"something else than recorded ({varying} cells measure, and are compared by their form)"
     )
-    if old:
-        print(f"Stale, so not compared: {', '.join(old)}: record them with `make outputs`")
 
 
 if __name__ == "__main__":

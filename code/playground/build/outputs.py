@@ -6,7 +6,8 @@ they use, have changed since. A build executes a stale page, and keeps what came
 `_build/outputs`, in the same form. Which of the two a page shows is decided by its digest.
 
 A file has the digest, the stamp of the machine, and for each cell its outputs (as in a notebook)
-and whether they vary from run to run, because the cell measures something.
+and whether they vary: from run to run, because the cell measures something, or from processor to
+processor, because a long training magnifies the rounding of each sum.
 """
 
 from __future__ import annotations
