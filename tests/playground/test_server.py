@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import secrets
 import shutil
 import signal
 import socket
@@ -13,7 +14,8 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
+from typing import Any
+from urllib.parse import quote_plus, urlsplit
 
 import psutil
 import pytest
@@ -21,7 +23,7 @@ import websocket
 from serving import Server, running_server
 from visitor import Browser, Kernel, Reply, logged_in, open_channels, refused, soon
 
-from playground.server import address
+from playground.server import address, app, peers
 from playground.server.address import NotSecret, bind, kept_secret
 from playground.server.app import BookLogin
 from playground.server.limits import has_ended
@@ -305,6 +307,26 @@ def test_no_page_and_no_log_line_holds_the_token(reader: Browser, server: Server
     assert server.token not in server.stderr
 
 
+@pytest.mark.parametrize("query", ["token={}", "%74oken={}", "token={}&token=x", "a=1&ticket={}"])
+def test_a_secret_in_an_address_is_repeated_nowhere(server: Server, query: str) -> None:
+    """A refusal quotes the address in the log, and the login page is told where to lead to."""
+    asked = query.format(secrets.token_hex(24))
+    secret = re.findall("[0-9a-f]{48}", asked)[0]
+    for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+        for path in ("/", "/nothing", "/login", "/api/kernels", "/api/sessions", "/%2e%2e/x"):
+            for headers in ({}, EVIL, {"Host": "evil.example"}):
+                _, said, body = Browser(server).ask(method, f"{path}?{asked}", {}, headers)
+                assert secret not in body + str(said)
+                outside(server, f"{path}?{asked}", method, headers)
+                assert secret not in server.stderr, (method, path, headers)
+
+
+def test_what_else_an_address_asks_stays_in_it(server: Server) -> None:
+    _, headers, _ = Browser(server).get("/book/index.html?a=1&token=wrong&b=%26")
+    wanted = quote_plus(f"{server.prefix}/book/index.html?a=1&b=%26")
+    assert headers["Location"] == f"{server.prefix}/login?next={wanted}"
+
+
 def outside(
     server: Server, path: str, method: str = "GET", headers: dict[str, str] | None = None
 ) -> Reply:
@@ -444,6 +466,79 @@ def test_the_channels_refuse_a_stranger(kernel: Kernel, stranger: Browser) -> No
     with pytest.raises(websocket.WebSocketBadStatusException) as refused:
         open_channels(stranger, kernel.id, {"Origin": stranger.server.url})
     assert refused.value.status_code == 403
+
+
+# Connects, sends a request by a socket that stays open or is closed at once, prints the answer.
+CONNECT = r"""
+import contextlib, socket, sys
+name, port, target, closes = sys.argv[1:]
+family = socket.AF_INET6 if ":" in name else socket.AF_INET
+with socket.socket(family) as connection, contextlib.suppress(ConnectionError):
+    connection.connect((name, int(port)))
+    connection.sendall(f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+    if closes == "no":
+        print(connection.recv(4096).decode())
+"""
+
+
+def as_another_user(name: str, port: int, target: str, closes: str = "no") -> str:
+    """What the server says to user 65534."""
+    command = ["/usr/bin/env", "python3", "-c", CONNECT, name, str(port), target, closes]
+    user = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}
+    if not user:
+        command = ["sudo", "-n", "-u", "#65534", *command]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **user)  # type: ignore[call-overload]
+    if done.returncode and not user and not os.environ.get("CI"):
+        pytest.skip("only root can be another user")
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+only_linux_tells = pytest.mark.skipif(
+    not Path("/proc/net/tcp").exists(), reason="only Linux says whose a connection is"
+)
+
+
+@only_linux_tells
+@pytest.mark.parametrize("name", ["127.0.0.1", "::ffff:127.0.0.1", "::1"])
+def test_another_user_of_this_machine_is_not_heard(html: Path, tmp_path: Path, name: str) -> None:
+    """Not even with what all can read on the browser's command line, sent before the browser is."""
+    if ":" in name and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with running_server(html, options=(), env=opener(tmp_path)) as server:
+        ticket = opened_ticket(tmp_path)
+        for closes in ("no", "at once"):
+            for target in (ticket, server.prefix + ticket, f"{server.prefix}/login"):
+                assert as_another_user(name, server.port, target, closes) == ""
+        assert outside(server, ticket)[0] == 302  # it is ours still
+        assert Browser(server).get(ticket)[1]["Location"] == f"{server.prefix}/"
+
+
+@only_linux_tells
+def test_behind_a_proxy_that_runs_as_another_user_readers_are_heard(html: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        port = free.getsockname()[1]
+    options = ("--no-browser", "--proxy", f"http://127.0.0.1:{port}/")
+    with running_server(html, options, port=port) as server:
+        answer = as_another_user("127.0.0.1", server.port, f"{server.prefix}/login")
+    assert answer.startswith("HTTP/1.1 200 OK")
+
+
+@pytest.mark.parametrize("system_tells", [True, False])
+def test_where_nobody_says_whose_a_connection_is_no_ticket_is_shown(
+    html: Path, system_tells: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stop(Exception):
+        """The server would start now."""
+
+    def make_server(html: Path, sockets: list[socket.socket], browser: bool, *_: Any) -> None:
+        raise Stop(browser)
+
+    monkeypatch.setattr(app, "make_server", make_server)
+    if not system_tells:
+        monkeypatch.setattr(peers, "TABLES", (Path("/nowhere"),))
+    with pytest.raises(Stop, match=str(system_tells and Path("/proc/net/tcp").exists())):
+        app.main(["--html", str(html), "--port", "0"])
 
 
 def has_ipv6() -> bool:
@@ -766,12 +861,23 @@ def test_a_ticket_is_spent_once_and_ends_after_a_minute() -> None:
     assert login.spend(second)
 
 
-def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path: Path) -> None:
-    seen = tmp_path / "address"
-    script = tmp_path / "browser"
+def opener(folder: Path) -> dict[str, str]:
+    """An environment in which the browser is a script that writes down what it is to open."""
+    seen, script = folder / "address", folder / "browser"
     script.write_text(f'#!/bin/sh\necho "$1" > {seen}.new; mv {seen}.new {seen}; echo loud\n')
     script.chmod(0o755)
-    env = {"BROWSER": f"{script} %s", "JUPYTER_TOKEN": "guessed"}
+    return {"BROWSER": f"{script} %s"}
+
+
+def opened_ticket(folder: Path) -> str:
+    """The path and query that this browser was to open."""
+    assert soon((folder / "address").exists)
+    opened = urlsplit((folder / "address").read_text().strip())
+    return f"{opened.path}?{opened.query}"
+
+
+def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path: Path) -> None:
+    env = opener(tmp_path) | {"JUPYTER_TOKEN": "guessed"}
     env |= {"JUPYTER_CONFIG_DIR": str(tmp_path), "JUPYTER_PATH": str(tmp_path)}
     # a configuration that would open the doors, and a kernel that is not this interpreter
     config = "c.ServerApp.allow_origin = '*'; c.ServerApp.port = 1; c.IdentityProvider.token = ''"
@@ -781,8 +887,8 @@ def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path
     spec.joinpath("kernel.json").write_text('{"argv": ["false"], "display_name": "Other"}')
     with running_server(html, options=(), env=env) as server:
         assert server.token != "guessed"
-        assert soon(seen.exists)
-        opened = seen.read_text().strip()
+        ticket = opened_ticket(tmp_path)
+        opened = (tmp_path / "address").read_text().strip()
         # All users of the machine can read it, and have been at all names that were used before.
         name, printed = urlsplit(opened).hostname, urlsplit(server.printed_url).hostname
         if sys.platform != "darwin":  # where Safari does not know such names
@@ -791,7 +897,6 @@ def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path
             assert name.partition(".")[0] not in server.printed_url
         assert server.token not in opened
         assert server.prefix not in opened
-        ticket = opened[opened.index("/?ticket=") :]
         browser = Browser(server)
         status, headers, _ = outside(server, ticket)
         book = server.printed_url.partition("?")[0]

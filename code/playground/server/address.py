@@ -42,6 +42,7 @@ class Address:
 
     root: str  # such as http://127.0.0.1:8123
     path: str  # such as /b-…/
+    is_proxied: bool = False
 
     @property
     def name(self) -> str:
@@ -67,7 +68,7 @@ class Address:
         if parts.query or parts.fragment or parts.username is not None:
             raise ValueError("give the address alone, without ?, # or a user")
         path = f"{parts.path.rstrip('/')}/b-{secret[:32]}/"
-        return Address(f"{parts.scheme}://{parts.netloc}", path)
+        return Address(f"{parts.scheme}://{parts.netloc}", path, is_proxied=True)
 
 
 def bind(port: int | None) -> list[socket.socket]:

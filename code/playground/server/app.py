@@ -34,7 +34,8 @@ from traitlets.config import Config
 from playground.server.address import HOST, USUAL_PORT, Address, NotSecret, bind, kept_secret
 from playground.server.kernels import BookChannels, BookSessions, FewKernels, OwnKernel
 from playground.server.limits import GB, MB, Limits, memory_of_machine
-from playground.server.pages import HEADERS, PAGES, BookPages, Outside
+from playground.server.pages import HEADERS, PAGES, BookPages, Entrance, Outside
+from playground.server.peers import OwnUsersServer, are_told
 from playground.server.start import transport
 
 TICKET_LIFE = 60.0  # s: a browser opens sooner
@@ -43,7 +44,8 @@ TICKET_LIFE = 60.0  # s: a browser opens sooner
 class BookLogin(PasswordIdentityProvider):
     """Jupyter's token and cookie, and a ticket that logs in once.
 
-    The ticket is for the browser that we open: any user of the machine can read its command line.
+    The ticket is for the browser that we open: any user of the machine can read its command line,
+    which is why none is made where the system does not say who connects.
     """
 
     ticket, expires = "", 0.0
@@ -102,7 +104,8 @@ class BookServer(ServerApp):
 
     def init_httpserver(self) -> None:
         # The sockets are bound already: no second look for a port, no other port.
-        self._http_server = HTTPServer(self.web_app, max_body_size=self.max_body_size)
+        kind = HTTPServer if self.address.is_proxied else OwnUsersServer
+        self._http_server = kind(Entrance(self.web_app), max_body_size=self.max_body_size)
         self.io_loop.add_callback(self._http_server.add_sockets, self.sockets)
 
     def init_signal(self) -> None:
@@ -286,7 +289,8 @@ def main(argv: list[str] | None = None) -> None:
         parser.exit(1, f"port {args.port} is {why}: choose another with make serve PORT=…\n")
     port = sockets[0].getsockname()[1]
     address = proxied or Address.here(port, secret, os.environ.get("BOOK_HOST", ""))
-    browser = args.browser and not proxied  # the proxy may not be up, or be on another machine
+    # A proxy may not be up, or be on another machine; and a ticket would be anybody's.
+    browser = args.browser and not proxied and are_told()
 
     on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:

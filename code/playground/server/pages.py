@@ -12,8 +12,12 @@ from urllib.parse import parse_qsl, quote, urlencode
 from jupyter_server.auth.decorator import allow_unauthenticated
 from jupyter_server.base.handlers import JupyterHandler
 from tornado import web
+from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
+from tornado.routing import Router
 
 from playground.server.kernels import FewKernels
+
+SECRETS = {"token", "ticket"}  # in an address
 
 # In place of Jupyter's, which load public files and hold the token.
 PAGES = {
@@ -92,6 +96,24 @@ def has_cells(page: Path, changed_at: int) -> bool:
     return page.suffix == ".html" and b" data-live" in page.read_bytes()
 
 
+class Entrance(Router):
+    """Takes secrets out of an address before anybody repeats that: in a log, or on the login page.
+
+    They stay among the request's arguments, where a login looks for them.
+    """
+
+    def __init__(self, app: web.Application) -> None:
+        self.app = app
+
+    def find_handler(self, request: HTTPServerRequest, **kwargs: Any) -> HTTPMessageDelegate | None:
+        if SECRETS & request.query_arguments.keys():
+            query = parse_qsl(request.query, keep_blank_values=True, encoding="latin1")
+            rest = [(name, value) for name, value in query if name not in SECRETS]
+            request.query = urlencode(rest, encoding="latin1")
+            request.uri = request.path + ("?" + request.query if rest else "")
+        return self.app.find_handler(request, **kwargs)
+
+
 class Outside(web.RequestHandler):
     """All that is not below the path of the book. It says nothing of where that is.
 
@@ -136,10 +158,9 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
         odd = any(part.startswith(".") or set(part) & {"\0", "\\"} for part in (*folders, name))
         if odd or "" in folders:
             raise web.HTTPError(404)
-        if {"token", "ticket"} & self.request.query_arguments.keys():
+        if SECRETS & self.request.query_arguments.keys():
             # The cookie is set by now: keep the secret out of history, bookmarks and copied links.
-            query = parse_qsl(self.request.query, keep_blank_values=True)
-            rest = urlencode([(key, v) for key, v in query if key not in ("token", "ticket")])
+            rest = self.request.query
             return self.redirect(self.base_url + quote(path) + ("?" + rest if rest else ""))
         _ = self.xsrf_token  # asking sets the cookie that the page's POSTs must send back
         await super().get(path, include_body)
