@@ -7,7 +7,6 @@ import ast
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,48 +16,37 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from distributed import Group, launch
-from playground.lab.one_host import SCRIPTS, as_module, run_as_rank, torchrun
+from playground.lab.one_host import SCRIPTS, run_as_rank, torchrun
 
 STAGES = ("ddp", "accumulate", "mixed", "fsdp", "compiled")
 EXACT = MixedPrecisionPolicy()  # no other precision than the model's
 
 
-def in_float64(stage: str, *args: str, **names: Any) -> list[float]:
-    """Call a stage's `main`, with no more rounding than cannot be seen."""
-    torch.set_default_dtype(torch.float64)
-    module = as_module(SCRIPTS / f"{stage}.py")
-    vars(module).update(names)
-    return module.main(*args)
-
-
-def run(call: Callable[..., Any], *args: Any, ranks: int, **names: Any) -> list[float]:
-    """The losses, which must be equal on all ranks."""
-
-    def main() -> list[float]:
-        return call(*args, **names)
-
-    first, *others = torchrun(main, ranks=ranks, timeout=60)
+def run(stage: str, *args: str, ranks: int, **names: Any) -> list[float]:
+    """A stage's losses, which must be equal on all ranks, without rounding that can be seen."""
+    script = f"code/scripts/{stage}.py"
+    first, *others = torchrun(script, *args, ranks=ranks, dtype=torch.float64, **names)
     assert all(other == first for other in others)
     return first
 
 
 @pytest.fixture(scope="module")
 def expected() -> list[float]:
-    return run(in_float64, "single", ranks=1)
+    return run("single", ranks=1)
 
 
 @pytest.mark.parametrize(
     ("stage", "ranks"), [("ddp", 4), pytest.param("accumulate", 2, marks=pytest.mark.slow)]
 )
 def test_replicas_learn_what_one_device_learns(stage: str, ranks: int, expected) -> None:
-    assert run(in_float64, stage, ranks=ranks) == pytest.approx(expected, rel=1e-6)
+    assert run(stage, ranks=ranks) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.slow
 def test_shards_learn_it_too_and_go_on_with_another_number_of_ranks(tmp_path, expected) -> None:
     given = {"PRECISION": EXACT, "ranks": 2}
-    first = run(in_float64, "fsdp", str(tmp_path), EPOCHS=1, **given)
-    then = run(in_float64, "fsdp", str(tmp_path), **given | {"ranks": 4})
+    first = run("fsdp", str(tmp_path), EPOCHS=1, **given)
+    then = run("fsdp", str(tmp_path), **given | {"ranks": 4})
     assert len(first) == len(then)
     assert first + then == pytest.approx(expected, rel=1e-6)
 

@@ -31,7 +31,8 @@ def main() -> list[float]:
 
     data = Sums("train")
     sampler = DistributedSampler(data, drop_last=True)
-    share = BATCH // ranks
+    share, left = divmod(BATCH, ranks)
+    assert left == 0, f"{ranks} ranks cannot share a batch of {BATCH} evenly: change BATCH"
     loader = DataLoader(data, share, sampler=sampler, num_workers=2, drop_last=True)
 
     history = []

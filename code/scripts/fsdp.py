@@ -1,7 +1,7 @@
 """Stage 4, weights, gradients and states in shards: torchrun --nproc-per-node 8 fsdp.py RUN
 
-RUN is a folder that all hosts see. Start it again, on any number of ranks:
-it goes on there.
+RUN is a folder that all hosts see. Start it again, on any number of ranks
+that divides the batch: it goes on there.
 """
 
 import os
@@ -43,32 +43,36 @@ def main(folder: str) -> list[float]:
         weights, moments = get_state_dict(model, optimizer)
         return {"model": weights, "optimizer": moments}
 
-    saved = sorted(Path(folder).glob("*/.metadata"))  # the file written last
-    if saved:
+    saved = Path(folder).glob("*/.metadata")  # the file written last
+    epochs = [int(file.parent.name) for file in saved]
+    begin = torch.tensor(max(epochs, default=-1) + 1, device=device)
+    dist.broadcast(begin, 0)  # hosts may not see a new file at the same time
+    if begin:
         loaded = state()
-        dcp.load(loaded, checkpoint_id=saved[-1].parent)
+        dcp.load(loaded, checkpoint_id=f"{folder}/{begin - 1:06}")
         weights, moments = loaded["model"], loaded["optimizer"]
         given = {"model_state_dict": weights, "optim_state_dict": moments}
         set_state_dict(model, optimizer, **given)
 
     data = Sums("train")
     sampler = DistributedSampler(data, drop_last=True)
-    share = BATCH // ranks // PIECES
+    share, left = divmod(BATCH, ranks)
+    assert left == share % PIECES == 0, f"BATCH={BATCH}, not a multiple of {ranks} x {PIECES}"
     loader = DataLoader(data, share, sampler=sampler, num_workers=2, drop_last=True)
 
     history = []
-    for epoch in range(len(saved), EPOCHS):
+    for epoch in range(int(begin), EPOCHS):
         sampler.set_epoch(epoch)
         losses = []
-        for number, (digits, following) in enumerate(loader, start=1):
-            last = number % PIECES == 0
-            model.set_requires_gradient_sync(last)
-            loss = model(digits.to(device), following.to(device)) / PIECES
-            loss.backward()
-            if last:
-                optimizer.step()
-                optimizer.zero_grad()
-            losses.append(loss.detach())
+        for digits, following in loader:
+            pieces = zip(digits.chunk(PIECES), following.chunk(PIECES), strict=True)
+            for number, (x, y) in enumerate(pieces, start=1):
+                model.set_requires_gradient_sync(number == PIECES)
+                loss = model(x.to(device), y.to(device)) / PIECES
+                loss.backward()
+                losses.append(loss.detach())
+            optimizer.step()
+            optimizer.zero_grad()
         of_all = torch.stack(losses).view(-1, PIECES).sum(1)
         dist.all_reduce(of_all)  # once an epoch, not once a step
         history += (of_all / ranks).tolist()

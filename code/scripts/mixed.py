@@ -32,23 +32,24 @@ def main() -> list[float]:
 
     data = Sums("train")
     sampler = DistributedSampler(data, drop_last=True)
-    share = BATCH // ranks // PIECES
+    share, left = divmod(BATCH, ranks)
+    assert left == share % PIECES == 0, f"BATCH={BATCH}, not a multiple of {ranks} x {PIECES}"
     loader = DataLoader(data, share, sampler=sampler, num_workers=2, drop_last=True)
 
     history = []
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
         losses = []
-        for number, (digits, following) in enumerate(loader, start=1):
-            last = number % PIECES == 0
-            with nullcontext() if last else model.no_sync():
-                with torch.autocast(device.type, torch.bfloat16):
-                    loss = model(digits.to(device), following.to(device)) / PIECES
-                loss.backward()
-            if last:
-                optimizer.step()
-                optimizer.zero_grad()
-            losses.append(loss.detach())
+        for digits, following in loader:
+            pieces = zip(digits.chunk(PIECES), following.chunk(PIECES), strict=True)
+            for number, (x, y) in enumerate(pieces, start=1):
+                with nullcontext() if number == PIECES else model.no_sync():
+                    with torch.autocast(device.type, torch.bfloat16):
+                        loss = model(x.to(device), y.to(device)) / PIECES
+                    loss.backward()
+                losses.append(loss.detach())
+            optimizer.step()
+            optimizer.zero_grad()
         of_all = torch.stack(losses).view(-1, PIECES).sum(1)
         dist.all_reduce(of_all)  # once an epoch, not once a step
         history += (of_all / ranks).tolist()

@@ -26,19 +26,33 @@ SCRIPTS = ROOT / "code/scripts"
 
 
 def torchrun(
-    script: str | Callable[..., Any], *args: Any, ranks: int = 2, timeout: float = 60, **names: Any
+    script: str | Callable[..., Any],
+    *args: Any,
+    ranks: int = 2,
+    timeout: float = 60,
+    dtype: torch.dtype = torch.float32,
+    **names: Any,
 ) -> list[Any]:
-    """Run a script (a path from the book's root), or a `main` that was defined in a cell."""
+    """Run a script (a path from the book's root), or a `main` that was defined in a cell.
+
+    `dtype` is what the ranks have for numbers where the script names none: in `torch.float64` one
+    sees whether two runs differ by more than rounding.
+    """
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     what = script if isinstance(script, str) else cloudpickle.dumps(script)
     return launch(
-        run_as_rank, what, args, names, store.port,
+        run_as_rank, what, args, names, store.port, dtype,
         ranks=ranks, device="cpu" if not torch.cuda.is_available() else "auto", timeout=timeout,
     )  # fmt: skip
 
 
 def run_as_rank(
-    group: Group, script: str | bytes, args: tuple[Any, ...], names: dict[str, Any], port: int
+    group: Group,
+    script: str | bytes,
+    args: tuple[Any, ...],
+    names: dict[str, Any],
+    port: int,
+    dtype: torch.dtype = torch.float32,
 ) -> Any:
     """One rank: leave the group that `launch` made, and call `main` as torchrun would start it."""
     rank, ranks = str(group.rank), str(group.size)
@@ -47,6 +61,7 @@ def run_as_rank(
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is there already
+    torch.set_default_dtype(dtype)
     multiprocessing.set_start_method(None, force=True)  # Python's own, for a loader's workers
     sys.path.insert(0, str(SCRIPTS))
     if isinstance(script, bytes):
