@@ -103,7 +103,7 @@ def node() -> str:
 
 def run_pyodide(script: str, pyodide: Path, *words: Path) -> str:
     """What one of our scripts for Node prints."""
-    command = [node(), Path(__file__).with_name(script), pyodide, *words]
+    command = [node(), *map(str, (Path(__file__).with_name(script), pyodide, *words))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"Pyodide did not start: {done.stderr[-2000:]}")
