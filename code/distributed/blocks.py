@@ -65,21 +65,33 @@ class Block:
     It has one unit for each dtype, and one more for what is frozen. `index` counts blocks in the
     order of the forward pass; the root, with all that is in no other block, is -1. `in_backward`
     is whether the backward pass gets here: something is trained in this block, in one before it,
-    or in the root. With `prefetch`, gathering is asynchronous.
+    or in the root. With `prefetch`, gathering is asynchronous. What `takes_turns` shares its buffer
+    with other blocks.
 
     Invariant: autograd saves views of W[N·s] in the forward pass, and reads them in the backward
     pass. So a block is always gathered into the same memory: `full` is made once, and never again.
+    Parameters have the version that autograd saved only while those very values are there: it
+    raises RuntimeError rather than to read a buffer that another block is in, or a later step's.
     """
 
     def __init__(
-        self, index: int, module: nn.Module, units: list[FlatUnit], buffer: Buffer, prefetch: bool
+        self,
+        index: int,
+        module: nn.Module,
+        units: list[FlatUnit],
+        buffer: Buffer,
+        prefetch: bool,
+        takes_turns: bool,
     ):
         self.index, self.module, self.units = index, module, units
-        self.buffer, self.prefetch = buffer, prefetch
+        self.buffer, self.prefetch, self.takes_turns = buffer, prefetch, takes_turns
         self.full = {unit: buffer.full_of(unit.layout) for unit in units}
         self.in_backward = True
         self.state = State.SHARDED
         self.handles: list[Any] = []  # of all-gathers that nobody has waited for: GATHERING only
+        self.parameters = tuple(p for unit in units for p in unit.layout.parameters)
+        # Of the parameters while UNSHARDED; one more while they are NaN.
+        self.version = 1 + max((p._version for p in self.parameters), default=0)
 
     def _enter(self, state: State) -> None:
         assert (self.state, state) in TRANSITIONS, f"{self.state} → {state}"
@@ -106,6 +118,7 @@ class Block:
             for unit, full in self.full.items():
                 for parameter, view in unit.layout.views(full).items():
                     parameter.data = view
+            self._set_version(self.version)
             self._enter(State.UNSHARDED)
 
     def reshard(self) -> None:
@@ -117,8 +130,25 @@ class Block:
             for unit in self.units:
                 for parameter in unit.layout.parameters:
                     hide(parameter)
+            self._set_version(self.version + 1)
         self.buffer.block = None
         self._enter(State.SHARDED)
+
+    def forget(self) -> None:
+        """→ SHARDED, and what autograd has saved of W[N·s] is of no use: W[s] has changed."""
+        self.reshard()
+        self.version += 2
+
+    def _set_version(self, version: int) -> None:
+        versions = (version,) * len(self.parameters)
+        torch._C._autograd._unsafe_set_version_counter(self.parameters, versions)
+
+    def is_view_of(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor shows W[N·s]."""
+        if tensor.layout is not torch.strided:
+            return False
+        memory = tensor.untyped_storage().data_ptr()
+        return any(memory == full.untyped_storage().data_ptr() for full in self.full.values())
 
     def _wait(self) -> None:
         for handle in self.handles:
@@ -151,9 +181,10 @@ class BlockwiseWeights:
             buffers |= {i: turns[i % len(turns)] for i in range(len(modules))}
         for i in order:
             buffers[i].allocate([unit.layout for unit in units[i]], plan.group.device)
-        self.root = Block(-1, plan.module, units[-1], buffers[-1], prefetch)
+        self.root = Block(-1, plan.module, units[-1], buffers[-1], prefetch, takes_turns=False)
         self.blocks = [
-            Block(i, inner, units[i], buffers[i], prefetch) for i, inner in enumerate(modules)
+            Block(i, inner, units[i], buffers[i], prefetch, reshard_after_forward)
+            for i, inner in enumerate(modules)
         ]  # in the order of the forward pass
         self.units = [unit for i in order for unit in units[i]]
         self.buffers = {*buffers.values()}
@@ -168,7 +199,7 @@ class BlockwiseWeights:
     def publish(self) -> None:
         """Nothing is sent: what is gathered from now on is new, and what is here is old."""
         for block in self.all():
-            block.reshard()
+            block.forget()
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return {"gathered": [full for buffer in self.buffers for full in buffer.full.values()]}
@@ -176,13 +207,16 @@ class BlockwiseWeights:
 
 def owners(plan: Plan, modules: Sequence[nn.Module]) -> dict[int, list[nn.Parameter]]:
     """Number of a module → the parameters that it alone has; -1 → the root's."""
-    users: dict[nn.Parameter, list[int]] = {parameter: [] for parameter in plan.names}
-    for i, inner in enumerate(modules):
-        for parameter in inner.parameters():
-            users[parameter].append(i)
+    inside = [(i, part) for i, inner in enumerate(modules) for part in inner.modules()]
+    in_blocks = {part for _, part in inside}
+    outside = [(-1, part) for part in plan.module.modules() if part not in in_blocks]
+    users: dict[nn.Parameter, set[int]] = {parameter: set() for parameter in plan.names}
+    for i, part in [*inside, *outside]:
+        for parameter in part.parameters(recurse=False):
+            users[parameter].add(i)
     owned: dict[int, list[nn.Parameter]] = {i: [] for i in range(-1, len(modules))}
     for parameter, by in users.items():
-        owned[by[0] if len(by) == 1 else -1].append(parameter)
+        owned[by.pop() if len(by) == 1 else -1].append(parameter)
     return owned
 
 

@@ -10,7 +10,8 @@ All ranks must gather and reduce in one order. It is that of the blocks, and not
 own graph: a rank that leaves a block out takes part in its collectives all the same.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,8 @@ from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
 from distributed.sharding_plan import Plan, check_module
 from distributed.zero2 import ReduceInBackward
+
+PLAIN = (type(None), int, float, str)  # a block may return these and no tensor
 
 
 class Zero3(ShardedOptimizer):
@@ -47,7 +50,13 @@ class Zero3(ShardedOptimizer):
     or one with `use_reentrant=True` and without prefetch. Evaluate within `torch.no_grad()`, or the
     next backward pass goes back through that forward pass, too.
 
-    Raises RuntimeError in a backward pass where a gradient is ready after its block's turn.
+    Raises RuntimeError where it would otherwise compute with another block's parameters:
+
+    - a gradient is ready after its block's turn;
+    - a block returns a view of its parameters, or an object in which no tensor can be found;
+    - `create_graph=True`: a second derivative (the last two with reshard_after_forward only);
+    - autograd's own "modified by an inplace operation", where a backward pass reads parameters that
+      left a block by another way, or a graph from before the last step.
     """
 
     def __init__(
@@ -96,12 +105,14 @@ class Schedule:
 
     def __init__(self, weights: BlockwiseWeights, names: Mapping[nn.Parameter, str]):
         self.blocks, self.root, self.names = weights.blocks, weights.root, names
+        self.module_names = {one: name for name, one in weights.root.module.named_modules()}
         self.block_of = {unit: block for block in weights.all() for unit in block.units}
         self.expected = len(self.blocks)  # index of the block that is next in a forward pass
         self.recording = False  # whether a backward pass can follow the forward pass
         self.gradients = ReduceInBackward(weights.units, self, in_flight=1)
         for block in weights.all():
-            block.module.register_forward_pre_hook(partial(self.pre_forward, block))
+            # Before all hooks that the module has: they may use its parameters.
+            block.module.register_forward_pre_hook(partial(self.pre_forward, block), prepend=True)
             block.module.register_forward_hook(partial(self.post_forward, block))
 
     def reset(self) -> None:
@@ -165,9 +176,27 @@ class Schedule:
             visits = self.visits
             place = len(visits) if block is self.root else len(visits) - 1
         pre_backward = partial(self.pre_block_backward, block, visits, place)
-        for tensor in tree_leaves(output):
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+        for tensor in self._tensors_of(block, output):
+            if tensor.requires_grad:
                 tensor.register_hook(pre_backward)
+
+    def _tensors_of(self, block: Block, output: Any) -> list[torch.Tensor]:
+        """What a block returns. RuntimeError where its backward pass or its values are at risk."""
+        tensors = [*tensors_in(output)]
+        if not block.takes_turns:
+            return tensors
+        name = self.module_names[block.module]
+        if not tensors and torch.is_grad_enabled() and not isinstance(output, PLAIN):
+            raise RuntimeError(
+                f"{name} returns {type(output).__name__}, in which no tensor is found, so its "
+                "backward pass cannot be noticed: return tensors in tuples, dicts or a dataclass"
+            )
+        if any(block.is_view_of(tensor) for tensor in tensors):
+            raise RuntimeError(
+                f"{name} returns a view of its parameters, and the next block takes their place: "
+                "return a clone(), or give reshard_after_forward=False"
+            )
+        return tensors
 
     def _last_place(self, block: Block) -> int:
         """The visit of a block that a checkpoint computes again."""
@@ -177,11 +206,19 @@ class Schedule:
 
     # --- the backward pass
 
-    @torch.no_grad()
     def pre_block_backward(
         self, block: Block, visits: list[Block], place: int, gradient: torch.Tensor
     ) -> None:
         """The gradient of a block's output is there: unshard it, as all ranks do at this place."""
+        if torch.is_grad_enabled() and any(one.takes_turns for one in self.blocks):
+            raise RuntimeError(
+                "create_graph=True: a second derivative would read blocks that are resharded by "
+                "then; give reshard_after_forward=False, or take Zero2"
+            )
+        with torch.no_grad():
+            self._pre_block_backward(block, visits, place)
+
+    def _pre_block_backward(self, block: Block, visits: list[Block], place: int) -> None:
         if self.going_back is None:
             self._start_from(visits)
         self.gradients.pre_backward()
@@ -236,6 +273,16 @@ class Schedule:
     def post_backward(self) -> None:
         """Policy: other ranks may have gone back further than this rank's graph does."""
         self._go_back_to(0)
+
+
+def tensors_in(output: Any) -> Iterator[torch.Tensor]:
+    """Tensors in tuples, lists, dicts, dataclasses, and what else torch.utils._pytree knows."""
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif is_dataclass(leaf):
+            for field in fields(leaf):
+                yield from tensors_in(getattr(leaf, field.name))
 
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:

@@ -1,0 +1,270 @@
+"""ZeRO-3 under models and loops that are out of the ordinary: right, or one clear line.
+
+Weights that are read out of a block's turn are another block's, so nothing here may pass in
+silence: each case is compared with one device, or raises before it can compute with them.
+"""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from distributed.runtime.report import RankError
+from distributed.zero3 import Zero3
+
+RANKS = 2
+
+
+def train(model, step, steps=2):
+    """Train in float64 on the same input on all ranks: the losses."""
+    losses = []
+    for _ in range(steps):
+        loss = model(torch.ones(2, 4, dtype=torch.float64)).square().sum()
+        loss.backward()
+        step()
+        losses.append(loss.item())
+    return losses
+
+
+def alone(make, backward=train):
+    torch.manual_seed(7)
+    model = make().double()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(trained, lr=0.1)
+
+    def step():
+        optimizer.step()
+        optimizer.zero_grad()
+
+    found = backward(model, step)
+    return found, {name: p.detach() for name, p in model.named_parameters()}
+
+
+def sharded(group, make, options, backward=train):
+    torch.manual_seed(7)
+    model = make().double()
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1, **options)
+    found = backward(model, zero.step)
+    return found, {name: value.clone() for name, value in zero.full_parameters()}
+
+
+def assert_as_alone(results, expected):
+    losses, weights = expected
+    for found_losses, found in results:
+        assert found_losses == pytest.approx(losses, rel=1e-10)
+        assert found.keys() == weights.keys()
+        for name, value in found.items():
+            torch.testing.assert_close(value, weights[name], rtol=1e-10, atol=1e-10, msg=name)
+
+
+OPTIONS = pytest.mark.parametrize(
+    "options",
+    [{}, {"prefetch": False}, {"reshard_after_forward": False}],
+    ids=["prefetch", "no prefetch", "kept after forward"],
+)
+
+
+# --- a weight that a block shares with a module outside of all blocks
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4, bias=False)
+        self.blocks = nn.ModuleList([self.first, *(nn.Linear(4, 4) for _ in range(3))])
+        self.head = nn.Linear(4, 4)
+        self.head.weight = self.first.weight
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x).tanh()
+        return self.head(x)
+
+
+@OPTIONS
+def test_a_weight_tied_to_a_module_outside_of_all_blocks_is_the_roots(pools, options):
+    assert_as_alone(pools[RANKS](sharded, Tied, options), alone(Tied))
+
+
+# --- hooks that a block has before it is wrapped
+
+
+def with_weight_norm():
+    return nn.Sequential(*[nn.utils.weight_norm(nn.Linear(4, 4)) for _ in range(3)])
+
+
+def with_spectral_norm():
+    return nn.Sequential(*[nn.utils.spectral_norm(nn.Linear(4, 4)) for _ in range(3)])
+
+
+def with_parametrizations():
+    norm = nn.utils.parametrizations.weight_norm
+    return nn.Sequential(*[norm(nn.Linear(4, 4)) for _ in range(3)])
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@OPTIONS
+@pytest.mark.parametrize("make", [with_weight_norm, with_spectral_norm, with_parametrizations])
+def test_a_block_is_gathered_before_its_own_hooks_run(pools, make, options):
+    assert_as_alone(pools[RANKS](sharded, make, options), alone(make))
+
+
+# --- outputs in which tensors are hard to find
+
+
+@dataclasses.dataclass
+class Output:
+    y: torch.Tensor
+    others: list
+
+
+class Object:
+    def __init__(self, y):
+        self.y = y
+
+
+class Wrapping(nn.Linear):
+    kind = Output
+
+    def forward(self, x):
+        y = super().forward(x).tanh()
+        return Output(y, []) if self.kind is Output else self.kind(y)
+
+
+class Dataclasses(nn.Module):
+    """Frozen blocks: no gradient of their own says that they were passed in the backward pass."""
+
+    kind = Output
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.layers = nn.ModuleList(Wrapping(4, 4) for _ in range(4)).requires_grad_(False)
+        for layer in self.layers:
+            layer.kind = self.kind
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x).y
+        return x
+
+
+class Objects(Dataclasses):
+    kind = Object
+
+
+@OPTIONS
+def test_frozen_blocks_that_return_a_dataclass(pools, options):
+    assert_as_alone(pools[RANKS](sharded, Dataclasses, options), alone(Dataclasses))
+
+
+def test_an_output_in_which_no_tensor_is_found_is_refused(pools):
+    with pytest.raises(RankError, match=r"layers\.0 returns Object, in which no tensor is found"):
+        pools[RANKS](sharded, Objects, {})
+
+
+class Hiding(Dataclasses):
+    """Its tensors leave by a side door: one is found in the output, and it is not the one used."""
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            layer.kind = lambda y: (Object(y), torch.ones(1))
+            x = layer(x)[0].y
+        return x
+
+
+def test_what_autograd_would_read_of_another_block_is_autograds_error(pools):
+    with pytest.raises(RankError, match="modified by an inplace operation"):
+        pools[RANKS](sharded, Hiding, {})
+
+
+# --- a view of the weights that outlives the block's turn
+
+
+class Leaking(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).tanh(), self.weight.t()
+
+
+class Hypernetwork(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Leaking(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        weights = []
+        for block in self.blocks:
+            x, weight = block(x)
+            weights.append(weight)
+        return x @ weights[0]
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_a_block_that_returns_a_view_of_its_weight_is_refused(pools, prefetch):
+    with pytest.raises(RankError, match=r"blocks\.0 returns a view of its parameters.*clone"):
+        pools[RANKS](sharded, Hypernetwork, {"prefetch": prefetch})
+
+
+def test_where_blocks_stay_a_view_of_the_weight_is_right(pools):
+    results = pools[RANKS](sharded, Hypernetwork, {"reshard_after_forward": False})
+    assert_as_alone(results, alone(Hypernetwork))
+
+
+# --- second derivatives
+
+
+def penalty(model, step):
+    x = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(model(x).tanh().sum(), x, create_graph=True)
+    loss = slope.square().sum()
+    loss.backward()
+    step()
+    return [loss.item()]
+
+
+def chain():
+    return nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(4)])
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_a_second_derivative_is_refused(pools, prefetch):
+    with pytest.raises(RankError, match=r"create_graph=True.*reshard_after_forward=False"):
+        pools[RANKS](sharded, chain, {"prefetch": prefetch}, penalty)
+
+
+def test_where_blocks_stay_a_second_derivative_is_right(pools):
+    results = pools[RANKS](sharded, chain, {"reshard_after_forward": False}, penalty)
+    assert_as_alone(results, alone(chain, penalty))
+
+
+def slope_alone(model, step):
+    """A first derivative by the input changes no parameter, and the training after it is right."""
+    x = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(model(x).sum(), x)
+    return [slope.square().sum().item(), *train(model, step)]
+
+
+@OPTIONS
+def test_a_gradient_of_the_input_alone(pools, options):
+    assert_as_alone(pools[RANKS](sharded, chain, options, slope_alone), alone(chain, slope_alone))
+
+
+def after_the_step(model, step):
+    """Go back through a graph whose weights the step has replaced."""
+    x = torch.ones(2, 4, dtype=torch.float64)
+    old = model(x).square().sum()
+    model(x).square().sum().backward()
+    step()
+    old.backward()
+    return []
+
+
+@OPTIONS
+def test_a_graph_from_before_the_step_is_autograds_error_as_on_one_device(pools, options):
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        alone(chain, after_the_step)
+    with pytest.raises(RankError, match="modified by an inplace operation"):
+        pools[RANKS](sharded, chain, options, after_the_step)
