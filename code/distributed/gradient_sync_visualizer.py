@@ -25,7 +25,7 @@ from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace, overlap, overlapped
 from distributed.simple_ddp import average_gradients
 from distributed.workbench.measure import all_reduce_times, fit, seconds
-from distributed.workbench.transformer import CharTransformer, Config, make_model
+from distributed.workbench.transformer import CharTransformer, Config, make_model, text_loss
 
 ALL_IN_ONE = 1 << 40  # bytes: more than any model here has
 WAYS = {  # bucket_bytes; None: by hand, when the backward pass is over
@@ -60,10 +60,10 @@ def watch_one_step(group: Group, bucket_bytes: int = 400_000) -> list[Synced]:
     model = DistributedDataParallel(module, group, bucket_bytes, bucket_bytes // 4)
     batch = batch_of(group)
     with model.no_sync():
-        module.loss(batch).backward()
+        text_loss(model, batch).backward()
     before = {p: p.grad.norm().item() for p in model.names if p.grad is not None}
     model.zero_grad()
-    module.loss(batch).backward()
+    text_loss(model, batch).backward()
     return [
         Synced(model.names[p], bucket.index, before[p], bucket.views[p].norm().item(), p.numel())
         for bucket in model.buckets
@@ -80,7 +80,7 @@ def ready_to_step(group: Group, way: str) -> tuple[CharTransformer, nn.Module | 
     if size is not None:
         first = size if size == ALL_IN_ONE else size // 4
         model = DistributedDataParallel(module, group, size, first)
-    module.loss(batch_of(group)).backward()
+    text_loss(model or module, batch_of(group)).backward()
     return module, model
 
 
@@ -92,7 +92,7 @@ def record_step(group: Group, way: str) -> Trace:
     group.barrier()
     group.trace = trace = Trace(group.rank)
     with trace.span("forward"):
-        loss = module.loss(batch)
+        loss = text_loss(wrapper or module, batch)
     with trace.span("backward") as backward:
         loss.backward()
     for span in trace.spans:
@@ -120,7 +120,7 @@ def time_step(group: Group, bucket_bytes: int, times: int = 9) -> tuple[float, l
 
     def step() -> None:
         model.zero_grad()
-        module.loss(batch).backward()
+        text_loss(model, batch).backward()
 
     step()
     return statistics.median(seconds(group, step, times)), [b.buffer.nbytes for b in model.buckets]

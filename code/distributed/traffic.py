@@ -82,7 +82,8 @@ def count_sent(
     images, labels = (torch.from_numpy(array)[rows] for array in digits())
     zero.group.trace = trace = Trace(zero.group.rank)
     marks = [0]
-    loss = torch.nn.functional.cross_entropy(zero.module(images), labels)
+    model = zero if isinstance(zero, DistributedDataParallel) else zero.module
+    loss = torch.nn.functional.cross_entropy(model(images), labels)
     marks.append(trace.sent)
     loss.backward()
     marks.append(trace.sent)

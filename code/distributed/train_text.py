@@ -17,7 +17,7 @@ from distributed import Group, launch
 from distributed.ddp import DistributedDataParallel
 from distributed.runtime.script import run_script
 from distributed.workbench.number_names import lines, name_of, split
-from distributed.workbench.transformer import CharTransformer, Config, Text, make_model
+from distributed.workbench.transformer import CharTransformer, Config, Text, make_model, text_loss
 
 BETAS = 0.9, 0.99  # of AdamW
 
@@ -69,7 +69,7 @@ def train(
     for step in tqdm(range(len(losses), steps), disable=group.rank > 0, mininterval=0.5):
         rows = next(batches).chunk(group.size)[group.rank].to(group.device)
         optimizer.zero_grad()
-        loss = module.loss(rows)
+        loss = text_loss(model, rows)
         loss.backward()
         optimizer.step()
         losses.append(group.all_reduce(loss.detach().clone(), "avg").item())

@@ -74,9 +74,14 @@ class CharTransformer(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
     def loss(self, characters: torch.Tensor) -> torch.Tensor:
-        """characters[b, t + 1] → the mean cross-entropy of each character after those before."""
-        logits = self(characters[:, :-1])
-        return F.cross_entropy(logits.flatten(0, 1), characters[:, 1:].flatten())
+        """`text_loss` of this model itself; a wrapped one is called through its wrapper."""
+        return text_loss(self, characters)
+
+
+def text_loss(model: nn.Module, characters: torch.Tensor) -> torch.Tensor:
+    """characters[b, t + 1] → the mean cross-entropy of each character after those before."""
+    logits = model(characters[:, :-1])
+    return F.cross_entropy(logits.flatten(0, 1), characters[:, 1:].flatten())
 
 
 def make_model(config: Config, seed: int = 0) -> CharTransformer:
