@@ -14,7 +14,7 @@ from torch import nn
 from distributed import Group, launch
 from distributed.buckets import Bucket, Hook, State, all_reduce_hook, fill_buckets
 from distributed.runtime.script import run_script
-from distributed.simple_ddp import broadcast_module, train_wrapped
+from distributed.simple_ddp import broadcast_module, refuse_to_copy, train_wrapped
 
 
 class Reducer:
@@ -91,6 +91,8 @@ class BucketedDDP(nn.Module):
         self.in_backward = False  # from the first gradient of a pass until all are means
         for parameter in self.names:
             parameter.register_post_accumulate_grad_hook(self._mark_ready)
+
+    __getstate__ = refuse_to_copy
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if self.in_backward:  # the last pass raised

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from distributed import Group, launch
 from distributed.bucketed_ddp import Reducer
 from distributed.buckets import Bucket, Hook, all_reduce_hook, fill_buckets
-from distributed.join import Join
+from distributed.join import Join, share_optimizer
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import broadcast_module, train_wrapped
 from distributed.usage import Usage
@@ -46,6 +46,9 @@ class DistributedDataParallel(nn.Module):
     `backward(create_graph=True)` first derivatives alone are averaged, and a warning says so.
     What PyTorch's class has beyond this is in a table of the reference (*Modules*).
 
+    Call the wrapper: a backward pass that reaches no output of it raises RuntimeError. A deep copy
+    works with the same group, what `torch.load` reads back with the default one; both average too.
+
     A backward pass that raises has to raise on every rank. What it computed is dropped, and the
     next pass starts without gradients: begin the step anew.
     """
@@ -67,7 +70,7 @@ class DistributedDataParallel(nn.Module):
         if not self.names:
             raise ValueError("module: no parameter requires a gradient: there is nothing to reduce")
         check_can_be_wrapped(module)
-        self.module, self.group = module, group or Group.default()
+        self.module = module
         self.bucket_sizes = bucket_bytes, first_bucket_bytes
         self.broadcast_buffers = broadcast_buffers
         self.usage = Usage(self.names, static_graph, find_unused_parameters)
@@ -79,16 +82,39 @@ class DistributedDataParallel(nn.Module):
         # Autograd holds the callback as long as the backward pass runs, and lets go of it when the
         # pass ends or raises. None between passes; a dead reference once a pass has failed.
         self.at_end: weakref.ref[Any] | None = None
+        # Whether the module has returned what may hide a tensor: then it says nothing if a pass
+        # reaches no output of ours.
+        self.hides_outputs = False
+        self.group = group or Group.default()
         broadcast_module(module, self.group)
+        about_as_they_come = [*reversed(self.names)]
+        self._prepare(about_as_they_come, all_reduce_hook)
+
+    def _prepare(self, order: list[nn.Parameter], hook: Hook) -> None:
+        """Make what belongs to this process, and to these very parameters."""
         # One for all gradients of a dtype. Buckets are parts of it, so new ones need no new memory.
         self.gradient_buffers = {
             dtype: self.group.empty(sum(p.numel() for p in self.names if p.dtype == dtype), dtype)
             for dtype in dict.fromkeys(p.dtype for p in self.names)
         }
-        about_as_they_come = [*reversed(self.names)]
-        self.reducer = Reducer(self._fill(about_as_they_come), self.group, all_reduce_hook)
+        self.reducer = Reducer(self._fill(order), self.group, hook)
         for parameter in self.names:
             parameter.register_post_accumulate_grad_hook(self._gradient_ready)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For `copy.deepcopy` and `torch.save`: all but what `_prepare` makes, and the moment."""
+        state = self.__dict__ | {"order": self.order(), "hook": self.reducer.hook}
+        for name in ("gradient_buffers", "reducer", "sync", "joining", "at_end"):
+            del state[name]
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        order, hook = state.pop("order"), state.pop("hook")
+        super().__setstate__(state)
+        self.sync, self.joining, self.at_end = True, None, None
+        self.usage.counts = {}
+        parameters = {name: p for p, name in self.names.items()}
+        self._prepare([parameters[name] for name in order], hook)
 
     @property
     def buckets(self) -> list[Bucket]:
@@ -103,16 +129,22 @@ class DistributedDataParallel(nn.Module):
     # ------------------------------------------------------------------ what programs call
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the module computes; buffers, such as running statistics, come from rank 0."""
+        """What the module computes; buffers, such as running statistics, come from rank 0.
+
+        Within `join` they come from a rank that still has data.
+        """
         self._abandon_failed_pass()
         if self.sync and self.training:
             if self.joining:
                 self.joining.start_step(have_batch=True)
             self._share_buffers()
         output = self.module(*args, **kwargs)
-        for tensor in tree_leaves(output):
-            if isinstance(tensor, torch.Tensor) and tensor.grad_fn:
-                tensor.register_hook(self._start_pass)
+        if torch.is_grad_enabled():
+            for part in tree_leaves(output):
+                if isinstance(part, torch.Tensor) and part.grad_fn:
+                    part.register_hook(self._start_pass)
+                elif not shows_all(part):
+                    self.hides_outputs = True
         return output
 
     @contextlib.contextmanager
@@ -125,12 +157,17 @@ class DistributedDataParallel(nn.Module):
             self.sync = before
 
     @contextlib.contextmanager
-    def join(self, divide_by_initial_world_size: bool = True) -> Iterator[None]:
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> Iterator[None]:
         """Ranks may make different numbers of steps in here, each of one forward and backward.
 
         Those that are done wait at the end of the block, and take part with zeros until the last
-        one is: then all have its weights. The mean is over all ranks, or with
-        `divide_by_initial_world_size=False` over those that still make steps.
+        one is: then all have its weights and buffers, and its state of `optimizer` if you give one.
+        The mean is over all ranks, or with `divide_by_initial_world_size=False` over those that
+        still make steps.
         """
         self.joining = joining = Join(self.group, divide_by_initial_world_size)
         try:
@@ -139,11 +176,15 @@ class DistributedDataParallel(nn.Module):
                 self._take_part_with_zeros()
         finally:
             self.joining = None
-        for tensor in self.module.state_dict().values():
+        for tensor in [*self.module.parameters(), *self.module.buffers()]:
             self.group.broadcast(tensor, source=joining.source)
+        if optimizer:
+            share_optimizer(optimizer, self.group, joining.source)
 
     def register_comm_hook(self, hook: Hook) -> None:
         """Reduce buckets by `hook(group, bucket)` from now on: compressed, or by other ways."""
+        if not callable(hook):
+            raise TypeError(f"hook: give a function hook(group, bucket), not {type(hook).__name__}")
         self.reducer.hook = hook
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +231,13 @@ class DistributedDataParallel(nn.Module):
             self.usage.check_may_come(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
             return
-        if phase is Phase.IDLE:  # the module was called without the wrapper
+        if phase is Phase.IDLE:
+            if not self.hides_outputs:
+                raise RuntimeError(
+                    f"a gradient for {self.names[parameter]} came in a backward pass that reached "
+                    "no output of the wrapper: call the wrapper, not its module (PyTorch's "
+                    "wrapper would leave this gradient as it is, another one on each rank)"
+                )
             self._start_pass()
         if not self.usage.counts:
             self._start_reducing()
@@ -266,9 +313,10 @@ class DistributedDataParallel(nn.Module):
             )
 
     def _share_buffers(self) -> None:
+        source = self.joining.source if self.joining else 0  # within join: one that has data
         if self.broadcast_buffers:
             for buffer in self.module.buffers():
-                self.group.broadcast(buffer)
+                self.group.broadcast(buffer, source)
 
     # ------------------------------------------------------------------ the order of buckets
 
@@ -313,6 +361,13 @@ def check_can_be_wrapped(module: nn.Module) -> None:
                     f"module: {name} is in a {type(owner).__name__} already: use that one, or "
                     "wrap copy.deepcopy(module)"
                 )
+
+
+def shows_all(part: Any) -> bool:
+    """Whether a part of an output, with no gradient of its own, holds no tensor that has one."""
+    if isinstance(part, torch.Tensor):
+        return not part.requires_grad  # a parameter that the module returns as it is
+    return part is None or isinstance(part, int | float | complex | str | bytes)
 
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:

@@ -5,6 +5,8 @@ training loop is all that a program needs; `DistributedDataParallel` asks a `Joi
 """
 
 import torch
+import torch.distributed as dist
+from torch.utils._pytree import tree_map_only
 
 from distributed import Group, launch
 from distributed.runtime.script import run_script
@@ -29,6 +31,18 @@ class Join:
         if not self.divide_by_all:
             self.scale = self.group.size / len(active)
         return True
+
+
+def share_optimizer(optimizer: torch.optim.Optimizer, group: Group, source: int) -> None:
+    """Rank `source`'s state of the optimizer, on every rank; it travels through host memory.
+
+    A rank that made fewer steps has other moments, and would leave the others' weights with the
+    next step.
+    """
+    state = tree_map_only(torch.Tensor, torch.Tensor.cpu, optimizer.state_dict())
+    box = [state if group.rank == source else {}]
+    group.queue.run(lambda: dist.broadcast_object_list(box, group=group.backend, group_src=source))
+    optimizer.load_state_dict(box[0])
 
 
 def count_steps(group: Group, lengths: list[int]) -> tuple[int, float]:

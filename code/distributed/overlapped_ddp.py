@@ -14,7 +14,7 @@ from torch import nn
 from distributed import Group, launch
 from distributed.runtime.group import Handle
 from distributed.runtime.script import run_script
-from distributed.simple_ddp import broadcast_module, train_wrapped
+from distributed.simple_ddp import broadcast_module, refuse_to_copy, train_wrapped
 
 
 class OverlappedDDP(nn.Module):
@@ -34,6 +34,8 @@ class OverlappedDDP(nn.Module):
         for parameter in module.parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._reduce)
+
+    __getstate__ = refuse_to_copy
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._wait()  # for what a backward pass that raised has left

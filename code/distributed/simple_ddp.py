@@ -7,6 +7,7 @@ gradient, and so their optimizers take the same steps.
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,6 +48,12 @@ def broadcast_module(module: nn.Module, group: Group) -> None:
     check_same_model(module, group)
     for tensor in [*module.parameters(), *module.buffers()]:
         group.broadcast(tensor.data)
+
+
+def refuse_to_copy(wrapper: nn.Module) -> Any:
+    """For `__getstate__`: autograd's hooks stay with the parameters that they were given to."""
+    name = type(wrapper).__name__
+    raise TypeError(f"a {name} cannot be copied or saved: wrap a copy of its module")
 
 
 def average_gradients(module: nn.Module, group: Group) -> None:

@@ -1,6 +1,7 @@
 """DDP by hand and by our wrapper, beside PyTorch's and one device; both classes, the same tests."""
 
 import copy
+from contextlib import nullcontext
 from itertools import pairwise
 from time import perf_counter
 
@@ -791,6 +792,172 @@ def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, kind
         optimizer.step()
     for weights in pools[3](uneven, kind, lengths, by_all):
         assert_all_close(weights, [p.detach() for p in alone.parameters()])
+
+
+class WithNorm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(6)
+        self.linear = nn.Linear(6, 3)
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+
+    def forward(self, x):
+        self.steps += 1
+        return self.linear(self.norm(x))
+
+
+@pytest.mark.parametrize("lengths", [[2, 5], [5, 2], [0, 3], [4, 4]])
+@pytest.mark.parametrize("kind", KINDS)
+def test_buffers_come_from_a_rank_that_still_has_data(pools, kind, lengths):
+    def uneven(group, kind, lengths):
+        module = WithNorm().double()
+        model = wrap(kind, module, group)
+        generator = torch.Generator().manual_seed(group.rank)
+        with model.join():
+            for _ in range(lengths[group.rank]):
+                x = torch.randn(8, 6, generator=generator, dtype=torch.float64) + group.rank
+                model(x).sum().backward()
+        norm = module.norm
+        return module.steps.item(), norm.num_batches_tracked.item(), norm.running_mean.tolist()
+
+    results = pools[2](uneven, kind, lengths)
+    assert results[0] == results[1]
+    assert results[0][:2] == (max(lengths), max(lengths))
+
+
+def weights_after_an_uneven_epoch(group, kind, shares):
+    """Two epochs of 2 and 6 steps with Adam: the weights after the second one's first step."""
+    module = network()
+    model = wrap(kind, module, group)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(group.rank)
+    options = {"optimizer": optimizer} if shares else {}
+    first = []
+    for _ in range(2):
+        with model.join(**options):
+            for step in range([2, 6][group.rank]):
+                x = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+                if step == 0:
+                    first = [p.detach().clone() for p in module.parameters()]
+    return first, optimizer.state_dict()["state"][0]["step"].item()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_adams_moments_part_in_an_uneven_epoch_and_weights_after_it(pools, kind):
+    (a, few), (b, many) = pools[2](weights_after_an_uneven_epoch, kind, False)
+    assert (few, many) == (4, 12)
+    assert max((x - y).abs().max().item() for x, y in zip(a, b, strict=True)) > 0.01
+
+
+def test_join_shares_an_optimizers_state(pools):
+    (a, few), (b, many) = pools[2](weights_after_an_uneven_epoch, "ours", True)
+    assert few == many == 12
+    for mine, other in zip(a, b, strict=True):
+        assert torch.equal(mine, other)
+
+
+def through_a_file(model, path):
+    torch.save(model, path)
+    return torch.load(path, weights_only=False)
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "save"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_copy_of_the_wrapper_averages_too(pools, kind, how, tmp_path):
+    def train_the_copy(group, kind, how, folder):
+        model = wrap(kind, network(group.rank), group, bucket_bytes=700)
+        x, labels = share(group, 12)
+        loss_of(model, x, labels).backward()  # buckets have their final order
+        # PyTorch's copy of a wrapper within no_sync() never averages.
+        with model.no_sync() if kind == "ours" else nullcontext():
+            if how == "deepcopy":
+                copied = copy.deepcopy(model)
+            else:
+                copied = through_a_file(model, folder / f"{group.rank}.pt")
+        for one in (copied, model):
+            one.zero_grad()
+            loss_of(one, x, labels).backward()
+        pairs = zip(copied.parameters(), model.parameters(), strict=True)
+        assert not any(mine is other for mine, other in pairs)
+        if kind == "ours":
+            assert copied.order() == model.order()
+        return [p.grad for p in copied.parameters()], [p.grad for p in model.parameters()]
+
+    for of_copy, of_model in pools[2](train_the_copy, kind, how, tmp_path):
+        assert_all_close(of_copy, gradients_alone(12))
+        assert_all_close(of_model, gradients_alone(12))
+
+
+def test_a_wrapper_on_a_part_of_the_ranks_is_copied_and_not_saved(pools, tmp_path):
+    def train_the_copy(group, path):
+        part = group.split(group.rank // 2)
+        model = wrap("ours", network(), part)
+        with pytest.raises(TypeError, match="a Group of 2 ranks cannot be saved"):
+            torch.save(model, path / str(group.rank))
+        copied = copy.deepcopy(model)
+        loss_of(copied, *share(part, 12)).backward()
+        return [p.grad for p in copied.parameters()]
+
+    for grads in pools[4](train_the_copy, tmp_path):
+        assert_all_close(grads, gradients_alone(12))
+
+
+class Hidden:
+    def __init__(self, logits):
+        self.logits = logits
+
+
+class HidesItsOutput(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, x):
+        return Hidden(self.module(x))
+
+
+def test_a_module_that_is_run_behind_the_wrappers_back_is_told(pools):
+    def run_the_module(group):
+        module = network()
+        model = wrap("ours", module, group)
+        x, labels = share(group, 12)
+        loss_of(model, x, labels).backward()
+        for eager in (module, module.eval()):
+            with pytest.raises(RuntimeError, match=r"4\.bias came .* call the wrapper"):
+                loss_of(eager, x, labels).backward()
+        module.train()
+        model.zero_grad()
+        with model.no_sync():  # adds up on this rank: the next pass of the wrapper averages all
+            loss_of(module, x, labels).backward()
+        with torch.no_grad():
+            module(x)
+        loss_of(model, x, labels).backward()
+        return [p.grad / 2 for p in model.parameters()]
+
+    for grads in pools[2](run_the_module):
+        assert_all_close(grads, gradients_alone(12))
+
+
+def test_an_output_in_which_tensors_hide_is_followed_from_the_first_gradient_on(pools):
+    def run(group):
+        model = wrap("ours", HidesItsOutput(network()), group)
+        x, labels = share(group, 12)
+        nn.functional.cross_entropy(model(x).logits, labels).backward()
+        return [p.grad for p in model.parameters()]
+
+    for grads in pools[2](run):
+        assert_all_close(grads, gradients_alone(12))
+
+
+def test_a_hook_that_cannot_be_called_is_refused(pools):
+    def refuse(group):
+        with pytest.raises(TypeError, match=r"hook: give a function .* not dict"):
+            wrap("ours", network(), group).register_comm_hook({})
+
+    pools[2](refuse)
 
 
 def test_nothing_to_train_is_refused(pools):

@@ -1,5 +1,6 @@
 """The rungs below DistributedDataParallel, alone; and what all of them do in half precision."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -151,6 +152,17 @@ def test_what_a_rung_has_wrapped_is_not_wrapped_again(pools, rung):
             DistributedDataParallel(module, group)
 
     pools[2](refuse, rung)
+
+
+@pytest.mark.parametrize("rung", [rung for rung in RUNGS if rung != "all options"])
+def test_a_rung_is_not_copied_without_its_hooks(pools, rung, tmp_path):
+    def refuse(group, rung, folder):
+        model = RUNGS[rung](network(), group)
+        for copied in (copy.deepcopy, lambda model: torch.save(model, folder / str(group.rank))):
+            with pytest.raises(TypeError, match="cannot be copied or saved: wrap a copy"):
+                copied(model)
+
+    pools[2](refuse, rung, tmp_path)
 
 
 # ------------------------------------------------------------------ buckets

@@ -81,6 +81,18 @@ class Group(Transport):
         device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else CPU
         return cls(device, local_size=int(os.environ.get("LOCAL_WORLD_SIZE", 0)) or None)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Group":
+        return self  # these ranks, their queue and their board are there once
+
+    def __reduce__(self) -> Any:
+        """What holds the group of all ranks can be saved: loaded, it has the default group."""
+        if type(self) is not Group or self.size != dist.get_world_size():
+            raise TypeError(
+                f"a {type(self).__name__} of {self.size} ranks cannot be saved, only the group of "
+                "all ranks: save a state_dict()"
+            )
+        return Group.default, ()
+
     keeps = False  # whether what `empty` makes is dear to make: keep it, and use it again
 
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
