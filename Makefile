@@ -28,7 +28,7 @@ serve: _build/html/.built  ## build the book and open it with live cells (PORT=9
 dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
 	@$(BIN)/python -m playground.build.dev $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)
 
-PYTEST = $(BIN)/python -m pytest --ignore tests/gpu -n auto
+PYTEST = $(BIN)/python -m pytest --ignore tests/gpu -n auto --dist loadfile
 
 test: lint node_modules/.installed  ## the tests: numbers, scripts, pages, server, browser
 	@$(PYTEST) -m "not slow" --hypothesis-profile quick
@@ -87,21 +87,16 @@ node_modules/.installed: package.json package-lock.json .venv/.installed
 		npm could not install package-lock.json: is there a network?)
 	@touch $@
 
-# A changed extension or setting reaches every page only if all pages are read again, a changed style
-# if they are written again.
+# A changed extension or setting reaches every page only if all pages are read again.
 _build/.machinery: $(MACHINERY) node_modules/.installed
 	@mkdir -p _build && rm -rf _build/html _build/.doctrees && touch $@
 
-_build/.styles: $(STYLES) _build/.machinery
-	@rm -rf _build/html && touch $@
-
 # What a page shows was computed by the modules: a page whose outputs are of other code is executed.
-_build/html/.built: $(SOURCES) _toc.yml $(CODE) _build/.styles
-	@touch _build/.started
+_build/html/.built: $(SOURCES) _toc.yml $(CODE) $(STYLES) _build/.machinery
 	@$(BIN)/python -m playground.build.execute
 	$(call step, Building the book, book, $(BIN)/python -m playground.build, \
 		the book did not build)
-	@grep '^Built in' _build/book.log; touch $@
+	@grep '^Built:' _build/book.log; touch $@
 
 bench: _build/html/.built .venv/.installed-dev  ## ours against the peers, in pairs
 	@$(BIN)/python -m bench

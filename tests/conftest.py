@@ -1,9 +1,10 @@
-"""What all tests share: their order, the built book, and pools of warm ranks.
+"""What all tests share: the built book, and pools of warm ranks.
 
 `make test` leaves out what is marked `slow` and draws few examples; `make test-all`, like pytest
 by itself, runs everything at full strength.
 """
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -11,9 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import order
 import pytest
 from hypothesis import settings
 
@@ -37,28 +36,9 @@ settings.load_profile("full")
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    return order.Pieces(config, log)
-
-
-@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One for each core, but few: most tests start ranks or a browser of their own."""
     return min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    order.ask_for_groups(node)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=order.rank)
-
-
-@pytest.hookimpl(tryfirst=True)  # before a worker sends the names of its tests
-def pytest_collection_finish(session: pytest.Session) -> None:
-    order.tell_groups(session.config, session.items)
 
 
 @pytest.fixture(scope="session")
@@ -67,9 +47,12 @@ def built() -> Path:
     # A kernel that finds pytest's mark does not show what its ranks print.
     ours = ("MAKE", "PYTEST")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    build = subprocess.run(
-        ["make", "book"], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
-    )
+    (ROOT / "_build").mkdir(exist_ok=True)
+    with open(ROOT / "_build/tests.lock", "w") as lock:  # tests of several workers want it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build = subprocess.run(
+            ["make", "book"], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
+        )
     assert build.returncode == 0, build.stdout + build.stderr
     return ROOT / "_build/html"
 

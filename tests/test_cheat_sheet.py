@@ -11,13 +11,6 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 import cheat_sheet  # type: ignore[import-not-found]  # noqa: E402
 
 
-def test_the_path_is_that_of_the_map():
-    path = cheat_sheet.core_path(ROOT)
-    assert len(path) == 12
-    assert path[0] == "book/first_steps/one_device"
-    assert path[-1] == "book/at_scale/which_strategy"
-
-
 def test_every_chapter_of_the_path_has_three_lines_each_in_one_piece():
     for name in cheat_sheet.core_path(ROOT):
         title, lines = cheat_sheet.title_and_remember(ROOT / f"{name}.md")

@@ -76,15 +76,6 @@ def test_a_room_uses_nothing_that_is_taught_later(room):
         assert parts(path) <= ROOMS[room], path.name
 
 
-@pytest.mark.parametrize("path", sorted(DISTRIBUTED.rglob("[!_]*.py")), ids=lambda path: path.stem)
-def test_a_module_opens_with_what_it_is_for(path):
-    assert ast.get_docstring(ast.parse(path.read_text()))
-
-
-def test_code_is_no_package():
-    assert not (ROOT / "code/__init__.py").exists(), "it would hide Python's own module `code`"
-
-
 def test_torch_is_pinned_exactly():
     assert re.search(r"^torch==2\.13\.0\b", (ROOT / "requirements.txt").read_text(), re.MULTILINE)
 

@@ -3,7 +3,6 @@
 import ast
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 from docutils import nodes
 from docutils.utils import new_document
@@ -15,7 +14,6 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 import downloads  # type: ignore[import-not-found]  # noqa: E402
 import opening  # type: ignore[import-not-found]  # noqa: E402
 import pages  # type: ignore[import-not-found]  # noqa: E402
-import styles  # type: ignore[import-not-found]  # noqa: E402
 import tables  # type: ignore[import-not-found]  # noqa: E402
 
 
@@ -43,18 +41,6 @@ def test_a_page_teaches_what_it_shows_and_not_what_another_one_mentions():
     page_of = {path.stem: page for path, page in found}
     assert "distributed/world.py" in (ROOT / "book/reference/runtime.md").read_text()
     assert page_of["world"] == "book/first_steps/several_processes"
-
-
-def test_the_map_asks_one_question_for_each_part_and_marks_the_core_path():
-    page = (ROOT / "book/index.md").read_text()
-    lines = page.partition("```{book-map}\n")[2].partition("```")[0].splitlines()
-    said = dict(line.split(": ", 1) for line in lines)
-    core = said.pop("core").split(", ")
-    assert [*said] == [*pages.chapters(ROOT)]
-    assert all(question.endswith("?") for question in said.values())
-    order = [Path(file).name for files in pages.chapters(ROOT).values() for file in files]
-    assert core == sorted(core, key=order.index), "in the order of the book"
-    assert 10 <= len(core) <= 12
 
 
 def test_a_signature_is_what_a_caller_writes():
@@ -85,14 +71,6 @@ def test_the_time_counts_what_a_reader_sees():
     assert opening.amount(page) == (4, 2)
 
 
-def test_minutes_are_told_in_steps_of_five():
-    assert [opening.reading_time(w, n) for w, n in [(10, 0), (900, 100), (1800, 200)]] == [
-        5,
-        10,
-        20,
-    ]
-
-
 def test_a_chapter_names_the_nearest_chapters_that_its_modules_import():
     needed = opening.needed(ROOT)
     assert needed["book/first_steps/one_device"] == []
@@ -105,17 +83,6 @@ def test_what_a_chapter_needs_stands_before_it():
     order = [file for files in pages.chapters(ROOT).values() for file in files]
     for page, chapters in opening.needed(ROOT).items():
         assert all(order.index(other) < order.index(page) for other in chapters)
-
-
-def test_exercises_and_the_reference_have_no_reading_time():
-    assert opening.is_chapter(ROOT, "book/zero/zero1")
-    for page in (
-        "book/index",
-        "book/zero/exercises",
-        "book/ddp/exercises_silent_bugs",
-        "book/reference/glossary",
-    ):
-        assert not opening.is_chapter(ROOT, page)
 
 
 def test_a_notebook_has_terms_and_citations_as_plain_words():
@@ -136,26 +103,3 @@ def test_a_short_name_in_a_table_stays_whole_and_a_long_one_gives_way():
     page += [nodes.entry("", nodes.paragraph("", "", *names)), nodes.paragraph("", "", beside)]
     tables.keep_short_names_whole(None, page, "page")
     assert [name["classes"] for name in (*names, beside)] == [["whole"], [], []]
-
-
-def test_a_sheet_is_cut_again_when_a_page_comes_to_use_another_of_its_rules(tmp_path, monkeypatch):
-    app = SimpleNamespace(outdir=tmp_path, srcdir=tmp_path, doctreedir=tmp_path)
-    page, sheet = tmp_path / "page.html", tmp_path / "basic.css"
-    sheet.write_text(".here { color: red } .later { color: blue }")
-
-    def read() -> str:
-        sheets = styles.Sheets(app)
-        text = sheets[sheet]
-        sheets.keep()
-        return text
-
-    page.write_text('<p class="here">')
-    assert read() == ".here{color: red}"
-    page.write_text('<p class="here">and other words')
-    with monkeypatch.context() as nothing_is_cut:
-        nothing_is_cut.delattr(styles, "sheet")
-        assert read() == ".here{color: red}"
-    page.write_text('<p class="here later">')
-    assert read() == ".here{color: red}.later{color: blue}"
-    sheet.write_text(".here { color: green }")
-    assert read() == ".here{color: green}"

@@ -1,11 +1,8 @@
 """What a published book has beside its pages."""
 
-import json
 import sys
 from pathlib import Path
 from xml.etree import ElementTree
-
-import yaml
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -43,33 +40,3 @@ def test_the_page_for_404_asks_nothing_of_anybody():
     assert 'href="/book/index.html"' in page
     assert "src=" not in page
     assert "http" not in page
-
-
-# --- the workflow ---
-
-WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/pages.yml").read_text())
-JOBS = WORKFLOW["jobs"]
-
-
-def steps_with(words: str) -> list[dict]:
-    return [step for step in JOBS["build"]["steps"] if words in json.dumps(step)]
-
-
-def test_only_main_is_published_and_a_pull_request_is_kept_to_look_at():
-    assert "refs/heads/main" in JOBS["deploy"]["if"]
-    assert JOBS["deploy"]["needs"] == "build"
-    (site,) = steps_with("upload-pages-artifact")
-    assert site["if"] == "github.ref == 'refs/heads/main'"
-    assert site["with"]["path"] == "_build/html"
-    (preview,) = steps_with("preview-")
-    assert preview["if"] == "github.event_name == 'pull_request'"
-    assert preview["with"]["path"] == "_build/html"
-
-
-def test_no_job_may_write_more_than_it_needs():
-    assert WORKFLOW["permissions"] == {"contents": "read"}
-    may = {name: {k for k, v in job["permissions"].items() if v == "write"}
-           for name, job in JOBS.items()}  # fmt: skip
-    assert may == {
-        "build": set(), "deploy": {"pages", "id-token"}
-    }  # fmt: skip

@@ -29,7 +29,6 @@ from sphinx.errors import ExtensionError
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # the extension is found by its path, its parts are not
 from downloads import offer_downloads  # noqa: E402
-from icons import write_icons  # noqa: E402
 
 STATIC = HERE.parent / "_static"
 
@@ -61,6 +60,10 @@ WEB_PARTS = {
     ),
     "vega-interpreter": ("build", ["vega-interpreter.js"], "vega"),
 }
+
+# Of the themes, in _static: 7 MB of maps, icons as a script, fonts of brands, translations.
+DEAD_WEIGHT = ["**/*.map", "scripts/fontawesome.js*", "vendor/**/*.ttf", "vendor/**/fa-brands-*"]
+DEAD_WEIGHT += ["vendor/**/fa-v4compat*", "locales/**/*.[pm]o"]
 
 # "cell 3" is for screen readers: there, ten buttons that all say "Run" are of little use.
 BAR = """\
@@ -162,6 +165,25 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
         app.add_js_file("live.js", type="module")  # it imports the others
 
 
+def drop_options_of_the_theme(
+    app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None
+) -> None:
+    """Inline scripts that need one for which a page does not wait, and say what nobody asks."""
+    if pagename != "search":
+        context["script_files"] = [
+            script
+            for script in context["script_files"]
+            if not script.attributes.get("body", "").startswith("DOCUMENTATION_OPTIONS.")
+        ]
+
+
+def remove_what_no_page_loads(app: Sphinx, failed: Exception | None) -> None:
+    if not failed and app.builder.format == "html":
+        for pattern in DEAD_WEIGHT:
+            for file in Path(app.outdir, "_static").glob(pattern):
+                file.unlink()
+
+
 def copy_web_parts(app: Sphinx) -> None:
     if app.builder.format != "html":
         return
@@ -220,8 +242,8 @@ def setup(app: Sphinx) -> dict:
     # Early among the listeners: the theme reads its options at the same event.
     app.connect("config-inited", serve_everything_from_the_book, priority=100)
     app.connect("builder-inited", copy_web_parts)
-    app.connect("builder-inited", write_icons)
-    app.add_css_file("icons.css")
     app.connect("doctree-resolved", make_cells_live)
     app.connect("html-page-context", attach_files_where_cells_are_live)
+    app.connect("html-page-context", drop_options_of_the_theme, priority=999)
+    app.connect("build-finished", remove_what_no_page_loads, priority=999)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -77,7 +77,6 @@ else:
 """
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("limited", ["the sender", "the receiver"])
 def test_a_limited_link_carries_no_more_than_its_bandwidth(lab: Laboratory, limited: str) -> None:
     sender, receiver = lab.hosts

@@ -81,22 +81,17 @@ def test_a_page_that_does_not_build_leaves_the_old_ones_up(
     assert (tmp_path / "shown" / OWN[1]).read_text() == "2"
 
 
-def test_a_script_is_copied_and_nothing_is_built(
+def test_a_script_or_a_style_is_copied_and_nothing_is_built(
     html: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dev, "ROOT", tmp_path)
     (tmp_path / "book/_static").mkdir(parents=True)
     (tmp_path / "book/_static/live.js").write_text("new")
+    (tmp_path / "book/_static/live.css").write_text("new")
     session = Session(html, tmp_path / "shown", lambda names: pytest.fail("was built"))
-    assert session.update(["book/_static/live.js"])
+    assert session.update(["book/_static/live.js", "book/_static/live.css"])
     assert (tmp_path / "shown/_static/live.js").read_text() == "new"
-
-
-def test_a_style_is_joined_for_every_page_and_so_built() -> None:
-    assert dev.reaches_all("book/_static/live.css")
-    assert dev.reaches_all("_config.yml")
-    assert not dev.reaches_all("book/_static/live.js")
-    assert not dev.reaches_all("book/index.md")
+    assert (tmp_path / "shown/_static/live.css").read_text() == "new"
 
 
 def test_of_a_long_log_two_lines_are_said() -> None:

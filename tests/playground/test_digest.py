@@ -92,7 +92,7 @@ def test_a_loaded_file_is_in_the_digest(page: Path) -> None:
 
 
 def test_a_new_version_of_a_package_makes_the_pages_stale_that_import_it(page, monkeypatch):
-    """A new `fonttools` must not execute every page again."""
+    """A new `psutil` must not execute every page again."""
     of_numpy = write(page)
     of_nothing = write(page, "print(1)")
     read = Path.read_text
@@ -100,7 +100,7 @@ def test_a_new_version_of_a_package_makes_the_pages_stale_that_import_it(page, m
     def newer(self: Path, *args, **kwargs) -> str:
         text = read(self, *args, **kwargs)
         if self.name == "requirements.txt":
-            text = text.replace("numpy==", "numpy==9.").replace("fonttools==", "fonttools==9.")
+            text = text.replace("numpy==", "numpy==9.").replace("psutil==", "psutil==9.")
         return text
 
     monkeypatch.setattr(Path, "read_text", newer)

@@ -21,7 +21,7 @@ from playground.server.app import on_stop
 
 ROOT = Path(__file__).parents[3]
 WATCHED = ("book", "code", "exercises", "engines", "bench/recorded", "_config.yml", "_toc.yml")
-STATIC = "book/_static/"  # scripts there are copied as they are; styles are joined, for every page
+STATIC = "book/_static/"  # scripts and styles, which are copied as they are
 MACHINERY = ("_config.yml", "book/_ext/")  # these reach every page
 LOOK = 0.25  # s between two looks
 OWN = ("_static/reload.js", "_static/builds.txt")  # the script, how many builds have been shown
@@ -124,23 +124,9 @@ def show(html: Path, shown: Path, builds: int) -> list[str]:
     return written
 
 
-def is_script(name: str) -> bool:
-    return name.startswith(STATIC) and name.endswith(".js")
-
-
-def reaches_all(name: str) -> bool:
-    """Are all pages written again when this file changes?"""
-    return name.startswith(MACHINERY) or (name.startswith(STATIC) and not is_script(name))
-
-
 def make_book(names: Iterable[str]) -> str:
-    """Build what these changes need; what went wrong, or an empty text.
-
-    A script changes no page, so the pages are not all written again for it, as `make` would.
-    """
-    keep = (
-        [] if any(map(reaches_all, names)) else ["-o", "_build/.machinery", "-o", "_build/.styles"]
-    )
+    """Build what these changes need; what went wrong, or an empty text."""
+    keep = [] if any(name.startswith(MACHINERY) for name in names) else ["-o", "_build/.machinery"]
     command = ["make", "--no-print-directory", "-s", *keep, "book"]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
                           text=True, check=False)  # fmt: skip
@@ -164,13 +150,13 @@ class Session:
     def update(self, names: Iterable[str]) -> bool:
         """Build after these files changed, and show it if it went through."""
         self.waiting |= set(names)
-        scripts = set(filter(is_script, self.waiting))
-        if self.waiting - scripts or not self.waiting:
+        static = {name for name in self.waiting if name.startswith(STATIC)}
+        if self.waiting - static or not self.waiting:
             wrong = self.build(self.waiting)
             if wrong:
                 print(f"{wrong}\nThe pages stay as they were.", flush=True)
                 return False
-        for name in scripts:
+        for name in static:
             if (ROOT / name).exists():
                 shutil.copy2(ROOT / name, self.html / "_static" / name.removeprefix(STATIC))
         self.waiting.clear()
