@@ -7,6 +7,8 @@ and a plain host is in the book's root, for it can serve what lies below.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +34,29 @@ def write_files(app: Sphinx) -> None:
     (static / "tab.json").write_text(tab.facts(named, memory, standard), encoding="utf-8")
     (static / "python-memory.bin").write_bytes(memory)  # some hosts unpack what is named .gz
 
-    worker = WORKER.read_text(encoding="utf-8")
-    text = worker.replace("@DIGEST@", named)
-    Path(app.outdir, WORKER.name).write_text(text, encoding="utf-8")
+
+def write_worker(app: Sphinx, failed: Exception | None) -> None:
+    """Last of all, since it names what it keeps by all that was built."""
+    if failed or app.builder.format != "html":
+        return
+    out = Path(app.outdir)
+    text = WORKER.read_text(encoding="utf-8")
+    known = json.loads((out / "_static/tab.json").read_text(encoding="utf-8"))
+    text = text.replace("@PYTHON@", known["digest"]).replace("@BUILT@", digest(out))
+    (out / WORKER.name).write_text(text, encoding="utf-8")
+
+
+def digest(out: Path) -> str:
+    """Names these pages with all that belongs to them."""
+    found = hashlib.sha256()
+    for file in sorted(path for path in out.rglob("*") if path.is_file()):
+        if file.name not in (WORKER.name, ".built", ".buildinfo"):
+            found.update(f"{file.relative_to(out)} {file.stat().st_size} ".encode())
+            found.update(file.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", write_files)
+    app.connect("build-finished", write_worker, priority=1000)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,8 +4,10 @@
 // it keeps what has come, so that the page also opens without a network. It is there once a reader
 // has pressed Run on such a host.
 
-const KEPT = "book";
-const PYTHON = "python @DIGEST@"; // its files, which the build names: they do not change until it does
+// What is kept belongs to the whole host, and other books may stand there: each has its own address.
+const OURS = self.registration.scope;
+const PYTHON = `python @PYTHON@ ${OURS}`; // its files, which the build names: they stay until it changes
+const PAGES = `pages @BUILT@ ${OURS}`; // all else, and a later build's is another
 const ISOLATED = {
   "Cross-Origin-Opener-Policy": "same-origin",
   "Cross-Origin-Embedder-Policy": "require-corp",
@@ -16,19 +18,20 @@ self.addEventListener("install", () => self.skipWaiting());
 self.addEventListener("activate", (event) => event.waitUntil(takeOver()));
 self.addEventListener("fetch", (event) => {
   const { method, url, headers } = event.request;
-  const isOurs = method === "GET" && url.startsWith(self.registration.scope) && !headers.has("range");
+  const isOurs = method === "GET" && url.startsWith(OURS) && !headers.has("range");
   if (isOurs) event.respondWith(answer(event.request));
 });
 
 async function takeOver() {
-  const old = (await caches.keys()).filter((name) => name.startsWith("python ") && name !== PYTHON);
+  const isOld = (name) => name.endsWith(` ${OURS}`) && ![PYTHON, PAGES].includes(name);
+  const old = (await caches.keys()).filter(isOld);
   await Promise.all(old.map((name) => caches.delete(name)));
   await self.clients.claim();
 }
 
 async function answer(request) {
   const isPython = /\/_static\/(?:pyodide\/|python-memory)/.test(request.url);
-  const kept = await caches.open(isPython ? PYTHON : KEPT);
+  const kept = await caches.open(isPython ? PYTHON : PAGES);
   const found = isPython && await kept.match(request);
   return isolated(found || await fromHost(request, kept));
 }

@@ -1,5 +1,6 @@
 """Ranks in the reader's own tab: pages from a server of files alone, with no kernel anywhere."""
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,7 +76,7 @@ def test_a_hang_is_told_with_each_ranks_line(read: Callable[..., LivePage]) -> N
     assert "rank 2 is done" in output
     assert live.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
 
-    live.edit(FORGET, "group.all_reduce", "import cgi; group.all_reduce")
+    live.edit(FORGET, "def forget", "import cgi\n\n\ndef forget")
     live.run(FORGET)  # the tab's Python has it no more, whatever the one that built has
     live.cell(FORGET).locator(".live-message").wait_for()
     assert live.message(FORGET).startswith("This cell needs cgi, and no kernel answers here.")
@@ -135,6 +136,41 @@ def test_it_runs_again_without_a_network(visit: Callable[..., LivePage], small_b
     live.open("tab.html")
     assert live.run_and_wait(EACH).endswith("[6.0, 6.0, 6.0, 6.0]")
     live.expect_problems("api/sessions|ERR_CONNECTION_REFUSED|ERR_FAILED")
+
+
+def build_again(book: Path, times: int) -> None:
+    """Name the files of a book as another build would."""
+    worker = book / "service-worker.js"
+    text = worker.read_text()
+    worker.unlink()  # it may be a link to another book's
+    worker.write_text(re.sub("(python|pages) [0-9a-f]{16}", rf"\1 {times:016x}", text))
+
+
+@pytest.mark.slow
+def test_two_books_of_one_host_keep_their_own_files_and_those_of_their_last_build(
+    visit: Callable[..., LivePage], small_book: Path, tmp_path: Path
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        for file in small_book.iterdir():
+            (tmp_path / name / file.name).symlink_to(file)
+    build_again(tmp_path / "two", 1)
+    with plain(tmp_path) as origin:
+        live = visit(SimpleNamespace(url=origin), log_in=False)
+        kept = {}
+        for name in ("one", "two"):
+            live.open(f"{name}/tab.html").run_and_wait(EACH)
+            kept[name] = set(live.page.evaluate("caches.keys()"))
+        assert kept["one"] < kept["two"]
+        assert len(kept["two"]) == 4
+
+        build_again(tmp_path / "two", 2)
+        live.page.evaluate("navigator.serviceWorker.ready.then((found) => found.update())")
+        live.page.wait_for_function(
+            """async () => (await caches.keys()).every((name) => !name.includes("0001 "))"""
+        )
+        assert kept["one"] < set(live.page.evaluate("caches.keys()"))
+    live.expect_problems("api/sessions")
 
 
 ALIVE = {  # page → what its cells that run in a tab put out, each in a cell of its own
