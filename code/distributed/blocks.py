@@ -52,7 +52,7 @@ class Buffer:
         for layout in layouts:
             key = layout.dtype, layout.trainable
             if key not in self.full or len(self.full[key]) < layout.size:
-                self.full[key] = torch.empty(layout.size, dtype=layout.dtype, device=device)
+                self.full[key] = torch.empty(layout.size, dtype=layout.param_dtype, device=device)
 
     def full_of(self, layout: Layout) -> torch.Tensor:
         """W[N·s] of a layout, in this buffer's memory."""
@@ -116,8 +116,7 @@ class Block:
         if self.state is State.GATHERING:
             self._wait()
             for unit, full in self.full.items():
-                for parameter, view in unit.layout.views(full).items():
-                    parameter.data = view
+                unit.layout.show(full)
             self._set_version(self.version)
             self._enter(State.UNSHARDED)
 
@@ -129,7 +128,7 @@ class Block:
         if self.state is State.UNSHARDED:
             for unit in self.units:
                 for parameter in unit.layout.parameters:
-                    hide(parameter)
+                    hide(parameter, unit.layout.param_dtype)
             self._set_version(self.version + 1)
         self.buffer.block = None
         self._enter(State.SHARDED)
@@ -196,6 +195,9 @@ class BlockwiseWeights:
     def all(self) -> list[Block]:
         return [self.root, *self.blocks]
 
+    def collect(self) -> None:
+        """Nothing: what is sharded holds no values, so nobody can have written any."""
+
     def publish(self) -> None:
         """Nothing is sent: what is gathered from now on is new, and what is here is old."""
         for block in self.all():
@@ -229,7 +231,7 @@ def shard(layout: Layout, group: Group, make: Callable[[Sequence[nn.Parameter]],
     kept = group.empty(layout.shard_size, layout.dtype)
     kept.copy_(layout.shard(full, group.rank))
     for parameter in layout.parameters:
-        hide(parameter)
+        hide(parameter, layout.param_dtype)
     return FlatUnit(layout, group, kept)
 
 

@@ -39,11 +39,12 @@ OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum
 def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
     """What this rank has of everything, on its own memory: to be saved, or to be written into.
 
-    model: name → parameter or buffer; master: name → its master copy; optim: "state.NAME.KEY" and
+    model: name → parameter, in the dtype of shards, or buffer; optim: "state.NAME.KEY" and
     "param_groups.NUMBER.SETTING", the names that PyTorch's FSDP gives them. Raises ValueError for
     an optimizer that keeps something else than tensors.
     """
-    found: dict[str, dict[str, Any]] = {"model": {}, "master": {}, "optim": {}}
+    zero.weights.collect()
+    found: dict[str, dict[str, Any]] = {"model": {}, "optim": {}}
 
     def add(part: str, name: str, like: nn.Parameter, of: slice, here: torch.Tensor) -> None:
         found[part].setdefault(name, Boxed(like.shape, here.dtype)).add(of, here)
@@ -58,8 +59,6 @@ def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
         elif zero.names[tensor] in found["model"]:  # tied: the same under its other name
             found["model"][name] = found["model"][zero.names[tensor]]
     for name, parameter, of, local, at in zero.parameter_shards():
-        if zero.master:
-            add("master", name, parameter, of, local.data.view(-1)[at])
         for key, value in zero.optimizer.state[local].items():
             if not isinstance(value, torch.Tensor):
                 raise ValueError(f"optimizer: its state {key!r} of {name} is not a tensor")
@@ -163,9 +162,6 @@ def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     for kind, group in enumerate(zero.optimizer.param_groups):
         read = below(f"{GROUPS}{kind}.", notes)
         group.update({**read, "params": group["params"]})
-    if not parts["master"]:
-        for unit in zero.trained:
-            unit.master.copy_(unit.shard)
     zero.weights.publish()
     extra = {key: value for key, value in notes.items() if key.startswith("extra.")}
     # Files have no dicts within dicts: they note, beside each value, where it was.
@@ -199,14 +195,14 @@ def below(prefix: str, saved: dict[str, Any]) -> dict[str, Any]:
 def check_model(zero: ShardedOptimizer, saved: dict[str, Any], path: str | Path) -> None:
     """Raise ValueError, naming the first difference, if it is of another model, or other dtypes."""
     there = {k: f"{v.properties.dtype}{list(v.size)}" for k, v in below("model.", saved).items()}
-    here = {k: f"{v.dtype}{list(v.shape)}" for k, v in zero.module.state_dict().items()}
+    dtypes = {p: unit.layout.dtype for unit in zero.units for p in unit.layout.parameters}
+    here = {}
+    for name, tensor in zero.module.state_dict(keep_vars=True).items():
+        here[name] = f"{dtypes.get(tensor, tensor.dtype)}{list(tensor.shape)}"
     for name in sorted(there.keys() | here.keys()):
         read, wanted = there.get(name, "missing"), here.get(name, "missing")
         if read != wanted:
             raise ValueError(f"{path} is of another model: {name} is {read} there, {wanted} here")
-    kept = {v.properties.dtype for v in below("master.", saved).values()}
-    if kept - {zero.master}:
-        raise ValueError(f"{path} has a master copy: give master={', '.join(map(str, kept))}")
 
 
 def check_optimizer_of(zero: ShardedOptimizer, notes: dict[str, Any], path: str | Path) -> None:

@@ -35,10 +35,13 @@ class DistributedDataParallel(nn.Module):
     """`module`, whose gradients are averaged over the ranks of `group` in every backward pass.
 
     Without a `group` it is the default process group. A bucket holds up to `bucket_bytes`, the
-    first one less, so that communication starts early; means are made in the gradients' dtype
-    (`all_reduce_hook`). With `find_unused_parameters`, a parameter without a gradient counts as
-    zero; without it, RuntimeError names it at the end of backward. With `static_graph`, the first
-    pass finds which gradients come, and how often; later passes must be the same.
+    first one less, so that communication starts early. Sums over micro-batches and means over ranks
+    are made in the gradients' dtype, which is the parameters' (`all_reduce_hook`): of a module in
+    bf16 they lose what is small, as with PyTorch's class (*Mixed precision*).
+
+    With `find_unused_parameters`, a parameter without a gradient counts as zero; without it,
+    RuntimeError names it at the end of backward. With `static_graph`, the first pass finds which
+    gradients come, and how often; later passes must be the same.
 
     Raises ValueError where the ranks' modules differ, before anything is written, if there is
     nothing to train, if another wrapper has the module already, and for an embedding whose

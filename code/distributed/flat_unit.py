@@ -33,13 +33,24 @@ class Layout:
     `partition="flat"` cuts at equal lengths, even through a parameter: at most N − 1 elements of
     padding. "parameter" gives each parameter whole to one rank, the largest first to the rank that
     has least; shards are as long as the longest, and the rest is padding.
+
+    `dtype` is that of the parameters as they came, and of shards. W[N·s] is gathered in
+    `param_dtype`, dW[N·s] is reduced in `reduce_dtype`: by default both are `dtype`.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], ranks: int, partition: str = "flat"):
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        ranks: int,
+        partition: str = "flat",
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+    ):
         if partition not in PARTITIONS:
             raise ValueError(f"partition={partition!r}: choose one of {', '.join(PARTITIONS)}")
         self.parameters, self.ranks = list(parameters), ranks
         self.dtype, self.device = parameters[0].dtype, parameters[0].device
+        self.param_dtype, self.reduce_dtype = param_dtype or self.dtype, reduce_dtype or self.dtype
         self.trainable = parameters[0].requires_grad
         self.numel = sum(p.numel() for p in parameters)
         self.start: dict[nn.Parameter, int] = {}  # of each parameter, in flat
@@ -75,6 +86,11 @@ class Layout:
         """flat[N·s] → every parameter's view of it."""
         return {parameter: self.view(flat, parameter) for parameter in self.start}
 
+    def show(self, flat: torch.Tensor) -> None:
+        """Let the module see flat[N·s]: each parameter becomes its view of it."""
+        for parameter, view in self.views(flat).items():
+            parameter.data = view
+
     def write(
         self, values: Mapping[nn.Parameter, torch.Tensor | None], flat: torch.Tensor
     ) -> torch.Tensor:
@@ -108,39 +124,57 @@ class Layout:
 class FlatUnit:
     """A layout and this rank's shard of it: what is gathered, reduced and updated at once.
 
-    shard[s]     this rank's W[s], in the parameters' dtype, where the group gathers it best
-    gradient[s]  dW[s], the mean over the ranks, in the same dtype; None until it is reduced
-    master[s]    what the optimizer updates: the shard itself, or a copy of it in another dtype
+    shard[s]     this rank's W[s], what the optimizer updates: a master copy, where `param_dtype`
+                 has fewer bits than it
+    gradient[s]  dW[s], the mean over the ranks, in the shard's dtype; None until it is reduced
     """
 
     def __init__(self, layout: Layout, group: Group, shard: torch.Tensor):
-        assert shard.shape == (layout.shard_size,)
-        self.layout, self.group = layout, group
-        self.shard = self.master = shard
+        assert (shard.shape, shard.dtype) == ((layout.shard_size,), layout.dtype)
+        self.layout, self.group, self.shard = layout, group, shard
         self.gradient: torch.Tensor | None = None
 
     @property
-    def has_copy(self) -> bool:
-        """Whether the optimizer updates a copy of the shard, and not the shard itself."""
-        return self.master is not self.shard
+    def is_cast(self) -> bool:
+        """Whether parameters are gathered in another dtype than the shard has."""
+        return self.layout.param_dtype != self.layout.dtype
 
-    def new_full(self) -> torch.Tensor:
-        """Memory for W[N·s] or dW[N·s], where the group's collectives reach it best."""
-        return self.group.empty(self.layout.size, self.layout.dtype)
+    def new_gradients(self) -> torch.Tensor:
+        """Memory for dW[N·s], where the group's collectives reach it best."""
+        return self.group.empty(self.layout.size, self.layout.reduce_dtype)
 
     def all_gather(self, out: torch.Tensor, async_op: bool = False) -> Any:
-        """W[s], another shard on each rank → out[N·s]."""
-        return self.group.all_gather(self.shard, out, async_op)
+        """W[s], another shard on each rank → out[N·s], in out's dtype, which may be narrower."""
+        shard = self.shard
+        if out.dtype != shard.dtype:
+            shard = self.layout.shard(out, self.group.rank).copy_(shard)
+        return self.group.all_gather(shard, out, async_op)
+
+    def take_in(self, full: torch.Tensor) -> None:
+        """W[s] ← what somebody wrote into full[N·s] since it was gathered from W[s].
+
+        Elements that are W[s] as it was cast keep all of their digits.
+        """
+        mine = self.layout.shard(full, self.group.rank)
+        is_new = mine != self.shard.to(mine.dtype)
+        self.shard.copy_(torch.where(is_new, mine, self.shard))
 
     def reduce_scatter(self, flat: torch.Tensor, async_op: bool = False) -> Any:
         """flat[N·s]{partial over ranks} → dW[s], their mean, in this rank's part of flat.
 
-        Sums are made in the parameters' dtype, as `Group.reduce_scatter` says; the mean of float16
-        is divided half before and half after the sum, so that it neither overflows nor vanishes.
+        Sums are made in flat's dtype, as `Group.reduce_scatter` says; the mean of float16 is
+        divided half before and half after the sum, so that it neither overflows nor vanishes.
         """
         return self.group.reduce_scatter(
             flat, self.layout.shard(flat, self.group.rank), "avg", async_op
         )
+
+    def add_gradient(self, reduced: torch.Tensor) -> None:
+        """dW[s] ← dW[s] + reduced[s], in the shard's dtype; the memory of `reduced` can go."""
+        if self.gradient is None:
+            self.gradient = reduced.to(self.shard.dtype, copy=True)
+        else:
+            self.gradient += reduced
 
 
 def runs(pieces: Sequence[Piece], group_of: Mapping[nn.Parameter, int]) -> list[list[Piece]]:

@@ -44,8 +44,6 @@ class Hsdp(Zero3):
         for tensor in [*(unit.shard for unit in self.units), *self.in_no_unit(), *module.buffers()]:
             if tensor.numel():
                 replicas.broadcast(tensor.data)  # the first host's
-        for unit in self.trained:
-            unit.master.copy_(unit.shard)
         self.gradients = ReduceOverHosts(self.gradients, self.trained, replicas)
 
 

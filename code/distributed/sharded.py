@@ -23,6 +23,9 @@ class Weights(Protocol):
 
     units: list[FlatUnit]
 
+    def collect(self) -> None:
+        """Take into W[s] what was written into the parameters since `publish`."""
+
     def publish(self) -> None:
         """W[s] has changed on every rank: nobody may see old parameters after this."""
 
@@ -78,9 +81,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
     `step(closure)`, `zero_grad()`. Parameters in the groups are this rank's shards W[s], and their
     `.grad` is dW[s] while `step()` runs. `step()` forgets gradients, so `zero_grad()` is needed
     only after a backward pass that failed.
-
-    `master` is the dtype in which the optimizer keeps a copy of its shard, for parameters of
-    another dtype.
     """
 
     def __init__(
@@ -88,12 +88,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         plan: Plan,
         weights: Weights,
         gradients: Gradients,
-        master: torch.dtype | None,
         settings: Mapping[str, Any],
     ):
         trained = [unit for unit in weights.units if unit.layout.trainable]
-        for unit in trained:
-            unit.master = unit.shard.to(master or unit.layout.dtype)
         local = [mine for unit in trained for mine in hand_out(unit, plan)]
         groups = [{**group, "params": []} for group in plan.param_groups]
         for mine in local:
@@ -103,7 +100,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().__init__(optimizer.param_groups, optimizer.defaults)  # these very dicts
         self.optimizer, self.state = optimizer, optimizer.state
 
-        self.plan, self.weights, self.gradients, self.master = plan, weights, gradients, master
+        self.plan, self.weights, self.gradients = plan, weights, gradients
         self.module, self.group, self.names = plan.module, plan.group, plan.names
         self.units, self.trained, self.local = weights.units, trained, local
         self.phase = Phase.EMPTY
@@ -112,6 +109,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 self.group.broadcast(tensor.data)
         for unit in trained:
             for parameter in unit.layout.parameters:
+                parameter.grad_dtype = unit.layout.reduce_dtype  # autograd adds in it, too
                 parameter.register_post_accumulate_grad_hook(self.mark_ready)
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
@@ -122,7 +120,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.gradients.mark_ready(parameter)
 
     def reduce(self) -> None:
-        """dW[N·s]{partial over ranks} → dW[s], their mean in the parameters' dtype. → REDUCED.
+        """dW[N·s]{partial over ranks} → dW[s], their mean in the shards' dtype. → REDUCED.
 
         `step()` and `clip_grad_norm_()` do it; then each of `trained` has its `gradient`. Raises
         RuntimeError if no gradient has come.
@@ -137,7 +135,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scale the gradient so that its norm over all ranks is at most this; the norm before.
 
-        Squares are added in float32, or in the parameters' dtype if that is wider.
+        Squares are added in float32, or in the shards' dtype if that is wider.
         """
         self.reduce()
         gradients = [unit.gradient for unit in self.trained if unit.gradient is not None]
@@ -161,6 +159,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 loss = closure()
         with torch.no_grad():
             self.reduce()
+            self.weights.collect()
             self._update()
             self.weights.publish()
         self.zero_grad()
@@ -170,14 +169,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """dW[s], W[s], states[s] → W[s]: an N-th of the work on each rank."""
         for mine in self.local:
             assert mine.unit.gradient is not None, "it is reduced"
-            gradient = mine.unit.gradient[mine.at].to(mine.parameter.dtype)
-            mine.parameter.grad = gradient.view(mine.parameter.shape)
+            mine.parameter.grad = mine.unit.gradient[mine.at].view(mine.parameter.shape)
         self.optimizer.step()
         for mine in self.local:
             mine.parameter.grad = None
-        for unit in self.trained:
-            if unit.has_copy:
-                unit.shard.copy_(unit.master)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. A missing one counts as zero, so both settings do the same."""
@@ -207,9 +202,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and value of each parameter, gathered a unit at a time; all ranks must ask.
 
+        Values are in the dtype of shards, with all of their digits, also under a `param_dtype`.
         Those that are in no unit, for they are frozen or empty, are whole on every rank: they come
         last. Copy what you keep: the next unit is gathered into the same buffer.
         """
+        self.weights.collect()
         sizes = [unit.layout.size * unit.layout.dtype.itemsize for unit in self.units]
         buffer = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.group.device)
         for unit, size in zip(self.units, sizes, strict=True):
@@ -235,10 +232,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """What this rank holds, by what it is for."""
         states = [value for kept in self.optimizer.state.values() for value in kept.values()]
         whole = self.weights.tensors()
+        narrow = [unit.shard for unit in self.units if not unit.is_cast]
         return {
             **whole,
-            "parameters": [unit.shard for unit in self.units] + whole.get("parameters", []),
-            "master copy": [unit.master for unit in self.trained if unit.has_copy],
+            "parameters": narrow + whole.get("parameters", []),
+            "master copy": [unit.shard for unit in self.units if unit.is_cast],
             "optimizer states": [value for value in states if isinstance(value, torch.Tensor)],
             "gradients": [u.gradient for u in self.trained if u.gradient is not None],
             **self.gradients.tensors(),
@@ -248,7 +246,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 class LocalParameter(NamedTuple):
     """What the optimizer has of a unit: a run of pieces that one group updates alike."""
 
-    parameter: nn.Parameter  # a view of the unit's master[s]
+    parameter: nn.Parameter  # a view of the unit's shard[s]
     unit: FlatUnit
     at: slice  # in the unit's shard
     pieces: list[Piece]
@@ -261,7 +259,7 @@ def hand_out(unit: FlatUnit, plan: Plan) -> Iterator[LocalParameter]:
     whole = plan.partition == "parameter"
     for run in [[piece] for piece in pieces] if whole else runs(pieces, plan.group_of):
         at = slice(run[0].at.start, run[-1].at.stop)
-        values = unit.master[at]
+        values = unit.shard[at]
         if whole:
             values = values.view(run[0].parameter.shape)
         number = plan.group_of[run[0].parameter]

@@ -6,7 +6,7 @@ all ranks, and refused by name before any memory is made.
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -22,12 +22,26 @@ ELEMENTWISE = (
 )  # fmt: skip
 
 
+class Precision(NamedTuple):
+    """FSDP2's policy: gather in `param_dtype`, reduce in `reduce_dtype`, update as they came.
+
+    Shards, their sums over micro-batches and the optimizer's states have the dtype of the module's
+    own parameters, and so has what is None here. Of a module in float32,
+    `Precision(torch.bfloat16)` is what people call mixed precision: weights, activations and the
+    parameters' messages have 16 bits, while gradients are added up, averaged and applied in 32.
+    """
+
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+
+
 class Plan:
     """Which parameters are sharded, and in which groups: checked, and alike on all ranks.
 
     `param_groups` are as torch takes them. Raises TypeError for what is no module, and ValueError
     for a module with nothing to train, for groups that leave out or repeat a parameter, for an
-    optimizer that must see whole parameters, or all of them, and where ranks differ.
+    optimizer that must see whole parameters, or all of them, for a dtype that makes no sense, and
+    where ranks differ.
     """
 
     def __init__(
@@ -37,10 +51,13 @@ class Plan:
         group: Group | None,
         param_groups: Sequence[dict[str, Any]] | None,
         partition: str,
+        precision: Precision,
     ):
         check_module(module)
         check_optimizer(optimizer_class, partition)
+        check_precision(module, precision)
         self.module, self.optimizer_class, self.partition = module, optimizer_class, partition
+        self.precision = precision
         self.group = group or Group.default()
         self.names = {p: name for name, p in module.named_parameters()}
         self.param_groups = check_groups(self.names, param_groups)
@@ -58,11 +75,13 @@ class Plan:
 
     def layouts(self, parameters: Sequence[nn.Parameter], most: float = inf) -> list[Layout]:
         """Layouts of up to `most` bytes; in each, parameters of one group stand together."""
-        buckets = in_buckets(parameters, most)
-        ranks = self.group.size
-        return [
-            Layout(sorted(bucket, key=self._place), ranks, self.partition) for bucket in buckets
-        ]
+        found = []
+        for bucket in in_buckets(parameters, most):
+            is_float = bucket[0].dtype.is_floating_point
+            precision = self.precision if is_float else Precision()
+            ordered = sorted(bucket, key=self._place)
+            found.append(Layout(ordered, self.group.size, self.partition, *precision))
+        return found
 
     def _place(self, parameter: nn.Parameter) -> int:
         return self.group_of.get(parameter, -1)  # what is frozen can be in no group
@@ -75,6 +94,22 @@ def check_module(module: Any) -> None:
             f"module={type(module).__name__}: give the module itself, not its parameters: "
             "Zero1(model, torch.optim.AdamW, lr=1e-3)"
         )
+
+
+def check_precision(module: nn.Module, precision: Precision) -> None:
+    """Raise ValueError for a dtype that is no float's, and for shards of fewer than 32 bits."""
+    for name, dtype in precision._asdict().items():
+        if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+            raise ValueError(f"{name}={dtype!r}: give a dtype of floats, as torch.bfloat16")
+    if precision.param_dtype is None:
+        return
+    for name, parameter in module.named_parameters():
+        dtype = parameter.dtype
+        if parameter.requires_grad and dtype.is_floating_point and dtype.itemsize < 4:
+            raise ValueError(
+                f"param_dtype={precision.param_dtype}: {name} has {dtype} already, so its shards "
+                "would have no more digits: give the module in float32"
+            )
 
 
 def check_groups(

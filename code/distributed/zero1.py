@@ -19,7 +19,7 @@ from distributed import Group, launch
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
-from distributed.sharding_plan import Plan
+from distributed.sharding_plan import Plan, Precision
 
 
 class Zero1(ShardedOptimizer):
@@ -29,6 +29,10 @@ class Zero1(ShardedOptimizer):
     torch takes it, `group` by default the process group of `init_process_group`. After
     `backward()`, `step()` averages gradients over the ranks, updates, and forgets them; a gradient
     that did not come counts as zero. Raises what `Plan` raises, before anything is written.
+
+    `param_dtype` and `reduce_dtype` are FSDP2's (see `Precision`): give the module in float32, and
+    with `param_dtype=torch.bfloat16` its parameters and activations get 16 bits, its inputs have
+    to have them, while gradients are added up, averaged and applied in 32.
     """
 
     def __init__(
@@ -39,14 +43,16 @@ class Zero1(ShardedOptimizer):
         *,
         param_groups: Sequence[dict[str, Any]] | None = None,
         partition: str = "flat",
-        master: torch.dtype | None = None,
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
         bucket_bytes: int = 25_000_000,
         **settings: Any,
     ):
-        plan = Plan(module, optimizer_class, group, param_groups, partition)
+        precision = Precision(param_dtype, reduce_dtype)
+        plan = Plan(module, optimizer_class, group, param_groups, partition, precision)
         weights = ReplicatedWeights(plan, bucket_bytes)
         gradients = ReduceInStep(weights.units)
-        super().__init__(plan, weights, gradients, master, settings)
+        super().__init__(plan, weights, gradients, settings)
 
 
 class ReplicatedWeights:
@@ -58,9 +64,23 @@ class ReplicatedWeights:
         trained = [p for p in reversed(plan.names) if p.requires_grad]
         for layout in plan.layouts(trained, bucket_bytes):
             full = replicate(layout, plan.group)
-            unit = FlatUnit(layout, plan.group, layout.shard(full, plan.group.rank))
-            self.full[unit] = full
+            shard = layout.shard(full, plan.group.rank)
+            if layout.param_dtype != layout.dtype:
+                shard = shard.clone()  # all other digits can go
+                full = plan.group.empty(layout.size, layout.param_dtype).copy_(full)
+                layout.show(full)
+            self.full[FlatUnit(layout, plan.group, shard)] = full
         self.units = [*self.full]
+        narrow = plan.precision.param_dtype
+        for parameter in plan.names:
+            if narrow and not parameter.requires_grad and parameter.is_floating_point():
+                parameter.data = parameter.data.to(narrow)  # it is computed with, and never updated
+
+    def collect(self) -> None:
+        """W[N·s] → W[s], where they are not on the same memory: what was written since."""
+        for unit, full in self.full.items():
+            if unit.is_cast:
+                unit.take_in(full)
 
     def publish(self) -> None:
         """W[s] → W[N·s]: the parameters that the others updated."""
@@ -76,8 +96,7 @@ def replicate(layout: Layout, group: Group) -> torch.Tensor:
     full = group.empty(layout.size, layout.dtype)
     layout.write({p: p.data for p in layout.parameters}, full)
     group.broadcast(full)
-    for parameter, view in layout.views(full).items():
-        parameter.data = view
+    layout.show(full)
     return full
 
 
@@ -85,7 +104,7 @@ class ReduceInStep:
     """dW[N·s] of each unit grows in a buffer, over one backward pass or several, until the step."""
 
     def __init__(self, units: Sequence[FlatUnit]):
-        self.buffers = {unit: unit.new_full().zero_() for unit in units}
+        self.buffers = {unit: unit.new_gradients().zero_() for unit in units}
         self.unit_of = {p: unit for unit in units for p in unit.layout.parameters}
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
@@ -106,7 +125,7 @@ class ReduceInStep:
                 if parameter.grad is None:
                     view.zero_()
                 parameter.grad = None
-            unit.gradient = unit.reduce_scatter(buffer)
+            unit.gradient = unit.reduce_scatter(buffer).to(unit.shard.dtype)
 
     def forget(self) -> None:
         """Nothing: what no gradient is copied over becomes zero when it is reduced."""

@@ -18,7 +18,7 @@ from distributed import Group
 from distributed.flat_unit import FlatUnit
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
-from distributed.sharding_plan import Plan
+from distributed.sharding_plan import Plan, Precision
 from distributed.zero1 import ReplicatedWeights, show
 
 
@@ -36,14 +36,16 @@ class Zero2(ShardedOptimizer):
         *,
         param_groups: Sequence[dict[str, Any]] | None = None,
         partition: str = "flat",
-        master: torch.dtype | None = None,
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
         bucket_bytes: int = 4_000_000,
         **settings: Any,
     ):
-        plan = Plan(module, optimizer_class, group, param_groups, partition)
+        precision = Precision(param_dtype, reduce_dtype)
+        plan = Plan(module, optimizer_class, group, param_groups, partition, precision)
         weights = ReplicatedWeights(plan, bucket_bytes)
         gradients = ReduceInBackward(weights.units, AtOnce())
-        super().__init__(plan, weights, gradients, master, settings)
+        super().__init__(plan, weights, gradients, settings)
 
 
 class Policy(Protocol):
@@ -173,23 +175,19 @@ class ReduceInBackward:
     def _find_memory(self, unit: FlatUnit) -> torch.Tensor:
         """Memory for dW[N·s] of a unit, new or used before."""
         if not unit.group.keeps:
-            return unit.new_full()
-        dtype = unit.layout.dtype
+            return unit.new_gradients()
+        dtype = unit.layout.reduce_dtype
         for place, memory in enumerate(self.spare):
             if memory.dtype == dtype:
                 return self.spare.pop(place)
-        sizes = [other.layout.size for other in self.units if other.layout.dtype == dtype]
+        sizes = [one.layout.size for one in self.units if one.layout.reduce_dtype == dtype]
         return unit.group.empty(max(sizes), dtype)
 
     @torch.no_grad()
     def _wait_for_oldest(self) -> None:
         """Wait for the oldest bucket under way, and add its dW[s] to what is here."""
         unit, memory, handle = self.under_way.pop(0)
-        shard = handle.wait()
-        if unit.gradient is None:
-            unit.gradient = shard.clone()  # the rest of the bucket can go
-        else:
-            unit.gradient += shard
+        unit.add_gradient(handle.wait())
         if unit.group.keeps:
             self.spare.append(memory)
 

@@ -25,7 +25,7 @@ from distributed.flat_unit import FlatUnit
 from distributed.materialise import by_reset_parameters, leave_meta, make_real
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
-from distributed.sharding_plan import Plan, check_module
+from distributed.sharding_plan import Plan, Precision, check_module
 from distributed.zero2 import ReduceInBackward
 
 PLAIN = (type(None), int, float, str)  # a block may return these and no tensor
@@ -71,7 +71,8 @@ class Zero3(ShardedOptimizer):
         initialise: Callable[[nn.Module], None] = by_reset_parameters,
         param_groups: Sequence[dict[str, Any]] | None = None,
         partition: str = "flat",
-        master: torch.dtype | None = None,
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
         **settings: Any,
     ):
         check_module(module)
@@ -82,7 +83,8 @@ class Zero3(ShardedOptimizer):
             {**given, "params": [real.get(p, p) for p in given["params"]]}
             for given in param_groups or []
         ]
-        plan = Plan(module, optimizer_class, group, param_groups, partition)
+        precision = Precision(param_dtype, reduce_dtype)
+        plan = Plan(module, optimizer_class, group, param_groups, partition, precision)
         unmade = {*real.values()}
 
         def make(parameters: Sequence[nn.Parameter]) -> None:
@@ -90,7 +92,7 @@ class Zero3(ShardedOptimizer):
 
         weights = BlockwiseWeights(plan, modules, prefetch, reshard_after_forward, make)
         schedule = Schedule(weights, plan.names)
-        super().__init__(plan, weights, schedule.gradients, master, settings)
+        super().__init__(plan, weights, schedule.gradients, settings)
         self.blocks, self.root = weights.blocks, weights.root
 
 

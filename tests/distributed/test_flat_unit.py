@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from distributed.flat_unit import Layout, in_buckets, runs
-from distributed.sharding_plan import check_groups, check_optimizer
+from distributed.sharding_plan import Precision, check_groups, check_optimizer, check_precision
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=8)
 partitions = st.sampled_from(["flat", "parameter"])
@@ -119,3 +119,17 @@ def test_optimizers_that_cannot_work_on_shards_are_refused():
             check_optimizer(torch.optim.LBFGS, partition)
     with pytest.raises(ValueError, match="partition='rows': choose one of flat, parameter"):
         check_optimizer(torch.optim.SGD, "rows")
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "message"),
+    [
+        ({"param_dtype": torch.int8}, r"param_dtype=torch\.int8: give a dtype of floats"),
+        ({"reduce_dtype": "bf16"}, r"reduce_dtype='bf16': give a dtype of floats"),
+        ({"param_dtype": torch.bfloat16}, "give the module in float32"),
+    ],
+)
+def test_a_precision_that_makes_no_sense_is_refused_in_a_line(dtypes, message):
+    with pytest.raises(ValueError, match=message) as said:
+        check_precision(nn.Linear(2, 2).half(), Precision(**dtypes))
+    assert "\n" not in str(said.value)

@@ -18,16 +18,17 @@ from distributed.zero3 import Zero3
 PSI = 64 * 128 + 128 + 2 * (128 * 128 + 128) + 128 * 10 + 10
 
 
-def memory_of_rank(group, master, partition):
-    dtype = torch.bfloat16 if master else torch.float32
-    model = make_network(width=128, depth=3).to(dtype)
-    zero = Zero1(model, torch.optim.Adam, group, master=master, partition=partition)
+def memory_of_rank(group, dtype, partition):
+    model = make_network(width=128, depth=3)
+    zero = Zero1(
+        model, torch.optim.Adam, group, param_dtype=dtype, reduce_dtype=dtype, partition=partition
+    )
     return watch(model, zero, 16, 16).after["backward"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
 def test_memory_is_2_plus_2_plus_12_over_n(pools, ranks):
-    for found in pools[ranks](memory_of_rank, torch.float32, "flat"):
+    for found in pools[ranks](memory_of_rank, torch.bfloat16, "flat"):
         kept = {k: found[k] for k in ("parameters", "gradients", "master copy", "optimizer states")}
         assert sum(kept.values()) == pytest.approx((2 + 2 + 12 / ranks) * PSI, rel=1e-3)
         assert kept["master copy"] == pytest.approx(4 * PSI / ranks, rel=1e-3)

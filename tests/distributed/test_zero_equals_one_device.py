@@ -1,5 +1,6 @@
 """ZeRO-1, 2 and 3 against PyTorch on one device, on the whole batch."""
 
+import contextlib
 import copy
 from functools import partial
 
@@ -12,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from distributed.ring_group import RingGroup
+from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 from distributed.workbench.data import batches
 from distributed.workbench.training import make_network, train
@@ -171,10 +173,10 @@ HALF = {"lr": 1e-3, "weight_decay": 0.1}
 
 
 def half_with_master_alone():
-    """Two ranks' bf16 gradients, averaged in bf16; AdamW on float32 copies: weights and copies."""
-    model = make_network(width=11, depth=3).bfloat16()
-    parameters = [*model.parameters()]
-    copies = [nn.Parameter(p.detach().float()) for p in parameters]
+    """Two ranks' bf16 gradients, averaged in float32; AdamW on float32 copies: weights, copies."""
+    model = make_network(width=11, depth=3)
+    copies = [nn.Parameter(p.detach().clone()) for p in model.parameters()]
+    parameters = [*model.bfloat16().parameters()]
     optimizer = torch.optim.AdamW(copies, **HALF)
     for rows in batches(1797, 24, 4):
         found = []
@@ -183,7 +185,7 @@ def half_with_master_alone():
             found.append([p.grad for p in parameters])
             model.zero_grad()
         for copy_, a, b in zip(copies, *found, strict=True):
-            copy_.grad = ((a + b) / 2).float()
+            copy_.grad = (a.float() + b.float()) / 2
         optimizer.step()
         for p, copy_ in zip(parameters, copies, strict=True):
             p.data.copy_(copy_)
@@ -192,15 +194,16 @@ def half_with_master_alone():
 
 
 def half_with_master(group, stage):
-    model = make_network(seed=group.rank, width=11, depth=3).bfloat16()
-    zero = STAGES[stage](model, torch.optim.AdamW, group, master=torch.float32, **HALF)
+    model = make_network(seed=group.rank, width=11, depth=3)
+    zero = STAGES[stage](model, torch.optim.AdamW, group, param_dtype=torch.bfloat16, **HALF)
     for rows in batches(1797, 24, 4):
         train(model, zero.step, [rows[group.rank :: 2]], 12)
     copies = [
         (name, of, local.data.view(-1)[at].clone())
         for name, _, of, local, at in zero.parameter_shards()
     ]
-    return {name: value.clone() for name, value in zero.full_parameters()}, copies
+    seen = {name: p.detach().clone() for name, p in model.named_parameters()}
+    return seen, {name: value.clone() for name, value in zero.full_parameters()}, copies
 
 
 @pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
@@ -208,8 +211,72 @@ def test_half_precision_with_a_master_copy_learns_what_one_device_learns(pools, 
     weights, copies = half_with_master_alone()
     lost = max((copies[k] - weights[k]).abs().max().item() for k in weights)
     assert lost > 1e-4, "without copies more would be lost than the test allows"
-    for found, pieces in pools[2](half_with_master, stage):
+    for seen, found, pieces in pools[2](half_with_master, stage):
+        assert all(p.dtype == torch.bfloat16 for p in seen.values())
         for name, of, piece in pieces:
             expected = copies[name].data.view(-1)[of]
             torch.testing.assert_close(piece, expected, rtol=0, atol=2e-5)
-            assert torch.equal(found[name].view(-1)[of], piece.bfloat16()), name
+            assert torch.equal(found[name].view(-1)[of], piece), name
+            if stage != "zero3":  # whose module holds no values between steps
+                assert torch.equal(seen[name].view(-1)[of], piece.bfloat16()), name
+
+
+MICRO = 512
+
+
+def of_many_micro_batches(group, stage, dtypes, quiet):
+    """Gradients of 1/512 each, from 0: in bf16 their sum stays at 0.5 of 1."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0, **dtypes)
+    x = torch.ones(1, 1, dtype=dtypes.get("param_dtype"))
+    with zero.no_sync() if quiet else contextlib.nullcontext():
+        for _ in range(MICRO - 1):
+            (model(x).sum() / MICRO).backward()
+    (model(x).sum() / MICRO).backward()
+    zero.step()
+    return {name: value.item() for name, value in zero.full_parameters()}["weight"]
+
+
+@pytest.mark.parametrize("quiet", [False, True], ids=["each reduced", "no_sync"])
+@pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
+def test_micro_batches_are_added_up_in_float32(pools, stage, quiet):
+    for dtypes in ({}, {"param_dtype": torch.bfloat16}):
+        assert pools[2](of_many_micro_batches, stage, dtypes, quiet) == [-1.0] * 2
+    lost = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.bfloat16}
+    sums_in_16_bits = quiet or stage == "zero1"  # else each is added to a shard of 32 bits
+    assert (
+        pools[2](of_many_micro_batches, stage, lost, quiet)
+        == [-0.5 if sums_in_16_bits else -1.0] * 2
+    )
+
+
+def sent_by_rank(group, stage, dtypes):
+    ring = RingGroup(group)
+    model = make_network(width=8)
+    zero = STAGES[stage](model, torch.optim.SGD, ring, lr=0.1, **dtypes)
+    ring.trace = trace = Trace(group.rank)
+    train(model, zero.step, batches(1797, 8, 1), 8.0)
+    return trace.sent, sum(unit.layout.shard_size for unit in zero.units)
+
+
+@pytest.mark.parametrize("stage", ["zero1", "zero2"])
+def test_parameters_travel_in_param_dtype_and_gradients_in_reduce_dtype(pools, stage):
+    for reduce_dtype, width in ((None, 4), (torch.bfloat16, 2)):
+        dtypes = {"param_dtype": torch.bfloat16, "reduce_dtype": reduce_dtype}
+        for sent, shards in pools[3](sent_by_rank, stage, dtypes):
+            assert sent == 2 * shards * (2 + width)
+
+
+@pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
+def test_frozen_parameters_are_computed_with_in_param_dtype(pools, stage):
+    def outputs(group):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+        model[1].requires_grad_(False)
+        x = torch.randn(2, 4).bfloat16()
+        expected = copy.deepcopy(model).bfloat16()(x)
+        STAGES[stage](model, torch.optim.SGD, group, lr=1.0, param_dtype=torch.bfloat16)
+        return torch.equal(model(x), expected)
+
+    assert pools[2](outputs) == [True] * 2

@@ -75,11 +75,15 @@ def test_gpus_train_as_one_device_does_on_two_hosts() -> None:
 
 
 def half_on_rank(group, stage: int, batch: int, steps: int) -> tuple[list[float], bool]:
-    """Losses in bf16 with a master copy; whether weights are the master copy's, rounded."""
-    model = make_network(seed=group.rank).to(group.device, torch.bfloat16)
-    zero = CLASSES[stage](model, torch.optim.AdamW, group, master=torch.float32, lr=1e-2)
+    """Losses with parameters in bf16; whether what is gathered is the fp32 shards, rounded."""
+    model = make_network(seed=group.rank).to(group.device)
+    zero = CLASSES[stage](model, torch.optim.AdamW, group, param_dtype=torch.bfloat16, lr=1e-2)
     losses = train_together(group, model, zero.step, batch, steps)
-    same = (torch.equal(unit.shard, unit.master.bfloat16()) for unit in zero.trained)
+    same = []
+    for unit in zero.trained:
+        full = torch.empty(unit.layout.size, dtype=torch.bfloat16, device=group.device)
+        mine = unit.layout.shard(unit.all_gather(full), group.rank)
+        same.append(torch.equal(mine, unit.shard.bfloat16()))
     return losses, all(same)
 
 
