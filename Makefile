@@ -17,7 +17,7 @@ BIN := .venv/bin
 PIP = $(BIN)/pip install --no-compile
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help serve dev test test-all test-gpu book outputs pdf bench lint clean
+.PHONY: help serve dev test test-all test-gpu gpu-day book outputs pdf bench lint clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ test-all: lint node_modules/.installed .venv/.installed-all  ## and what is rare
 test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
 	@$(BIN)/python -c "import torch; torch.cuda.is_available() or exit(f'PyTorch {torch.__version__} finds no CUDA GPU here: nothing was tested')"
 	@$(BIN)/python -m pytest tests/gpu -rs
+
+gpu-day: .venv/.installed-dev  ## all that a GPU can tell the book, in 40 minutes: to bench/recorded (DRY=1: on the CPU)
+	@$(BIN)/python -m bench.gpu_day $(if $(DRY),--dry-run)
 
 book: _build/html/.built  ## build the pages into _build/html
 

@@ -14,9 +14,6 @@ DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # of Nvidia, of AMD, of Wi
 
 def environment() -> dict[str, Any]:
     """The stamp of a measurement: where, with what and when it was made."""
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True
-    ).stdout.strip()
     return {
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -24,8 +21,19 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": version("torch"),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "commit": commit,
+        "commit": commit(),
     }
+
+
+def commit() -> str:
+    """What is checked out here; "unknown" in a copy without its history, or without git."""
+    git = ["git", "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(
+            git, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def gpu_name() -> str | None:

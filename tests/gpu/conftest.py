@@ -1,15 +1,15 @@
 """What was run on GPUs, and where: a file to keep, and an error for a run that tested nothing."""
 
-import datetime
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
+from playground.environment import environment
+
 ROOT = Path(__file__).parents[2]
-NOTE = ROOT / "_build/gpu.json"  # copy it to bench/recorded/ to have the book say so
+NOTE = ROOT / "_build/gpu.json"  # `make gpu-day` copies it to bench/recorded, and the book says so
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -24,13 +24,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED  # else it would look like success
         reporter.write_line("nothing was tested on a GPU: each test says above what it lacked")
     if passed and torch.cuda.is_available():
-        commit = ["git", "rev-parse", "--short", "HEAD"]
-        said = {
+        said = environment() | {
             "gpus": torch.cuda.device_count(),
-            "gpu": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "date": datetime.date.today().isoformat(),
-            "commit": subprocess.check_output(commit, cwd=ROOT, text=True).strip(),
             "passed": len(passed),
             "failed": len(failed),
             "skipped": len(skipped),

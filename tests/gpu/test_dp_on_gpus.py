@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from bench.gpu_day_steps import known
 
 from distributed.dp import train_data_parallel
-from distributed.hardware import gpu
 from distributed.single_device import SIZES, SingleDevice, as_torch, initial_weights
 from distributed.world import launch
 
@@ -56,11 +56,9 @@ def test_the_full_size_network_runs_in_half_precision():
 
 def test_a_large_product_in_half_precision_reaches_a_good_part_of_the_peak():
     """With less, it is throttled or shared, and times measured on it would mislead."""
-    name = torch.cuda.get_device_name()
-    peaks = {"H100 PCIe": gpu("h100-pcie").peak, "H100": gpu("h100").peak, "H200": gpu("h200").peak}
-    peak = next((peak for known, peak in peaks.items() if known in name), None)
-    if peak is None:
-        pytest.skip(f"a GPU wanted whose peak is known here, {name} found")
+    one = known(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1])
+    if one is None:
+        pytest.skip(f"a GPU wanted whose peak is known, {torch.cuda.get_device_name()} found")
     n, times = 8192, 20
     a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -70,5 +68,5 @@ def test_a_large_product_in_half_precision_reaches_a_good_part_of_the_peak():
         a @ b
     ended.record()
     torch.cuda.synchronize()
-    share = 2 * n**3 * times / (begun.elapsed_time(ended) / 1e3) / peak
+    share = 2 * n**3 * times / (begun.elapsed_time(ended) / 1e3) / one.peak
     assert 0.4 < share < 1.05
