@@ -139,9 +139,8 @@ def make_step(group: Group, spec: Model, way: str, rows: int, context: int) -> C
         batch = torch.randint(spec.words, (rows, context + 1))
     optimizer: Any
     if way.startswith("zero"):
-        model.bfloat16()
         stage = CLASSES[int(way[-1])]
-        optimizer = stage(model, torch.optim.AdamW, group, master=torch.float32, lr=1e-4)
+        optimizer = stage(model, torch.optim.AdamW, group, param_dtype=torch.bfloat16, lr=1e-4)
     elif way == "fsdp2":
         mesh = dist.device_mesh.init_device_mesh(group.device.type, (group.size,))
         policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
