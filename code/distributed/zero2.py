@@ -131,6 +131,10 @@ class ReduceInBackward:
             self.missing[unit].discard(parameter)
             self.reduce_in_order(only_complete=True)
 
+    def expect(self, unit: FlatUnit) -> None:
+        """Each of a unit's gradients is to come, be it once more: a checkpoint's come apart."""
+        self.missing[unit] = {*unit.layout.parameters}
+
     def pre_backward(self) -> None:
         """The backward pass is here: autograd shall call `post_backward` at its end."""
         if not self.in_backward:

@@ -13,7 +13,7 @@ own graph: a rank that leaves a block out takes part in its collectives all the 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -96,6 +96,13 @@ class Zero3(ShardedOptimizer):
         self.blocks, self.root = weights.blocks, weights.root
 
 
+class Visit(NamedTuple):
+    """A block's place in a forward pass: this rank computes it, or gathers it for those that do."""
+
+    block: Block
+    computed: bool
+
+
 class Schedule:
     """The order in which blocks are gathered and reduced: one order, on every rank.
 
@@ -119,8 +126,8 @@ class Schedule:
 
     def reset(self) -> None:
         """No backward pass is under way, and none can go back through old forward passes."""
-        self.visits: list[Block] = []  # of the forward passes, in order: the same on every rank
-        self.going_back: list[Block] | None = None  # the visits that the backward pass goes through
+        self.visits: list[Visit] = []  # of the forward passes, in order: the same on every rank
+        self.going_back: list[Visit] | None = None  # the visits that the backward pass goes through
         self.place = 0  # in these: the backward pass is at this one, and past all behind it
         self.first: dict[Block, int] = {}  # where a block is visited first, so comes back last
 
@@ -130,7 +137,9 @@ class Schedule:
         """A block is about to compute: unshard it, and prefetch the next."""
         grad_mode = torch.is_grad_enabled()
         with torch.no_grad():
-            if not self._is_checkpoint():
+            if self._is_checkpoint():
+                self._go_back_past_left_out(block)
+            else:
                 self._take_turn(block, grad_mode)
             block.wait_for_unshard()
 
@@ -151,14 +160,14 @@ class Schedule:
     def _visit_until(self, index: int) -> None:
         """Other ranks may compute what this one leaves out: gather it with them."""
         for block in self.blocks[self.expected : index]:
-            self._visit(block)
+            self._visit(block, computed=False)
 
-    def _visit(self, block: Block) -> None:
+    def _visit(self, block: Block, computed: bool = True) -> None:
         block.unshard()
         if block.index + 1 < len(self.blocks):
             self._prefetch(self.blocks[block.index + 1])
         if self.recording and block is not self.root:
-            self.visits.append(block)
+            self.visits.append(Visit(block, computed))
 
     def _prefetch(self, block: Block) -> None:
         """Start to gather the block that will be next."""
@@ -203,13 +212,29 @@ class Schedule:
     def _last_place(self, block: Block) -> int:
         """The visit of a block that a checkpoint computes again."""
         assert self.going_back is not None
-        places = [i for i, one in enumerate(self.going_back[: self.place + 1]) if one is block]
+        places = [
+            i for i, one in enumerate(self.going_back[: self.place + 1]) if one.block is block
+        ]
         return places[-1] if places else len(self.going_back)
+
+    def _go_back_past_left_out(self, block: Block) -> None:
+        """A checkpoint computes a block again: all ranks pass what this one left out behind it.
+
+        What this rank has computed, and lacks gradients of, is of the same checkpoint: it is next.
+        """
+        assert self.going_back is not None
+        place = self._last_place(block)
+        if all(self._is_done(visit) for visit in self.going_back[place + 1 : self.place + 1]):
+            self._go_back_to(place)
+
+    def _is_done(self, visit: Visit) -> bool:
+        """Whether this rank's graph has no gradient of this block that is yet to come."""
+        return not (visit.computed and any(map(self.gradients.missing.get, visit.block.units)))
 
     # --- the backward pass
 
     def pre_block_backward(
-        self, block: Block, visits: list[Block], place: int, gradient: torch.Tensor
+        self, block: Block, visits: list[Visit], place: int, gradient: torch.Tensor
     ) -> None:
         """The gradient of a block's output is there: unshard it, as all ranks do at this place."""
         if torch.is_grad_enabled() and any(one.takes_turns for one in self.blocks):
@@ -220,7 +245,7 @@ class Schedule:
         with torch.no_grad():
             self._pre_block_backward(block, visits, place)
 
-    def _pre_block_backward(self, block: Block, visits: list[Block], place: int) -> None:
+    def _pre_block_backward(self, block: Block, visits: list[Visit], place: int) -> None:
         if self.going_back is None:
             self._start_from(visits)
         self.gradients.pre_backward()
@@ -235,12 +260,12 @@ class Schedule:
         if self.going_back is None:
             self._start_from(self.visits)
 
-    def _start_from(self, visits: list[Block]) -> None:
+    def _start_from(self, visits: list[Visit]) -> None:
         """Go back through these from their end, in step with the other ranks."""
         self.going_back, self.place = visits, len(visits)
-        self.first = {block: place for place, block in reversed([*enumerate(visits)])}
-        if visits and visits[-1].in_backward:
-            self._prefetch(visits[-1])
+        self.first = {visit.block: place for place, visit in reversed([*enumerate(visits)])}
+        if visits and visits[-1].block.in_backward:
+            self._prefetch(visits[-1].block)
 
     def _go_back_to(self, place: int) -> None:
         """Reduce and gather what lies between, whatever this rank's graph has of it."""
@@ -249,18 +274,23 @@ class Schedule:
             if self.gradients.sync:
                 self.gradients.reduce_in_order(only_complete=False)
             self.place -= 1
-            block = self.going_back[self.place]
+            block = self.going_back[self.place].block
+            for unit in block.units:
+                if unit.layout.trainable:
+                    self.gradients.expect(unit)
             if block.in_backward:
                 block.unshard()
             if self.place:
-                ahead = self.going_back[self.place - 1]
+                ahead = self.going_back[self.place - 1].block
                 if ahead.in_backward and ahead.buffer is not block.buffer:
                     self._prefetch(ahead)
 
     def may_reduce(self, unit: FlatUnit) -> bool:
-        """Policy: the backward pass is at this unit's block, or past it, for the last time."""
-        block = self.block_of[unit]
-        return self.place == 0 if block is self.root else self.first.get(block, -1) >= self.place
+        """Policy: the backward pass is at this unit's block, or past it, for the last time.
+
+        The root is in use until the end.
+        """
+        return self.first.get(self.block_of[unit], -1) >= self.place
 
     def check(self, unit: FlatUnit, parameter: nn.Parameter) -> None:
         """Policy: a gradient that is ready after its turn would be in no rank's order."""

@@ -9,6 +9,7 @@ import dataclasses
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from distributed.runtime.report import RankError
 from distributed.zero3 import Zero3
@@ -268,3 +269,91 @@ def test_a_graph_from_before_the_step_is_autograds_error_as_on_one_device(pools,
         alone(chain, after_the_step)
     with pytest.raises(RankError, match="modified by an inplace operation"):
         pools[RANKS](sharded, chain, options, after_the_step)
+
+
+# --- a block that is called plainly and under a reentrant checkpoint, alike on all ranks
+
+
+class Again(nn.Module):
+    """Which calls are checkpointed reentrantly: their gradients come in a pass of their own."""
+
+    calls = ""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+        # A reentrant checkpoint of what needs no gradient would have none to pass on.
+        self.scale = nn.Parameter(torch.ones(4)) if self.calls[0] == "c" else 1.0
+
+    def forward(self, x):
+        first, last = self.blocks
+        x = x * self.scale
+        for call in self.calls:
+            x = checkpoint(first, x, use_reentrant=True) if call == "c" else first(x)
+            x = x.tanh()
+        return last(x)
+
+
+def again(calls):
+    return type("Again", (Again,), {"calls": calls})
+
+
+@pytest.mark.parametrize("calls", ["pc", "cp", "cc", "pcp", "cpc"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"prefetch": False}, {"reshard_after_forward": False}, {"blocks": []}],
+    ids=["prefetch", "no prefetch", "kept after forward", "no blocks"],
+)
+def test_a_block_called_plainly_and_checkpointed_reentrantly(pools, calls, options):
+    make = again(calls)
+    assert_as_alone(pools[RANKS](sharded, make, options), alone(make))
+
+
+# --- several blocks under one checkpoint
+
+
+class Part(nn.Module):
+    """Its last gradient needs nothing that a checkpoint would have to compute again."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.shift = nn.Linear(4, 4), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x):
+        return self.linear(x).tanh() + self.shift
+
+
+class Segments(nn.Module):
+    size, reentrant, frozen = 2, False, False
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList(Part() for _ in range(6))
+        if self.frozen:
+            self.blocks[2:5].requires_grad_(False)
+
+    def forward(self, x):
+        x = self.first(x)
+        for i in range(0, len(self.blocks), self.size):
+            part = self.blocks[i : i + self.size]
+            x = checkpoint(self.run, part, x, use_reentrant=self.reentrant)
+        return x
+
+    def run(self, part, x):
+        for block in part:
+            x = block(x)
+        return x
+
+
+def segments(size, reentrant, frozen):
+    return type("Segments", (Segments,), {"size": size, "reentrant": reentrant, "frozen": frozen})
+
+
+@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
+@pytest.mark.parametrize("frozen", [False, True], ids=["trained", "some frozen"])
+@pytest.mark.parametrize("size", [1, 2, 3, 6])
+@OPTIONS
+def test_several_blocks_under_one_checkpoint(pools, size, reentrant, frozen, options):
+    make = segments(size, reentrant, frozen)
+    assert_as_alone(pools[RANKS](sharded, make, options), alone(make))

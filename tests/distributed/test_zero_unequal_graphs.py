@@ -203,6 +203,62 @@ def test_two_forward_passes_before_a_backward_pass(pools, backward_of_each):
     assert_equal(pools[RANKS](two_passes, backward_of_each), expected)
 
 
+class Checkpointed(Chain):
+    """One way for each rank: c and n checkpoint a block (c reentrantly), r runs it, s skips it.
+
+    u runs it, and goes on without its output.
+    """
+
+    ways = ("r" * BLOCKS,) * RANKS
+
+    def forward(self, x, rank):
+        x = self.first(x)
+        for block, way in zip(self.blocks, self.ways[rank], strict=True):
+            if way in "cn":
+                x = checkpoint(block, x, True, use_reentrant=way == "c")
+            elif way == "r":
+                x = block(x, True)
+            elif way == "u":
+                block(x, True)
+        return self.last(x)
+
+
+def checkpointed(group, ways, prefetch):
+    plain = Group(group.device, None, group.local_size, group.backend)
+    model = Checkpointed().double()
+    model.ways = ways
+    zero = Zero3(model, torch.optim.SGD, plain, lr=0.05, prefetch=prefetch)
+    for step in range(2):
+        model(inputs(group.rank, step), group.rank).square().sum().backward()
+        zero.step()
+    return {name: value.clone() for name, value in zero.full_parameters()}
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ("cssss", "nrrru", "rrrrr"),
+        ("ccsss", "rrrrr", "sscss"),
+        ("cscsc", "rrrrr", "scscs"),
+        ("nssss", "cssss", "rrrrr"),
+        ("crsss", "rcrrr", "rrcss"),
+    ],
+    ids=" ".join,
+)
+def test_what_follows_a_reentrant_checkpoint_is_left_out_by_one_rank(pools, ways, prefetch):
+    model = Checkpointed().double()
+    model.ways = tuple("".join("r" if way == "n" else way for way in one) for one in ways)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for step in range(2):
+        for rank in range(RANKS):
+            (model(inputs(rank, step), rank).square().sum() / RANKS).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    expected = {name: p.detach() for name, p in model.named_parameters()}
+    assert_equal(pools[RANKS](checkpointed, ways, prefetch), expected)
+
+
 class Backwards(Chain):
     """The blocks, from the last to the first."""
 
