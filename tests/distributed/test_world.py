@@ -22,6 +22,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from leftovers import shared_memory
+from rights import as_root, control_group
 from threadpoolctl import ThreadpoolController
 
 from distributed.runtime.board import Board
@@ -519,7 +520,7 @@ def test_what_a_call_leaves_without_newline_is_shown_when_the_call_ends(capfd):
 def out_of_memory(group, limits):
     """Fill a memory control group that only this rank is in, until the kernel kills it."""
     if group.rank == 1:
-        (limits / "cgroup.procs").write_text(str(os.getpid()))
+        as_root("sh", "-c", f"echo {os.getpid()} >{limits}/cgroup.procs")
         hoard = []
         while True:
             hoard.append(bytearray(os.urandom(1 << 20)) * 8)
@@ -527,21 +528,11 @@ def out_of_memory(group, limits):
 
 
 def test_a_rank_that_the_kernel_kills_for_its_memory_is_named():
-    root = Path("/sys/fs/cgroup")
-    root = root / "memory" if (root / "memory").is_dir() else root
-    limits = root / f"world-test-{os.getpid()}"
-    limit = "memory.limit_in_bytes" if root.name == "memory" else "memory.max"
-    try:
-        limits.mkdir()
-        (limits / limit).write_text(str(64 << 20))
-    except OSError as error:
-        pytest.skip(f"memory cannot be limited here: {error}")
-    try:
-        with pytest.raises(RankError, match=r"rank 1 was killed by SIGKILL .*out of memory"):
-            launch(out_of_memory, limits, ranks=2, device="cpu")
-    finally:
-        wait_for(lambda: not (limits / "cgroup.procs").read_text())
-        limits.rmdir()
+    with (
+        control_group("memory", 64 << 20) as limits,
+        pytest.raises(RankError, match=r"rank 1 was killed by SIGKILL .*out of memory"),
+    ):
+        launch(out_of_memory, limits, ranks=2, device="cpu")
 
 
 def test_a_result_that_is_too_large_is_refused_with_its_size(monkeypatch):

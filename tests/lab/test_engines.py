@@ -16,7 +16,7 @@ import yaml
 
 from distributed.elastic import train_rank
 from playground.lab.accidents import losses_in
-from playground.lab.hosts import Host, laboratory, unavailable
+from playground.lab.hosts import Host, laboratory
 
 ROOT = Path(__file__).parents[2]
 ENGINES = ROOT / "engines"
@@ -31,7 +31,7 @@ FSDP = str(ROOT / "code/scripts/fsdp.py")
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+@pytest.mark.usefixtures("hosts")
 def test_the_torchrun_file_runs_a_script_on_two_hosts(tmp_path: Path) -> None:
     with laboratory(2) as lab:
         given = {"HOSTS": "2", "FIRST": lab.hosts[0].address, "RANKS": "2"}
@@ -61,7 +61,7 @@ TOO_SLOW = "The current node timed out during startup"  # Ray waits 30 s: no var
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+@pytest.mark.usefixtures("hosts")
 def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tmp_path: Path, pools) -> None:
     expected = pools[2](train_rank, str(tmp_path / "once"), 3, 256, 9, 3)[0]
     ray = str(Path(sys.executable).with_name("ray"))
@@ -139,7 +139,7 @@ def test_the_trainjob_is_one_by_kubeflows_published_models() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+@pytest.mark.usefixtures("hosts")
 def test_the_trainjobs_command_trains_where_its_controller_says() -> None:
     """The variables are those of Kubeflow Trainer's plugin for torch; the rendezvous is static."""
     trainer = yaml.safe_load((ENGINES / "trainjob.yaml").read_text())["spec"]["trainer"]

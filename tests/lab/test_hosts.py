@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from bench.lab import watch
+from rights import lacking
 
 from playground.lab import hosts as module
 from playground.lab.hosts import Laboratory, laboratory, unavailable
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(bool(unavailable()), reason=str(unavailable()))
+pytestmark = pytest.mark.usefixtures("hosts")
 REACH = """
 import socket, sys
 if sys.argv[1] == "serve":
@@ -32,7 +33,7 @@ except OSError as error:
 
 
 @pytest.fixture(scope="module")
-def lab() -> Iterator[Laboratory]:
+def lab(hosts: None) -> Iterator[Laboratory]:
     with laboratory(2) as made:
         yield made
 
@@ -143,6 +144,45 @@ def test_where_there_can_be_none_it_says_why(monkeypatch: pytest.MonkeyPatch) ->
     assert "needs Linux, and this is darwin" in str(unavailable())
     with pytest.raises(RuntimeError, match="needs Linux"):
         Laboratory(2, None)
+
+
+AS_A_USER = """
+import pathlib, sys
+path = sys.argv[1]
+names = {"__name__": "hosts", "__file__": path}
+exec(compile(pathlib.Path(path).read_text(), path, "exec"), names)
+print(names["unavailable"]())
+with names["laboratory"](2, "40Mbit") as lab:
+    one, other = lab.hosts
+    print(one.run("id", "-u").strip(), other.run("hostname").strip())
+    other.run("sh", "-c", "echo 5 >/proc/sys/net/ipv4/tcp_retries2")
+    other.cut()
+    other.mend()
+    limits = one.run("tc", "qdisc", "show", "dev", "eth0")
+    print(len(other.processes()), "rate 40Mbit" in limits)
+"""
+
+
+def test_who_is_not_root_has_hosts_too() -> None:
+    before = interfaces()
+    command = ["/usr/bin/env", "python3", "-c", AS_A_USER, module.__file__]
+    if os.geteuid() == 0:
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    first, *rest = done.stdout.splitlines()
+    if "this system gives no hosts" in first:
+        lacking(first)
+    assert [first, *rest] == ["None", "0 10.77.0.2", "1 True"], done.stderr
+    assert interfaces() == before
+
+
+def test_on_a_runner_what_lacks_rights_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="this has to be possible: hosts"):
+        lacking("hosts")
+    monkeypatch.delenv("CI")
+    with pytest.raises(pytest.skip.Exception, match="hosts"):
+        lacking("hosts")
 
 
 def is_running(pid: int) -> bool:

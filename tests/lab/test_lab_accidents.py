@@ -12,12 +12,9 @@ import pytest
 
 from distributed.elastic import train_rank
 from playground.lab.accidents import Training
-from playground.lab.hosts import laboratory, unavailable
+from playground.lab.hosts import laboratory
 
-pytestmark = [
-    pytest.mark.skipif(bool(unavailable()), reason=str(unavailable())),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.usefixtures("hosts"), pytest.mark.slow]
 BATCH, UNTIL, EVERY = 256, 24, 3
 
 

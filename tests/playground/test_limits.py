@@ -1,14 +1,10 @@
 """What a cell can do by accident, and what the server does about it. All bombs here are small."""
 
 import asyncio
-import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -18,6 +14,7 @@ from typing import Any
 
 import pytest
 from jupyter_server.services.kernels.kernelmanager import ServerKernelManager
+from rights import control_group, in_group
 from serving import Server, running_server
 from visitor import PATIENCE, Browser, Kernel, logged_in, refused, soon
 
@@ -327,45 +324,17 @@ while True:
 """
 
 
-@pytest.fixture
-def few_processes() -> Iterator[Path]:
-    """A control group of at most 100 processes, which are gone at the end whatever happened."""
-    for base in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
-        group = base / f"bomb-{uuid.uuid4().hex}"
-        try:
-            group.mkdir()
-            (group / "pids.max").write_text("100")
-            break
-        except OSError:  # not this version, or not root
-            with contextlib.suppress(OSError):
-                group.rmdir()
-    else:
-        pytest.skip("a bomb is lit only where the system can hold it: this needs control groups")
-    yield group
-    for _ in range(1000):
-        left = (group / "cgroup.procs").read_text().split()
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        if not left:
-            break
-    group.rmdir()
-
-
 @pytest.mark.slow
-def test_a_bomb_that_forks_at_full_speed_is_ended_whole(few_processes: Path) -> None:
-    members = few_processes / "cgroup.procs"
-    process = subprocess.Popen(
-        [sys.executable, "-c", BOMB],
-        start_new_session=True,
-        preexec_fn=lambda: members.write_text(str(os.getpid())),
-    )
-    watch, ends = Watch(Limits(memory=1e12, processes=50)), dict[int, str]()
-    assert soon(lambda: bool(ends.update(watch.look([process.pid])) or ends))
-    assert "processes, and 50 are allowed" in ends[process.pid]
-    watch.end(process.pid)
-    process.wait()
-    assert soon(lambda: members.read_text() == "")
+def test_a_bomb_that_forks_at_full_speed_is_ended_whole() -> None:
+    with control_group("pids", 100) as group:
+        bomb = in_group(group, sys.executable, "-c", BOMB)
+        process = subprocess.Popen(bomb, start_new_session=True)
+        watch, ends = Watch(Limits(memory=1e12, processes=50)), dict[int, str]()
+        assert soon(lambda: bool(ends.update(watch.look([process.pid])) or ends))
+        assert "processes, and 50 are allowed" in ends[process.pid]
+        watch.end(process.pid)
+        process.wait()
+        assert soon(lambda: (group / "cgroup.procs").read_text() == "")
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="only Linux says who shares memory")

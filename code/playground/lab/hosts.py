@@ -8,7 +8,8 @@ A host is a network namespace and a process namespace of Linux. Its NIC `eth0` h
 a namespace too: nothing of this machine's own network is touched. What runs on a host ends with its
 first process, and that ends with us, however we end: then the kernel takes all away.
 
-Needs Linux, root, and programs of util-linux and iproute2: `unavailable()` says what is missing.
+Needs Linux and programs of util-linux and iproute2. Who is not root is root in a user namespace of
+the laboratory, where the system lets anybody make one: `unavailable()` says what is missing.
 """
 
 import contextlib
@@ -24,6 +25,10 @@ from typing import Any
 
 PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "tc")
 UNSHARE = ["unshare", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+AS_ROOT, ENTER = [], []  # what makes a user root over its own namespaces, and what joins that
+if os.name == "posix" and os.geteuid() != 0:
+    AS_ROOT, ENTER = ["--user", "--map-root-user"], ["--user", "--preserve-credentials"]
+UBUNTU = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 SETTINGS = {
     "PYTHONPATH": str(Path(__file__).parents[2]),
     "GLOO_SOCKET_IFNAME": "eth0",
@@ -43,20 +48,28 @@ def unavailable() -> str | None:
         "ip link add name s0 type bridge && ip link add name v0 type veth peer name v1 && "
         "tc qdisc add dev v0 root tbf rate 1mbit burst 64kb latency 50ms"
     )
-    tried = subprocess.run([*UNSHARE, "sh", "-c", try_all], capture_output=True, text=True)
+    command = [*UNSHARE, *AS_ROOT, "sh", "-c", try_all]
+    tried = subprocess.run(command, capture_output=True, text=True)
     if tried.returncode:
-        return f"this kernel gives no hosts and links: {tried.stderr.strip()} (are you root?)"
+        way = "only root may make them"
+        if UBUNTU.exists() and UBUNTU.read_text().strip() != "0":
+            way += f", or everybody after `sudo sysctl kernel.{UBUNTU.name}=0`"
+        return f"this system gives no hosts and links: {tried.stderr.strip()} ({way})"
     return None
 
 
 class Namespace:
-    """A process that holds namespaces open; a switch if it has no processes of its own."""
+    """A process that holds namespaces open; a switch if it has no processes of its own.
 
-    def __init__(self, name: str):
+    The first makes the user namespace, if there has to be one, and others are made `within` it.
+    """
+
+    def __init__(self, name: str, within: "Namespace | None" = None):
         self.name = name
         hold = f"hostname {name} && ip link set lo up && echo ready && exec sleep infinity"
+        make = [*UNSHARE, *AS_ROOT] if within is None else [*within.enter(), *UNSHARE]
         self.holder = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *UNSHARE, "sh", "-c", hold],
+            ["setpriv", "--pdeathsig", "KILL", *make, "sh", "-c", hold],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
             start_new_session=True,  # Ctrl+C is for us to act on
         )  # fmt: skip
@@ -67,10 +80,16 @@ class Namespace:
         children = Path(f"/proc/{self.holder.pid}/task/{self.holder.pid}/children").read_text()
         self.first = int(children.split()[0])
 
+    def enter(self, *kinds: str) -> list[str]:
+        """What to put before a command that needs the rights of this, and is in these `kinds`."""
+        if not ENTER and not kinds:
+            return []
+        return ["nsenter", f"--target={self.first}", *ENTER, *kinds, "--"]
+
     def command(self, *words: str) -> list[str]:
         """What to start so that `words` runs in here."""
         kinds = ["--net", "--uts", "--pid", "--mount"]
-        return ["nsenter", f"--target={self.first}", *kinds, f"--wdns={os.getcwd()}", "--", *words]
+        return [*self.enter(*kinds, f"--wdns={os.getcwd()}"), *words]
 
     def run(self, *words: str) -> str:
         """Run a command in here to its end; its output. Raises RuntimeError if it fails."""
@@ -93,11 +112,12 @@ class Host(Namespace):
     def __init__(self, number: int, switch: Namespace):
         self.number, self.switch = number, switch
         self.address, self.port = f"10.77.0.{number + 1}", f"port{number}"
-        super().__init__(self.address)  # a name that needs nobody to resolve it
+        super().__init__(self.address, switch)  # a name that needs nobody to resolve it
         self.started: list[subprocess.Popen[str]] = []
         ends = ["name", self.port, "netns", str(switch.first), "type", "veth",
                 "peer", "name", "eth0", "netns", str(self.first)]  # fmt: skip
-        subprocess.run(["ip", "link", "add", *ends], check=True)
+        # From the switch's network, but with our process ids: those that `ends` names.
+        subprocess.run([*switch.enter("--net"), "ip", "link", "add", *ends], check=True)
         switch.run("ip", "link", "set", self.port, "master", "switch", "up")
         self.run("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
         self.run("ip", "link", "set", "eth0", "up")
