@@ -62,6 +62,7 @@ def run_as_rank(
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is there already
     torch.set_default_dtype(dtype)
+    torch.manual_seed(group.rank)  # fresh processes draw different numbers; these are forks of one
     multiprocessing.set_start_method(None, force=True)  # Python's own, for a loader's workers
     sys.path.insert(0, str(SCRIPTS))
     if isinstance(script, bytes):
