@@ -18,59 +18,87 @@ def hide(parameter: nn.Parameter, dtype: torch.dtype) -> None:
     parameter.data = nothing.expand(parameter.shape)
 
 
-def leave_meta(module: nn.Module, device: torch.device) -> dict[nn.Parameter, nn.Parameter]:
-    """Put hidden parameters on `device` in the place of those on the meta device: old → new.
+def leave_meta(module: nn.Module, device: torch.device) -> dict[torch.Tensor, torch.Tensor]:
+    """Put parameters and buffers on `device` in the place of those on the meta device: old → new.
 
-    What was tied stays tied. Buffers become real, and are left to whoever initialises.
+    What was tied stays tied. New parameters are hidden, and new buffers have no values yet.
     """
-    new: dict[nn.Parameter, nn.Parameter] = {}
+    new: dict[torch.Tensor, torch.Tensor] = {}
     for part in module.modules():
-        for name, old in part.named_parameters(recurse=False):
+        for name, old in [
+            *part.named_parameters(recurse=False),
+            *part.named_buffers(recurse=False),
+        ]:
             if old.is_meta:
                 if old not in new:
-                    nothing = torch.full((), torch.nan, dtype=old.dtype, device=device)
-                    new[old] = nn.Parameter(nothing.expand(old.shape), old.requires_grad)
+                    new[old] = _off_meta(old, device)
                 setattr(part, name, new[old])
-        for name, buffer in part.named_buffers(recurse=False):
-            if buffer.is_meta:
-                setattr(part, name, torch.empty_like(buffer, device=device))
     return new
 
 
+def _off_meta(old: torch.Tensor, device: torch.device) -> torch.Tensor:
+    if not isinstance(old, nn.Parameter):
+        return torch.empty_like(old, device=device)
+    nothing = torch.full((), torch.nan, dtype=old.dtype, device=device)
+    return nn.Parameter(nothing.expand(old.shape), old.requires_grad)
+
+
 def by_reset_parameters(module: nn.Module) -> None:
-    """Draw a module's own parameters as its class does. ValueError where the class cannot."""
+    """Let a module make its own parameters and buffers. ValueError where its class cannot."""
     reset = getattr(module, "reset_parameters", None)
     if reset is None:
         raise ValueError(
             f"{type(module).__name__} is on the meta device and has no reset_parameters(): give "
-            "initialise=, a function that fills the parameters of the module it is given"
+            "initialise=, a function that fills the parameters and buffers of the module it is "
+            "given, without those of the modules inside"
         )
     reset()
 
 
 @torch.no_grad()
 def make_real(
-    module: nn.Module, wanted: Iterable[nn.Parameter], initialise: Callable[[nn.Module], None]
+    module: nn.Module, wanted: Iterable[torch.Tensor], initialise: Callable[[nn.Module], None]
 ) -> None:
-    """Give hidden parameters their first values. The others stay as they are.
+    """Give parameters and buffers from the meta device their first values, and nothing else.
 
     Each part of the module that holds a wanted one is initialised as a whole: what it has beside
-    is made for that time, and forgotten.
+    is made for that time, and forgotten. Raises ValueError for a wanted one that gets no values.
     """
     left = set(wanted)
-    for part in module.modules():
-        mine = list(part.parameters(recurse=False))
-        if left.isdisjoint(mine):
+    for path, part in module.named_modules():
+        mine = dict([*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)])
+        if left.isdisjoint(mine.values()):
             continue
-        before = {p: p.data for p in mine}
-        for p in mine:
-            p.data = torch.empty(p.shape, dtype=p.dtype, device=p.device)
+        before = {name: tensor.data for name, tensor in mine.items()}
+        for tensor in mine.values():
+            tensor.data = _without_values(tensor)
+        versions = {name: tensor._version for name, tensor in mine.items()}
         initialise(part)
-        for p in mine:
-            if p not in left:
-                p.data = before[p]
-        left.difference_update(mine)
-    assert not left, "every parameter is somewhere in the module"
+        for name, tensor in mine.items():
+            value = before[name]
+            if tensor in left:
+                value = getattr(part, name)
+                written = value is not tensor or value._version > versions[name]
+                if not _has_values(value, written):
+                    raise ValueError(
+                        f"{path}.{name} is on the meta device and has no value after initialise= "
+                        f"of its {type(part).__name__}"
+                    )
+            tensor.data = value.to(tensor.device)
+            setattr(part, name, tensor)  # the same object, should it have been replaced
+        left.difference_update(mine.values())
+    assert not left, "everything wanted is somewhere in the module"
+
+
+def _without_values(like: torch.Tensor) -> torch.Tensor:
+    """Memory in which one sees what has not been written, as far as the dtype has NaN."""
+    new = torch.empty(like.shape, dtype=like.dtype, device=like.device)
+    return new.fill_(torch.nan) if like.is_floating_point() else new
+
+
+def _has_values(tensor: torch.Tensor, written: bool) -> bool:
+    """Whether nothing is NaN; of a dtype without NaN, whether autograd knows that it is written."""
+    return not tensor.isnan().any() if tensor.is_floating_point() else written
 
 
 def main() -> None:

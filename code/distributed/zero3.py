@@ -10,7 +10,7 @@ All ranks must gather and reduce in one order. It is that of the blocks, and not
 own graph: a rank that leaves a block out takes part in its collectives all the same.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -38,8 +38,8 @@ class Zero3(ShardedOptimizer):
     elements of its ModuleLists and Sequentials. What is in none of them, or in two (tied weights),
     belongs to the root, which is gathered for the whole step. With `prefetch`, the next block's
     parameters are gathered while one computes. Without `reshard_after_forward`, each block keeps a
-    buffer of its own, and is gathered once. Parameters on the meta device are made one block at a
-    time by `initialise(module)`, for each module that has parameters.
+    buffer of its own, and is gathered once. What is on the meta device is made one block at a time
+    by `initialise(module)`, for each module that has parameters or buffers.
 
     Where a block is sharded its parameters hold no values, only NaN: use `full_parameters()`. After
     a backward pass `parameter.grad` is None: its mean is in the shards, on all ranks.
@@ -87,9 +87,10 @@ class Zero3(ShardedOptimizer):
         plan = Plan(module, optimizer_class, group, param_groups, partition, precision)
         unmade = {*real.values()}
 
-        def make(parameters: Sequence[nn.Parameter]) -> None:
-            make_real(module, unmade.intersection(parameters), initialise)
+        def make(tensors: Iterable[torch.Tensor]) -> None:
+            make_real(module, unmade.intersection(tensors), initialise)
 
+        make(module.buffers())
         weights = BlockwiseWeights(plan, modules, prefetch, reshard_after_forward, make)
         schedule = Schedule(weights, plan.names)
         super().__init__(plan, weights, schedule.gradients, settings)

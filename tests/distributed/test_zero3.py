@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from distributed.blocks import check_blocks
-from distributed.materialise import leave_meta, make_real
+from distributed.materialise import by_reset_parameters, leave_meta, make_real
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
@@ -116,6 +116,124 @@ def test_what_cannot_be_drawn_is_said_and_what_is_given_is_used(pools):
     with pytest.raises(RankError, match=r"NoReset .* has no reset_parameters\(\)"):
         pools[2](on_meta, None)
     assert pools[2](on_meta, fill_with_two)[1] == {"1.weight": 6, "1.bias": 2, "0.weight": 18}
+
+
+class Rotary(nn.Module):
+    """Only buffers, of which one is a bool's: what is not written there cannot be seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.reset_parameters()
+
+    def reset_parameters(self):
+        self.register_buffer("frequencies", 1.0 / 100 ** (torch.arange(4) / 4))
+        self.register_buffer("mask", torch.tensor([True, False]), persistent=False)
+
+    def forward(self, x):
+        return x * self.frequencies
+
+
+def with_buffers():
+    norms = [nn.BatchNorm1d(4, affine=affine) for affine in (False, True)]
+    return nn.Sequential(nn.Linear(4, 4), *norms, Rotary(), nn.Linear(4, 4))
+
+
+def buffers_from_meta(group):
+    garbage = [torch.full((4,), 1e30) for _ in range(50)]
+    del garbage  # the allocator hands it out again
+    with torch.device("meta"):
+        model = with_buffers()
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
+    model(torch.ones(2, 4)).sum().backward()
+    zero.step()
+    return dict(model.named_buffers())
+
+
+def test_buffers_on_the_meta_device_get_their_first_values(pools):
+    model = with_buffers()
+    model(torch.ones(2, 4))
+    for found in pools[2](buffers_from_meta):
+        assert found.keys() == dict(model.named_buffers()).keys()
+        assert found["3.frequencies"].tolist() == model[3].frequencies.tolist()
+        assert found["3.mask"].tolist() == [True, False]
+        for name, buffer in found.items():
+            expected = model.get_buffer(name)
+            assert (buffer.shape, buffer.dtype) == (expected.shape, expected.dtype)
+            assert buffer.double().isfinite().all(), name
+        for i in (1, 2):
+            torch.testing.assert_close(found[f"{i}.running_var"], torch.full((4,), 0.9))
+            assert found[f"{i}.num_batches_tracked"] == 1
+
+
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(3, 3).tril())
+
+
+class Forgetful(nn.Module):
+    """Its first values leave out what is given by name."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+        self.register_buffer("scale", torch.ones(3))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.name = name
+
+    def reset_parameters(self):
+        for name, tensor in [*self.named_parameters(), *self.named_buffers()]:
+            if name != self.name:
+                tensor.zero_()
+
+
+def forgotten(group, name):
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(3, 3), Forgetful(name) if name else Masked())
+    Zero3(model, torch.optim.SGD, group, lr=0.1)
+
+
+def test_a_buffer_that_nobody_can_make_is_named(pools):
+    with pytest.raises(RankError, match=r"Masked .* has no reset_parameters\(\)"):
+        pools[2](forgotten, "")
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "scale", "count"])
+def test_what_the_first_values_leave_out_is_named(pools, name):
+    with pytest.raises(RankError, match=rf"ValueError.*1\.{name} .*no value"):
+        pools[2](forgotten, name)
+
+
+def test_what_is_real_already_keeps_its_values():
+    with torch.device("meta"):
+        model = nn.BatchNorm1d(2)
+    model.running_mean = torch.full((2,), 5.0)
+    model.bias = nn.Parameter(torch.full((2,), 6.0))
+    real = leave_meta(model, torch.device("cpu"))
+    make_real(model, real.values(), by_reset_parameters)
+    assert (model.running_mean == 5).all()
+    assert (model.bias == 6).all()
+    assert (model.weight == 1).all()
+    assert (model.running_var == 1).all()
+    assert model.num_batches_tracked == 0
+
+
+class Replacing(nn.Linear):
+    """Makes new parameters, where others write into those that it has."""
+
+    def reset_parameters(self):
+        self.weight = nn.Parameter(torch.full((2, 2), 3.0))
+        self.bias = nn.Parameter(torch.zeros(2))
+
+
+def test_parameters_that_are_replaced_by_their_first_values_stay_the_same_objects():
+    with torch.device("meta"):
+        model = Replacing(2, 2)
+    real = leave_meta(model, torch.device("cpu"))
+    before = [*model.parameters()]
+    make_real(model, real.values(), by_reset_parameters)
+    assert all(a is b for a, b in zip(model.parameters(), before, strict=True))
+    assert (model.weight == 3).all()
 
 
 def test_what_was_tied_on_the_meta_device_stays_tied():
