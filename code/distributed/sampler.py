@@ -22,6 +22,9 @@ class ShardSampler(Sampler[int]):
 
     All ranks together read each example once an epoch. Shares differ by one at most; `drop_last`
     makes them equal by leaving out up to N − 1 examples. Raises ValueError for no such rank.
+
+    `epoch` is what the order is made of; `done` is how many examples of it this rank has trained
+    on, as the training loop says with `advance`.
     """
 
     def __init__(
@@ -40,10 +43,24 @@ class ShardSampler(Sampler[int]):
         self.length, self.rank, self.ranks = length, rank, ranks
         self.shuffle, self.seed, self.drop_last = shuffle, seed, drop_last
         self.epoch = self.done = 0
+        self.was_loaded = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Another order for another epoch. Call it on every rank, with the same number."""
-        self.epoch, self.done = epoch, 0
+        """Another order for another epoch. Call it on every rank, with the same number.
+
+        The epoch of a state that was loaded goes on where it stood.
+        """
+        if epoch != self.epoch:
+            self.epoch, self.done = epoch, 0
+
+    def advance(self, examples: int) -> None:
+        """The loop has trained on so many more. What was read may be more: a loader reads ahead."""
+        if not 0 <= examples <= len(self) - self.done:
+            raise ValueError(
+                f"examples={examples}: {self.done} of {len(self)} are done in epoch {self.epoch}"
+            )
+        self.done += examples
+        self.was_loaded = False
 
     def order(self) -> np.ndarray:
         """This epoch's order of all examples, the same on every rank."""
@@ -53,21 +70,20 @@ class ShardSampler(Sampler[int]):
         return numbers[: self.length - self.length % self.ranks] if self.drop_last else numbers
 
     def __iter__(self) -> Iterator[int]:
-        """The rest of this epoch: a sampler that was loaded goes on where the saved one stood."""
-        for number in self.order()[self.rank :: self.ranks][self.done :].tolist():
-            self.done += 1
-            yield number
-        self.done = 0
+        """The rest of this epoch, however often it is read: `advance` alone moves on in it."""
+        if self.done == len(self) > 0 and not self.was_loaded:
+            raise RuntimeError(f"epoch {self.epoch} is done: begin the next one with set_epoch()")
+        return iter(self.order()[self.rank :: self.ranks][self.done :].tolist())
 
     def __len__(self) -> int:
         return len(self.order()[self.rank :: self.ranks])
 
     def state_dict(self) -> dict[str, int]:
-        """Where it stands: the epoch, and how many examples of it this rank has read."""
+        """Where it stands: the epoch, and how many examples of it this rank has trained on."""
         return {"epoch": self.epoch, "done": self.done}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.epoch, self.done = state["epoch"], state["done"]
+        self.epoch, self.done, self.was_loaded = state["epoch"], state["done"], True
 
 
 def worker_seed(seed: int, rank: int, worker: int, epoch: int = 0) -> int:

@@ -1,6 +1,7 @@
 """Samplers, accumulation and BatchNorm over ranks, beside one device and beside PyTorch's."""
 
 import copy
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import DataLoader
 
 from distributed.accumulation import (
     IGNORED,
@@ -58,17 +60,43 @@ def test_an_epoch_has_an_order_of_its_own_and_the_same_in_every_run():
     assert list(ShardSampler(50, 1, 2, seed=7)) != orders[0]
 
 
-def test_a_saved_sampler_goes_on_where_it_stood():
-    sampler = ShardSampler(20, 0, 2)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batches", [0, 3, 8])
+def test_a_run_that_was_stopped_reads_the_rest_of_the_epoch_and_nothing_else(workers, batches):
+    """A loader with workers has asked for rows by then on which nobody has trained."""
+    rows, sampler = torch.arange(64), ShardSampler(64, 0, 2)
     sampler.set_epoch(3)
     whole = list(sampler)
-    read = iter(sampler)
-    first = [next(read) for _ in range(4)]
-    later = ShardSampler(20, 0, 2)
+    trained = []
+    loader = DataLoader(rows, 4, sampler=sampler, num_workers=workers)
+    for batch in islice(loader, batches):
+        trained += batch.tolist()
+        sampler.advance(len(batch))
+    later = ShardSampler(64, 0, 2)
     later.load_state_dict(sampler.state_dict())
-    assert first + list(later) == whole
     later.set_epoch(3)
-    assert list(later) == whole, "the next epoch begins at its beginning"
+    for batch in DataLoader(rows, 4, sampler=later, num_workers=workers):
+        trained += batch.tolist()
+        later.advance(len(batch))
+    assert trained == whole
+    later.set_epoch(4)
+    sampler.set_epoch(4)
+    assert list(later) == list(sampler) != whole, "the next epoch begins at its beginning"
+
+
+def test_a_look_at_a_sampler_takes_nothing_away():
+    sampler = ShardSampler(10, 0, 1)
+    next(iter(sampler))
+    assert len(list(sampler)) == len(list(sampler)) == 10
+
+
+def test_an_epoch_that_is_done_is_not_begun_again_and_has_no_more_than_its_examples():
+    sampler = ShardSampler(10, 0, 2)
+    sampler.advance(5)
+    with pytest.raises(RuntimeError, match=r"epoch 0 is done: .* set_epoch"):
+        iter(sampler)
+    with pytest.raises(ValueError, match="examples=1: 5 of 5 are done in epoch 0"):
+        sampler.advance(1)
 
 
 def test_pytorchs_sampler_repeats_where_ours_does_not():
