@@ -3,20 +3,25 @@
     μ[c] = Σ x[b, c] / B      σ²[c] = Σ (x[b, c] − μ[c])² / B      y = γ (x − μ) / √(σ² + ε) + β
 
 The sums run over the rows of *all* ranks: {partial over ranks} → all_reduce. Backward needs two
-more sums over all rows, for each row's gradient depends on every other row.
+more sums over all rows, for each row's gradient depends on every other row. Rows are counted, and
+sums made, in float32 where x has 16 bits: float16 ends at 65,504 rows.
 """
 
 from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from distributed import Group, launch
 from distributed.runtime.script import run_script
 
 
 class SyncedNorm(torch.autograd.Function):
-    """x[b, c, ...] → x̂[b, c, ...], normalised by all ranks' mean and variance of each channel."""
+    """x[b, c, ...] → x̂[b, c, ...], normalised by all ranks' mean and variance of each channel.
+
+    A second derivative, as of a gradient penalty, is a RuntimeError: its sums are not exchanged.
+    """
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -37,6 +42,7 @@ class SyncedNorm(torch.autograd.Function):
         return normed, mean, variance, count
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """dx = scale · (dx̂ − mean(dx̂) − x̂ · mean(dx̂ x̂)), both means over the rows of all ranks."""
         normed, scale, count = ctx.saved_tensors
@@ -56,8 +62,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     """`norm`, a torch BatchNorm, with statistics over all ranks while it trains.
 
     It holds the tensors of `norm` under the same names, so either's checkpoint fits the other.
-    Ranks may have different numbers of rows. Raises ValueError for a norm without running
-    statistics or with none to learn, and for one row in all.
+    Ranks may have different numbers of rows. x may have 16 bits and the norm 32, as under autocast;
+    y has x's dtype. Raises ValueError for a norm without running statistics or with none to learn,
+    and for one row in all.
     """
 
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm, group: Group):
@@ -79,7 +86,8 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         if not self.training:
             return super().forward(x)
         self._check_input_dim(x)
-        normed, mean, variance, count = SyncedNorm.apply(x, self.group, self.eps)
+        wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+        normed, mean, variance, count = SyncedNorm.apply(wide, self.group, self.eps)
         if count.item() < 2:
             raise ValueError("x: one row on all ranks together has no variance")
         assert self.running_mean is not None
@@ -91,9 +99,10 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
             if share is None:  # the mean of all batches so far
                 share = 1 / self.num_batches_tracked.item()
             unbiased = variance * count / (count - 1)
-            self.running_mean.lerp_(mean, share)
-            self.running_var.lerp_(unbiased, share)
-        return normed * across(self.weight, x) + across(self.bias, x)
+            for running, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+                running.copy_(torch.lerp(running.to(new.dtype), new, share))
+        y = normed * across(self.weight, x) + across(self.bias, x)
+        return y.to(x.dtype)
 
 
 def convert(module: nn.Module, group: Group) -> nn.Module:

@@ -275,6 +275,74 @@ def test_evaluation_uses_running_statistics_and_weights_are_kept(pools):
     assert pools[2](evaluate) == [(True, True)] * 2
 
 
+@pytest.mark.parametrize("norm_dtype", ["16 bits", "32 bits"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_synced_batchnorm_in_16_bits_counts_and_adds_in_32(pools, dtype, norm_dtype):
+    """More rows than float16 can count, on a mean at which bfloat16 has steps of 1/64."""
+
+    def normalise(group, dtype, norm_dtype):
+        generator = torch.Generator().manual_seed(group.rank)
+        x = (torch.randn(1, 2, 300, 300, generator=generator) + 3).to(dtype)
+        norm = SyncBatchNorm(nn.BatchNorm2d(2, momentum=1.0), group)
+        if norm_dtype == "16 bits":
+            norm = norm.to(dtype)
+        leaf = x.clone().requires_grad_()
+        y = norm(leaf)
+        y.float().square().sum().backward()
+        return x, y.detach(), leaf.grad, norm.running_mean.float(), norm.running_var.float()
+
+    results = pools[2](normalise, dtype, norm_dtype)
+    whole = torch.cat([x for x, *_ in results]).float().requires_grad_()
+    alone = nn.BatchNorm2d(2, momentum=1.0)
+    expected = alone(whole)
+    expected.square().sum().backward()
+    tolerance = 2 * torch.finfo(dtype).eps
+    for rank, (_, y, _, mean, variance) in enumerate(results):
+        assert y.dtype == dtype
+        near = {"rtol": tolerance, "atol": tolerance}
+        torch.testing.assert_close(y.float(), expected[rank : rank + 1], **near)
+        torch.testing.assert_close(mean, alone.running_mean, **near)
+        torch.testing.assert_close(variance, alone.running_var, **near)
+    for rank, (_, _, grad, *_) in enumerate(results):
+        assert grad.dtype == dtype
+        torch.testing.assert_close(
+            grad.float(), whole.grad[rank : rank + 1], rtol=0, atol=8 * tolerance
+        )
+
+
+def test_synced_batchnorm_takes_what_autocast_hands_it(pools):
+    def train(group):
+        module = convert(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), group)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = module(torch.randn(8, 3))
+        y.float().square().mean().backward()
+        norm = module[1]
+        return norm.weight.grad.dtype, norm.running_mean.dtype, y.dtype
+
+    assert pools[2](train)[0] == (torch.float32, torch.float32, torch.bfloat16)
+
+
+def test_a_second_derivative_of_synced_batchnorm_is_refused(pools):
+    def penalty(group):
+        norm = SyncBatchNorm(nn.BatchNorm1d(2), group)
+        x = torch.randn(4, 2, requires_grad=True)
+        (first,) = torch.autograd.grad(norm(x).pow(3).sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            first.pow(2).sum().backward()
+
+    pools[2](penalty)
+
+
+def test_a_copy_of_a_synced_norm_is_over_the_same_ranks(pools):
+    def copied(group):
+        part = group.split(group.rank // 2)
+        norm = copy.deepcopy(SyncBatchNorm(nn.BatchNorm1d(1, momentum=1.0), part))
+        norm(torch.full((2, 1), float(group.rank)))
+        return norm.running_mean.item()
+
+    assert pools[4](copied) == [0.5, 0.5, 2.5, 2.5]
+
+
 def test_torchs_own_refuses_the_cpu_and_ours_names_what_it_cannot_do(pools):
     def refuse(group):
         said = []
