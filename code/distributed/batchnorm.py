@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from distributed import Group, launch
 from distributed.runtime.script import run_script
@@ -20,7 +19,8 @@ from distributed.runtime.script import run_script
 class SyncedNorm(torch.autograd.Function):
     """x[b, c, ...] → x̂[b, c, ...], normalised by all ranks' mean and variance of each channel.
 
-    A second derivative, as of a gradient penalty, is a RuntimeError: its sums are not exchanged.
+    A second derivative, as of a gradient penalty, is refused with RuntimeError: the sums of that
+    pass are not exchanged.
     """
 
     @staticmethod
@@ -42,9 +42,10 @@ class SyncedNorm(torch.autograd.Function):
         return normed, mean, variance, count
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         """dx = scale · (dx̂ − mean(dx̂) − x̂ · mean(dx̂ x̂)), both means over the rows of all ranks."""
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True: SyncBatchNorm has no second derivative")
         normed, scale, count = ctx.saved_tensors
         grad, over = grads[0], [0, *range(2, normed.ndim)]
         sums = torch.stack([grad.sum(over), (grad * normed).sum(over)])
