@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from pools import Pools
 
 from distributed.runtime import fork_server
-from distributed.runtime.caller import World
-from distributed.world import world
 
 # A shell's background job ignores Ctrl+C, and so would every script that a test starts to press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -55,19 +54,6 @@ def built() -> Path:
         )
     assert build.returncode == 0, build.stdout + build.stderr
     return ROOT / "_build/html"
-
-
-class Pools:
-    """Ranks that stay up for a test module, one world for each number of ranks asked for."""
-
-    def __init__(self, stack: ExitStack):
-        self.stack = stack
-        self.worlds: dict[int, World] = {}
-
-    def __getitem__(self, ranks: int) -> World:
-        if ranks not in self.worlds or not self.worlds[ranks].processes:  # ended by a failure
-            self.worlds[ranks] = self.stack.enter_context(world(ranks, device="cpu"))
-        return self.worlds[ranks]
 
 
 @pytest.fixture(scope="module")

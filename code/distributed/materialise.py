@@ -12,9 +12,8 @@ from torch import nn
 from distributed.runtime.script import run_script
 
 
-def hide(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
+def hide(parameter: nn.Parameter, dtype: torch.dtype) -> None:
     """Leave NaN where a parameter's values were: in the same shape, but one element in memory."""
-    dtype = dtype or parameter.dtype
     nothing = torch.full((), torch.nan, dtype=dtype, device=parameter.device)
     parameter.data = nothing.expand(parameter.shape)
 
@@ -110,7 +109,7 @@ def main() -> None:
     for name, weight in model.named_parameters():
         make_real(model, [weight], by_reset_parameters)
         spread = weight.std().item()
-        hide(weight)
+        hide(weight, weight.dtype)
         print(f"{name}: standard deviation {spread:.6f}, and now {weight[0, 0].item()}")
         assert abs(spread * (3 * 5000) ** 0.5 - 1) < 0.01, "uniform in ±1/√d, as torch.nn.Linear"
         assert weight.untyped_storage().nbytes() == 4

@@ -1,0 +1,201 @@
+"""What the fuzzer draws: a network, how it is trained, on how many ranks, and what is odd about it.
+
+A number is all that a draw needs to be made again. What a strategy's docstring rules out is not
+drawn; what it refuses is, as an odd use (`odd.py`).
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+ZERO3 = ("zero3", "zero3, no prefetch", "zero3, kept after forward", "hsdp")
+STRATEGIES = ("ddp", "ddp, static graph", "zero1", "zero2", *ZERO3)
+ANY_REENTRANT = ("ddp", "ddp, static graph", "zero1")  # else ranks must checkpoint alike
+OPTIMIZERS = ("momentum", "adam", "adamw", "rmsprop")
+LOW = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One block of the network."""
+
+    hidden: int
+    low: str = ""  # the dtype of a parameter beside the others, which are float64
+    frozen: str = ""  # "bias" or "all"
+    buffers: bool = False
+    again: str = ""  # how its activations are computed twice: "reentrant" or "plain"
+    tied: str = ""  # to what else its first weight belongs: "block" (the first one) or "root"
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A forward and a backward pass: whether it sends, and what each rank leaves out."""
+
+    sync: bool
+    without: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Some steps on so many ranks; the next segment goes on from what this one saves."""
+
+    strategy: str
+    ranks: int
+    steps: tuple[tuple[Pass, ...], ...]
+    group: str = "launch"  # or "no board", "ring", "shared"
+    per_host: int = 0  # HSDP
+    bucket_bytes: int = 25_000_000
+    find_unused: bool = False
+    partition: str = "flat"
+
+
+@dataclass(frozen=True)
+class Draw:
+    number: int
+    width: int
+    parts: tuple[Part, ...]
+    order: tuple[int, ...]  # in which blocks are called, the same on all ranks
+    output: str  # what a block returns: "tuple", "dict", "named" or "dataclass"
+    optimizer: str
+    groups: bool  # whether vectors are a parameter group of their own
+    param_dtype: str  # of a network of asides alone, whose gradients are as exact as that dtype
+    reduce_dtype: str
+    clip: float | None
+    passes: str  # "in turn", "forwards first" or "one backward"
+    evaluate: bool  # between steps
+    segments: tuple[Segment, ...]
+    odd: str = ""
+
+    @property
+    def zero(self) -> bool:
+        return not self.segments[0].strategy.startswith("ddp")
+
+    @property
+    def alike(self) -> bool:
+        """Whether blocks are called other than once each, in their order: then so on all ranks."""
+        return self.order != tuple(range(len(self.parts)))
+
+
+def draw_parts(random: Random, mixed: bool, again: str, ties: list[str]) -> tuple[Part, ...]:
+    return tuple(
+        Part(
+            hidden=random.choice([1, 2, 3, 5, 7]),
+            low=random.choice(LOW) if mixed and random.random() < 0.6 else "",
+            frozen=random.choice(["", "", "", "bias", "all"]),
+            buffers=random.random() < 0.3,
+            again=again if random.random() < 0.6 else "",
+            tied=random.choice(["", "", *ties]),
+        )
+        for _ in range(random.randint(1, 5))
+    )
+
+
+def draw_order(random: Random, blocks: int) -> tuple[int, ...]:
+    order = [*range(blocks)]
+    kind = random.choice(["once", "once", "once", "each twice", "one twice", "another"])
+    if kind == "each twice":
+        order = [i for i in order for _ in range(2)]
+    elif kind == "one twice":
+        order.insert(place := random.randrange(blocks), place)
+    elif kind == "another":
+        random.shuffle(order)
+    return tuple(order)
+
+
+def draw_without(random: Random, draw: Draw) -> tuple[str, ...]:
+    """What one forward pass leaves out; something of the root always has a gradient."""
+    things = []
+    for i, part in enumerate(draw.parts):
+        things += [f"extra {i}"] + [f"aside {i}"] * bool(part.low)
+        if part.again:
+            things.append(f"again {i}")
+        elif not any(p.again == "reentrant" for p in draw.parts) and not draw.alike:
+            things.append(f"behind {i}")  # no gradient goes back from here
+        if not draw.alike:
+            things.append(f"block {i}")
+    chosen = random.sample(things, random.randint(0, min(4, len(things))))
+    if not any(thing.startswith("behind") for thing in chosen) and random.random() < 0.2:
+        chosen.append("last")
+    return tuple(sorted(chosen))
+
+
+def draw_segment(random: Random, draw: Draw, strategy: str) -> Segment:
+    ranks = random.choice([2, 4]) if strategy == "hsdp" else random.randint(2, 4)
+    per_host = random.choice([n for n in (1, 2, 4) if ranks % n == 0]) if strategy == "hsdp" else 0
+    static = strategy == "ddp, static graph"
+    find_unused = strategy == "ddp" and random.random() < 0.7
+    leaves_out = draw.zero or find_unused or static
+    fixed = [draw_without(random, draw) for _ in range(ranks)]
+
+    def draw_pass(last: bool) -> Pass:
+        without = [draw_without(random, draw) if random.random() < 0.6 else () for _ in fixed]
+        if any(part.again == "reentrant" for part in draw.parts) and strategy not in ANY_REENTRANT:
+            without = without[:1] * ranks
+        may_wait = draw.passes == "in turn" and not static and (draw.zero or not last)
+        chosen = fixed if static else without if leaves_out else [()] * ranks
+        return Pass(not (may_wait and random.random() < 0.4), tuple(chosen))
+
+    steps = []
+    for _ in range(random.choice([1, 2, 2, 3])):
+        count = random.choice([1, 1, 2, 3])
+        steps.append(tuple(draw_pass(i == count - 1) for i in range(count)))
+    return Segment(
+        strategy,
+        ranks,
+        tuple(steps),
+        group=random.choice(["launch", "launch", "no board", "ring", "shared"]),
+        per_host=per_host,
+        bucket_bytes=random.choice([1, 100, 25_000_000]),
+        find_unused=find_unused,
+        partition=random.choice(["flat", "flat", "parameter"]),
+    )
+
+
+def draw_reduce_dtype(random: Random, mixed: bool, cast: bool) -> str:
+    """No fewer bits than what is compared to the last digits, or what the bound counts with."""
+    if cast:
+        return random.choice(["", "float32", "bfloat16", "float64"])
+    return random.choice(["", "float64"]) if mixed else ""
+
+
+def draw(number: int) -> Draw:
+    """The draw of this number."""
+    random = Random(number)
+    strategy = random.choice(STRATEGIES)
+    zero = not strategy.startswith("ddp")
+    mixed, cast = random.random() < 0.3, zero and random.random() < 0.15
+    again = random.choice(["", "", "plain", "reentrant"])
+    # Without a static graph, DDP takes one gradient of each parameter in a pass; and with one, as
+    # many in each. A reentrant checkpoint gives one for every call.
+    once = again == "reentrant" and strategy == "ddp"
+    passes = ["in turn", "in turn", "forwards first", "one backward"]
+    if strategy == "ddp, static graph" or once:
+        passes = passes[:2]
+    elif again == "reentrant" and zero:
+        passes = passes[:3]  # a block's turn in one backward pass for several would be over
+    ties = [] if once else ["", "block", "root"]
+    parts = draw_parts(random, mixed or cast, again, [] if cast else ties)
+    order = tuple(range(len(parts))) if once else draw_order(random, len(parts))
+    output = "tuple" if again == "reentrant" else random.choice(["tuple", "dict", "named"])
+    made = Draw(
+        number,
+        width=random.choice([1, 2, 3, 5, 8]),
+        parts=parts,
+        order=order,
+        output=output,
+        optimizer=random.choice(OPTIMIZERS),
+        groups=random.random() < 0.4,
+        param_dtype=random.choice(LOW[1:]) if cast else "",
+        reduce_dtype=draw_reduce_dtype(random, zero and mixed, cast),
+        clip=None if mixed or cast else random.choice([None, 0.5]),
+        passes=random.choice(passes),
+        evaluate=random.random() < 0.3,
+        segments=(Segment(strategy, 2, ()),),
+    )
+    segments = [draw_segment(random, made, strategy)]
+    if random.random() < 0.2:
+        others = [s for s in STRATEGIES if not s.startswith("ddp")] if zero else [strategy]
+        if zero:
+            plain = (replace(p, buffers=False, frozen="" if cast else p.frozen) for p in parts)
+            made = replace(made, parts=tuple(plain))
+        segments.append(draw_segment(random, made, random.choice(others)))
+    return replace(made, segments=tuple(segments))
