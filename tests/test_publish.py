@@ -1,8 +1,13 @@
-"""What a published book has beside its pages."""
+"""What a published book has besides the text of its pages."""
 
+import re
 import sys
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 from xml.etree import ElementTree
+
+from playground.server.policy import with_policy
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -40,3 +45,32 @@ def test_the_page_for_404_asks_nothing_of_anybody():
     assert 'href="/book/index.html"' in page
     assert "src=" not in page
     assert "http" not in page
+
+
+# --- the policy in each page ---
+
+PAGE = b"""<!DOCTYPE html><html lang="en"><HEAD>
+<meta charset="utf-8" /><script>one</script><script src="x.js"></script></head><body>words</body>"""
+
+
+def policy_of(page: bytes) -> dict[str, list[str]]:
+    (found,) = re.findall(rb'<meta http-equiv="Content-Security-Policy" content="(.*?)">', page)
+    return {each.split()[0]: each.split()[1:] for each in found.decode().split("; ")}
+
+
+def test_a_page_runs_the_scripts_that_it_was_built_with():
+    page = with_policy(PAGE)
+    one = "'sha256-" + b64encode(sha256(b"one").digest()).decode() + "'"
+    assert policy_of(page)["script-src"] == ["'self'", "file:", one]
+    assert policy_of(page)["default-src"] == ["'none'"]
+    assert policy_of(page)["connect-src"] == ["'self'"]
+    assert "frame-ancestors" not in policy_of(page), "browsers take it from a header alone"
+    assert page.index(b"http-equiv") < page.index(b"<script")
+    assert with_policy(page) == page, "a page that is not written again has it already"
+
+
+def test_a_page_with_cells_compiles_python_and_one_with_a_binder_asks_its_machines():
+    cells = PAGE.replace(b"words", b"<div data-live=0>")
+    assert "'wasm-unsafe-eval'" in policy_of(with_policy(cells))["script-src"]
+    asked = policy_of(with_policy(cells, "https://mybinder.org"))["connect-src"]
+    assert asked == ["'self'", "https:", "wss:"]
