@@ -1,0 +1,353 @@
+"""What a built book hands on that others wrote: a page that names it, and each licence's words.
+
+Both are made at build, from the packages that the files come from: `licences.html`, which the foot
+of every page links to, and `_static/licences/`. A package that brings no licence is a failed build.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from html import escape
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.config import Config
+from sphinx.errors import ExtensionError
+
+import playground
+
+ROOT = Path(playground.__file__).parents[2]
+
+# Two that bring no words of their own name a licence whose words are everywhere the same.
+MIT = """\
+Permission is hereby granted, free of charge, to any person obtaining a copy of this software
+and associated documentation files (the "Software"), to deal in the Software without
+restriction, including without limitation the rights to use, copy, modify, merge, publish,
+distribute, sublicense, and/or sell copies of the Software, and to permit persons to whom the
+Software is furnished to do so, subject to the following conditions:
+
+The above copyright notice and this permission notice shall be included in all copies or
+substantial portions of the Software.
+
+THE SOFTWARE IS PROVIDED "AS IS", WITHOUT WARRANTY OF ANY KIND, EXPRESS OR IMPLIED, INCLUDING
+BUT NOT LIMITED TO THE WARRANTIES OF MERCHANTABILITY, FITNESS FOR A PARTICULAR PURPOSE AND
+NONINFRINGEMENT. IN NO EVENT SHALL THE AUTHORS OR COPYRIGHT HOLDERS BE LIABLE FOR ANY CLAIM,
+DAMAGES OR OTHER LIABILITY, WHETHER IN AN ACTION OF CONTRACT, TORT OR OTHERWISE, ARISING FROM,
+OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SOFTWARE.
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files of one origin. A text is `npm:PACKAGE/FILE`, `pip:PACKAGE/FILE` or `mit:whose`; what
+    follows `#` is where it begins. `npm:PACKAGE/*` is of a package and all that it depends on."""
+
+    name: str
+    files: tuple[str, ...]  # below _static
+    licence: str  # as SPDX writes it
+    texts: tuple[str, ...]
+    source: str  # an address
+    packaged: str = ""  # what has its version, such as npm:thebe; else the first text's package
+
+    @property
+    def file(self) -> str:
+        return re.sub(r"\W+", "-", self.name.lower()) + ".txt"
+
+
+OFL = "npm:@fontsource/source-serif-4/LICENSE#SIL OPEN FONT LICENSE"
+THEME = "pip:pydata-sphinx-theme/"
+PARTS = (
+    Part(
+        "Pyodide",
+        ("pyodide/*", "python-memory.bin"),
+        "MPL-2.0",
+        ("pip:fqdn/LICENSE",),  # the same words
+        "https://github.com/pyodide/pyodide",
+        "npm:pyodide",
+    ),
+    Part(
+        "Python, in Pyodide",
+        ("pyodide/*", "python-memory.bin"),
+        "PSF-2.0",
+        ("pip:typing-extensions/LICENSE",),  # the same words
+        "https://github.com/python/cpython",
+        "npm:pyodide",
+    ),
+    Part(
+        "Emscripten and musl, in Pyodide",
+        ("pyodide/*",),
+        "MIT",
+        ("mit:Copyright (c) Emscripten authors\nCopyright © 2005-2020 Rich Felker, et al. (musl)",),
+        "https://github.com/emscripten-core/emscripten",
+        "npm:pyodide",
+    ),
+    Part(
+        "cloudpickle",
+        ("python.zip", "python-memory.bin"),
+        "BSD-3-Clause",
+        ("pip:cloudpickle/LICENSE",),
+        "https://github.com/cloudpipe/cloudpickle",
+    ),
+    Part(
+        "Thebe",
+        ("thebe/*",),
+        "BSD-3-Clause",
+        # the same project's; then what is bundled in it
+        ("pip:jupyter-book/LICENSE", "npm:thebe/lib/index.js.LICENSE.txt"),
+        "https://github.com/executablebooks/thebe",
+        "npm:thebe",
+    ),
+    Part(
+        "MathJax",
+        ("mathjax/**/*",),
+        "Apache-2.0",
+        ("npm:mathjax/LICENSE",),
+        "https://github.com/mathjax/MathJax",
+    ),
+    Part(
+        "Vega, with what is bundled in it",
+        ("vega/vega.min.js",),
+        "BSD-3-Clause AND ISC",
+        ("npm:vega/*",),
+        "https://github.com/vega/vega",
+    ),
+    Part(
+        "Vega's interpreter",
+        ("vega/vega-interpreter.js",),
+        "BSD-3-Clause",
+        ("npm:vega-interpreter/LICENSE",),
+        "https://github.com/vega/vega",
+    ),
+    Part(
+        "Source Serif 4",
+        ("fonts/source-serif-4-*",),
+        "OFL-1.1",
+        ("npm:@fontsource/source-serif-4/LICENSE",),
+        "https://github.com/adobe-fonts/source-serif",
+    ),
+    Part(
+        "Source Code Pro",
+        ("fonts/source-code-pro-*",),
+        "OFL-1.1",
+        ("npm:@fontsource-variable/source-code-pro/LICENSE",),
+        "https://github.com/adobe-fonts/source-code-pro",
+    ),
+    Part(
+        "Font Awesome Free",
+        ("icons.css", "vendor/fontawesome/**/*", "styles/*.css", "scripts/fontawesome.js*"),
+        "OFL-1.1 AND MIT AND CC-BY-4.0",
+        (f"{THEME}fontawesome.js.LICENSE.txt", OFL, "mit:Copyright 2024 Fonticons, Inc."),
+        "https://github.com/FortAwesome/Font-Awesome",
+    ),
+    Part(
+        "Bootstrap",
+        ("scripts/bootstrap.js*", "styles/*.css"),
+        "MIT",
+        (f"{THEME}bootstrap.js.LICENSE.txt", "mit:Copyright 2011-2024 The Bootstrap Authors"),
+        "https://github.com/twbs/bootstrap",
+    ),
+    Part(
+        "PyData Sphinx Theme",
+        ("scripts/pydata-sphinx-theme.js*", "styles/*.css", "locales/**/*", "*webpack-macros.html"),
+        "BSD-3-Clause",
+        (f"{THEME}licenses/LICENSE",),
+        "https://github.com/pydata/pydata-sphinx-theme",
+    ),
+    Part(
+        "Sphinx Book Theme",
+        ("scripts/sphinx-book-theme.js*", "styles/*.css", "locales/**/*", "images/logo_*", "sbt-*"),
+        "BSD-3-Clause",
+        ("pip:sphinx-book-theme/LICENSE",),
+        "https://github.com/executablebooks/sphinx-book-theme",
+    ),
+    Part(
+        "Sphinx",
+        (
+            *("basic.css", "doctools.js", "documentation_options.js", "language_data.js"),
+            *("searchtools.js", "sphinx_highlight.js", "file.png", "plus.png", "minus.png"),
+        ),
+        "BSD-2-Clause",
+        ("pip:Sphinx/LICENSE.rst",),
+        "https://github.com/sphinx-doc/sphinx",
+    ),
+    Part(
+        "Pygments",
+        ("pygments.css",),
+        "BSD-2-Clause",
+        ("pip:Pygments/LICENSE",),
+        "https://github.com/pygments/pygments",
+    ),
+    Part(
+        "MyST-NB",
+        ("mystnb*.css",),
+        "BSD-3-Clause",
+        ("pip:myst-nb/LICENSE",),
+        "https://github.com/executablebooks/MyST-NB",
+    ),
+    Part(
+        "sphinx-copybutton",
+        ("copybutton*", "copy-button.svg", "check-solid.svg"),
+        "MIT",
+        ("pip:sphinx-copybutton/LICENSE",),
+        "https://github.com/executablebooks/sphinx-copybutton",
+    ),
+    Part(
+        "clipboard.js, in sphinx-copybutton",
+        ("clipboard.min.js",),
+        "MIT",
+        ("mit:Copyright (c) Zeno Rocha",),
+        "https://github.com/zenorocha/clipboard.js",
+        "pip:sphinx-copybutton",
+    ),
+    Part(
+        "sphinx-togglebutton",
+        ("togglebutton*",),
+        "MIT",
+        ("pip:sphinx-togglebutton/LICENSE",),
+        "https://github.com/executablebooks/sphinx-togglebutton",
+    ),
+    Part(
+        "sphinx-design",
+        ("design-tabs.js", "sphinx-design*.css"),
+        "MIT",
+        ("pip:sphinx-design/licenses/LICENSE",),
+        "https://github.com/executablebooks/sphinx-design",
+    ),
+)
+
+PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>Licences · {title}</title>
+<style>
+body {{ font: 1rem/1.6 system-ui, sans-serif; max-width: 50rem; margin: 3rem auto;
+  padding: 0 1rem; color: #20262e; background: #fff; }}
+th, td {{ text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }}
+a {{ color: #0b5cad; }}
+@media (prefers-color-scheme: dark) {{ body {{ color: #dfe3e8; background: #14181e; }}
+  a {{ color: #7fbcff; }} }}
+</style>
+</head>
+<body>
+<main>
+<h1>Licences</h1>
+<p>The programs of <a href="{home}">this book</a> are under the
+<a href="_static/licences/this-book-programs.txt">MIT licence</a>, its text, tables and figures
+under <a href="_static/licences/this-book-text.txt">CC BY 4.0</a>. It hands on what others wrote,
+unchanged but for one line (<code>vega-interpreter.js</code> says where it finds Vega):</p>
+<table>
+<tr><th>what</th><th>version</th><th>licence</th></tr>
+{rows}
+</table>
+</main>
+</body>
+</html>
+"""
+ROW = """<tr><td><a href="{source}">{name}</a></td><td>{version}</td>\
+<td><a href="_static/licences/{file}">{licence}</a></td></tr>"""
+
+
+def words(text: str, packages: Path) -> str:
+    """What a text of a `Part` says; `packages` is node_modules."""
+    kind, _, rest = text.partition(":")
+    if kind == "mit":
+        return f"The MIT License\n\n{rest}\n\n{MIT}"
+    where, _, begin = rest.partition("#")
+    if kind == "pip":
+        said = of_distribution(*where.split("/", 1))
+    elif where.endswith("/*"):
+        return "\n\n".join(with_dependencies(where.removesuffix("/*"), packages))
+    else:
+        said = read(packages / where)
+    at = said.find(begin)
+    if at < 0:
+        raise ExtensionError(f"{where} does not say {begin!r}: look for the words of that licence")
+    return said[at:]
+
+
+def read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        raise ExtensionError(
+            f"{file} is not there: the book needs it, to hand on what it is of"
+        ) from None
+
+
+def of_distribution(name: str, file: str) -> str:
+    """A file of an installed Python package, named by the end of its path."""
+    try:
+        found = [path for path in distribution(name).files or () if str(path).endswith(f"/{file}")]
+    except PackageNotFoundError:
+        found = []
+    if not found:
+        raise ExtensionError(
+            f"{name} brings no {file}: the book needs it, to hand on what it is of"
+        )
+    return read(Path(str(found[0].locate())))
+
+
+def with_dependencies(package: str, packages: Path) -> Iterator[str]:
+    """The licences of a package and of all that it may have bundled."""
+    found, left = set(), [package]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            left += json.loads(read(packages / name / "package.json")).get("dependencies", {})
+    for name in sorted(found):
+        files = [f for f in (packages / name).iterdir() if re.match(r"(?i)licen[cs]e", f.name)]
+        said = json.loads(read(packages / name / "package.json")).get("license", "")
+        yield f"{name}\n{'=' * len(name)}\n\n" + (read(files[0]) if files else str(said))
+
+
+def version(part: Part, packages: Path) -> str:
+    kind, _, rest = (part.packaged or part.texts[0].rpartition("/")[0]).partition(":")
+    if kind == "npm":
+        name = "/".join(rest.split("/")[: 2 if rest.startswith("@") else 1])
+        return str(json.loads(read(packages / name / "package.json"))["version"])
+    return distribution(rest.split("/")[0]).version
+
+
+def write_notices(app: Sphinx, failed: Exception | None) -> None:
+    if failed or app.builder.format != "html":
+        return
+    out, packages = Path(app.outdir), Path(app.srcdir, "node_modules")
+    folder = out / "_static/licences"
+    folder.mkdir(exist_ok=True)
+    for name, file in (("programs", "LICENSE"), ("text", "LICENSE-text.md")):
+        (folder / f"this-book-{name}.txt").write_text(read(ROOT / file), encoding="utf-8")
+    rows = []
+    for part in PARTS:
+        said = "\n\n".join(words(text, packages) for text in part.texts)
+        (folder / part.file).write_text(said, encoding="utf-8")
+        known = {"name": part.name, "source": part.source, "licence": part.licence}
+        known |= {"version": version(part, packages), "file": part.file}
+        rows.append(ROW.format(**{key: escape(value) for key, value in known.items()}))
+    page = PAGE.format(
+        title=escape(app.config.project),
+        home=f"{app.config.root_doc}.html",
+        rows="\n".join(rows),
+    )
+    (out / "licences.html").write_text(page, encoding="utf-8")
+
+
+def link_from_every_page(app: Sphinx, config: Config) -> None:
+    config.html_theme_options["footer_content_items"] = [
+        *("author.html", "copyright.html", "licences-link.html"),
+    ]
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("config-inited", link_from_every_page, priority=100)  # before the theme reads it
+    app.connect("build-finished", write_notices)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
