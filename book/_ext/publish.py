@@ -1,4 +1,5 @@
-"""What a published book has beside its pages: a description and a card, a sitemap, a page for 404.
+"""What a published book has besides its text: a description and a card, a sitemap, a page for 404,
+and a policy in each page for the browser.
 
 The address at which it will stand comes from `BOOK_URL` in the environment. Without it nothing
 that needs an address is written.
@@ -15,6 +16,8 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.config import Config
+
+from playground.server.policy import with_policy
 
 CARD = "docs/page.png"  # the README's picture
 CARD_ALT = "A page of the book: a cell of code, its Run button, and what four ranks printed."
@@ -93,6 +96,11 @@ def write_beside_the_pages(app: Sphinx, failed: Exception | None) -> None:
     (out / "404.html").write_text(
         NOT_FOUND.format(title=escape(app.config.project), home=escape(home)), encoding="utf-8"
     )
+    binder = (app.config.html_context.get("live_binder") or {}).get("url", "")
+    for file in out.rglob("*.html"):
+        page = file.read_bytes()
+        if (confined := with_policy(page, binder)) != page:
+            file.write_bytes(confined)
     if address:
         pages = [f"{name}.html" for name in sorted(app.env.found_docs)]
         (out / "sitemap.xml").write_text(sitemap(address, pages), encoding="utf-8")
@@ -103,5 +111,5 @@ def write_beside_the_pages(app: Sphinx, failed: Exception | None) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", take_address)
     app.connect("html-page-context", describe_page)
-    app.connect("build-finished", write_beside_the_pages)
+    app.connect("build-finished", write_beside_the_pages, priority=950)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -43,7 +43,7 @@ def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
     "param_groups.NUMBER.SETTING", the names that PyTorch's FSDP gives them. Raises ValueError for
     an optimizer that keeps something else than tensors.
     """
-    zero.weights.collect()
+    zero.collect()
     found: dict[str, dict[str, Any]] = {"model": {}, "optim": {}}
 
     def add(part: str, name: str, like: nn.Parameter, of: slice, here: torch.Tensor) -> None:

@@ -351,19 +351,28 @@ class DistributedDataParallel(nn.Module):
 
 
 def check_can_be_wrapped(module: nn.Module) -> None:
-    """Raise ValueError for a module that is wrapped already, or whose gradients are sparse."""
+    """Raise ValueError for a module that is wrapped already, or whose gradients are sparse.
+
+    DDP's rungs and ZeRO's optimizers are known by their hooks, FSDP by its kind of parameters, and
+    PyTorch's DDP only if it is `module` itself.
+    """
     for name, part in module.named_modules():
         if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
             weight = f"{name}.weight".lstrip(".")
             raise ValueError(f"module: {weight} gets sparse gradients: give it sparse=False")
     for name, parameter in module.named_parameters():
-        for hook in (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values():
-            owner = getattr(hook, "__self__", None)
-            if isinstance(owner, nn.Module):  # of this class, or of a rung below
-                raise ValueError(
-                    f"module: {name} is in a {type(owner).__name__} already: use that one, or "
-                    "wrap copy.deepcopy(module)"
-                )
+        hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
+        owners = [getattr(hook, "__self__", None) for hook in hooks]
+        found: list[Any] = [o for o in owners if isinstance(o, nn.Module | torch.optim.Optimizer)]
+        if hasattr(parameter, "placements"):
+            found.append(parameter)  # a DTensor
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            found.append(module)
+        if found:
+            raise ValueError(
+                f"module: {name} is in a {type(found[0]).__name__} already: use that one, or "
+                "wrap copy.deepcopy(module)"
+            )
 
 
 def shows_all(part: Any) -> bool:

@@ -12,8 +12,9 @@ from torch import nn
 from distributed.runtime.script import run_script
 
 
-def hide(parameter: nn.Parameter, dtype: torch.dtype) -> None:
+def hide(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
     """Leave NaN where a parameter's values were: in the same shape, but one element in memory."""
+    dtype = dtype or parameter.dtype
     nothing = torch.full((), torch.nan, dtype=dtype, device=parameter.device)
     parameter.data = nothing.expand(parameter.shape)
 
@@ -109,7 +110,7 @@ def main() -> None:
     for name, weight in model.named_parameters():
         make_real(model, [weight], by_reset_parameters)
         spread = weight.std().item()
-        hide(weight, weight.dtype)
+        hide(weight)
         print(f"{name}: standard deviation {spread:.6f}, and now {weight[0, 0].item()}")
         assert abs(spread * (3 * 5000) ** 0.5 - 1) < 0.01, "uniform in ±1/√d, as torch.nn.Linear"
         assert weight.untyped_storage().nbytes() == 4

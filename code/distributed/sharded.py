@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from distributed.flat_unit import FlatUnit, Piece, runs
+from distributed.guards import check_not_in_torch_ddp, check_unchanged
 from distributed.sharding_plan import Plan
 
 
@@ -103,10 +104,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.plan, self.weights, self.gradients = plan, weights, gradients
         self.module, self.group, self.names = plan.module, plan.group, plan.names
         self.units, self.trained, self.local = weights.units, trained, local
+        self.frozen = {parameter for parameter in plan.names if not parameter.requires_grad}
         self.phase = Phase.EMPTY
         for tensor in [*self.in_no_unit(), *self.module.buffers()]:
             if tensor.numel():
                 self.group.broadcast(tensor.data)
+        self.module.register_forward_pre_hook(check_not_in_torch_ddp)
         for unit in trained:
             for parameter in unit.layout.parameters:
                 parameter.grad_dtype = unit.layout.reduce_dtype  # autograd adds in it, too
@@ -158,12 +161,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
+            self.collect()
             self.reduce()
-            self.weights.collect()
             self._update()
             self.weights.publish()
         self.zero_grad()
         return loss
+
+    def collect(self) -> None:
+        """Take into the shards what was written into the module's parameters since the last step.
+
+        Raises RuntimeError, with a line of `guards.REFUSED`, where it cannot be followed.
+        """
+        check_unchanged(self.module, self.names, self.frozen)
+        self.weights.collect()
 
     def _update(self) -> None:
         """dW[s], W[s], states[s] → W[s]: an N-th of the work on each rank."""
@@ -193,6 +204,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
             raise RuntimeError("shards are cut already: give param_groups= when you make it")
         super().add_param_group(param_group)
 
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            f"a {type(self).__name__} is one of several ranks', and cannot be copied or pickled: "
+            "use checkpoint.save, or make another one for a copy of the module"
+        )
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """This rank's states and all groups' settings, from its own `state_dict()`."""
         self.optimizer.load_state_dict(state_dict)
@@ -206,7 +223,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         Those that are in no unit, for they are frozen or empty, are whole on every rank: they come
         last. Copy what you keep: the next unit is gathered into the same buffer.
         """
-        self.weights.collect()
+        self.collect()
         sizes = [unit.layout.size * unit.layout.dtype.itemsize for unit in self.units]
         buffer = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.group.device)
         for unit, size in zip(self.units, sizes, strict=True):
@@ -215,6 +232,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 yield self.names[parameter], view
         for parameter in self.in_no_unit():
             yield self.names[parameter], parameter.detach()
+
+    @torch.no_grad()
+    def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Name and mean gradient of what is trained, gathered a unit at a time; all ranks must ask.
+
+        It is what `step()` will apply: averaged, and clipped if it was. → REDUCED. Copy what you
+        keep: the next unit is gathered into the same buffer.
+        """
+        self.reduce()
+        for unit in self.trained:
+            assert unit.gradient is not None, "it is reduced"
+            full = torch.empty(unit.layout.size, dtype=unit.layout.dtype, device=self.group.device)
+            self.group.all_gather(unit.gradient, full)
+            for parameter, view in unit.layout.views(full).items():
+                yield self.names[parameter], view
 
     def in_no_unit(self) -> list[nn.Parameter]:
         """What is whole on every rank: what is frozen, before ZeRO-3, and what has no elements."""

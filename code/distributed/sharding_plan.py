@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from distributed import Group
+from distributed.ddp import check_can_be_wrapped
 from distributed.flat_unit import PARTITIONS, Layout, in_buckets
 from distributed.simple_ddp import check_same_lines, check_same_model
 
@@ -88,8 +89,13 @@ class Plan:
 
 
 def check_module(module: Any) -> None:
-    """Raise TypeError for what has no names, such as `model.parameters()`."""
-    if not isinstance(module, nn.Module):
+    """Raise TypeError for what has no names, such as `model.parameters()`.
+
+    ValueError for what DDP, FSDP or another such optimizer has already, and sparse gradients.
+    """
+    if isinstance(module, nn.Module):
+        check_can_be_wrapped(module)
+    else:
         raise TypeError(
             f"module={type(module).__name__}: give the module itself, not its parameters: "
             "Zero1(model, torch.optim.AdamW, lr=1e-3)"
@@ -116,6 +122,7 @@ def check_groups(
     names: Mapping[nn.Parameter, str], param_groups: Sequence[Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
     """Groups as torch takes them, copied: all that is trained, each parameter once."""
+    check_are_groups(param_groups)
     trained = {p: name for p, name in names.items() if p.requires_grad}
     if not any(p.numel() for p in trained):
         raise ValueError("module: no parameter requires a gradient, so nothing is to be trained")
@@ -132,6 +139,16 @@ def check_groups(
     return groups
 
 
+def check_are_groups(param_groups: Any) -> None:
+    """Raise TypeError for what is no list of dicts, such as parameters."""
+    for group in param_groups or []:
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise TypeError(
+                f"param_groups: {type(group).__name__} is no group: give dicts, as "
+                "[{'params': [...], 'lr': 1e-3}]"
+            )
+
+
 def check_optimizer(optimizer_class: type[torch.optim.Optimizer], partition: str) -> None:
     """Raise ValueError for an optimizer that cannot work on shards."""
     name = optimizer_class.__name__
@@ -139,9 +156,9 @@ def check_optimizer(optimizer_class: type[torch.optim.Optimizer], partition: str
         raise ValueError(f"partition={partition!r}: choose one of {', '.join(PARTITIONS)}")
     if issubclass(optimizer_class, torch.optim.LBFGS | torch.optim.SparseAdam):
         raise ValueError(f"optimizer_class={name}: it needs all parameters at once, or sparse ones")
-    if partition == "flat" and not any(
-        issubclass(optimizer_class, getattr(torch.optim, known)) for known in ELEMENTWISE
-    ):
+    # These very classes: what is derived from them can look at a whole parameter, as LARS does.
+    elementwise = [getattr(torch.optim, known) for known in ELEMENTWISE]
+    if partition == "flat" and optimizer_class not in elementwise:
         raise ValueError(
             f"optimizer_class={name} may look at a whole parameter, and 'flat' cuts through them: "
             "give partition='parameter'"

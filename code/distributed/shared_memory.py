@@ -248,7 +248,7 @@ class SharedGroup(Group):
         """Do `work` on flat x, and record it. In its turn: there is one scratch, one barrier."""
 
         def traced(_: Group) -> None:
-            with as_tensor(x) as tensor, self._traced(call) as trace:
+            with as_tensor(x, writes=out is None) as tensor, self._traced(call) as trace:
                 work(tensor.view(-1))
                 if trace:
                     trace.handed_over += tensor.nbytes

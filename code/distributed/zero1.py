@@ -17,6 +17,7 @@ from torch import nn
 
 from distributed import Group, launch
 from distributed.flat_unit import FlatUnit, Layout
+from distributed.guards import REFUSED, OwnGradient
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
 from distributed.sharding_plan import Plan, Precision
@@ -59,6 +60,7 @@ class ReplicatedWeights:
     """W[N·s] of each unit is whole on every rank, and the parameters are views of it."""
 
     def __init__(self, plan: Plan, bucket_bytes: float):
+        self.names = plan.names
         self.full: dict[FlatUnit, torch.Tensor] = {}
         # From the last parameter: its gradient is ready first.
         trained = [p for p in reversed(plan.names) if p.requires_grad]
@@ -71,13 +73,21 @@ class ReplicatedWeights:
                 layout.show(full)
             self.full[FlatUnit(layout, plan.group, shard)] = full
         self.units = [*self.full]
+        trained = [p for unit in self.units for p in unit.layout.parameters]
+        self.places = {parameter: place(parameter) for parameter in trained}
         narrow = plan.precision.param_dtype
         for parameter in plan.names:
             if narrow and not parameter.requires_grad and parameter.is_floating_point():
                 parameter.data = parameter.data.to(narrow)  # it is computed with, and never updated
 
     def collect(self) -> None:
-        """W[N·s] → W[s], where they are not on the same memory: what was written since."""
+        """W[N·s] → W[s], where they are not on the same memory: what was written since.
+
+        Raises RuntimeError for a parameter that is not a view of W[N·s] any more.
+        """
+        for parameter, known in self.places.items():
+            if place(parameter) != known:
+                raise RuntimeError(REFUSED["storage"].format(name=self.names[parameter]))
         for unit, full in self.full.items():
             if unit.is_cast:
                 unit.take_in(full)
@@ -89,6 +99,11 @@ class ReplicatedWeights:
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return {"parameters": [*self.full.values()]}
+
+
+def place(parameter: nn.Parameter) -> tuple[Any, ...]:
+    """Where its values are, and how they lie there."""
+    return parameter.data_ptr(), parameter.dtype, parameter.stride()
 
 
 def replicate(layout: Layout, group: Group) -> torch.Tensor:
@@ -115,15 +130,18 @@ class ReduceInStep:
         view = unit.layout.view(self.buffers[unit], parameter)
         if grad.data_ptr() != view.data_ptr():
             view.copy_(grad)
-            parameter.grad = view
+            parameter.grad = view.as_subclass(OwnGradient)
 
     @torch.no_grad()
     def reduce(self) -> None:
         """dW[N·s]{partial over ranks} → dW[s], for every unit."""
         for unit, buffer in self.buffers.items():
             for parameter, view in unit.layout.views(buffer).items():
-                if parameter.grad is None:
+                grad = parameter.grad
+                if grad is None:
                     view.zero_()
+                elif grad.data_ptr() != view.data_ptr():
+                    view.copy_(grad)  # the user's own, in place of what autograd gave
                 parameter.grad = None
             unit.gradient = unit.reduce_scatter(buffer).to(unit.shard.dtype)
 

@@ -8,7 +8,8 @@ A rank keeps its shard of the gradients, and of the others no more than two buck
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 
 from distributed import Group
 from distributed.flat_unit import FlatUnit
+from distributed.guards import REFUSED, SpreadGradient
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
 from distributed.sharding_plan import Plan, Precision
@@ -25,7 +27,8 @@ from distributed.zero1 import ReplicatedWeights, show
 class Zero2(ShardedOptimizer):
     """Zero1 whose ranks keep a shard of the gradients; `bucket_bytes` is what is reduced at once.
 
-    After a backward pass `parameter.grad` is None: its mean is in the shards, on all ranks.
+    After a backward pass the mean of a gradient is in the shards, on all ranks. `parameter.grad` is
+    a `SpreadGradient` then, which only has a shape.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class Zero2(ShardedOptimizer):
         precision = Precision(param_dtype, reduce_dtype)
         plan = Plan(module, optimizer_class, group, param_groups, partition, precision)
         weights = ReplicatedWeights(plan, bucket_bytes)
-        gradients = ReduceInBackward(weights.units, AtOnce())
+        gradients = ReduceInBackward(weights.units, AtOnce(), plan.names)
         super().__init__(plan, weights, gradients, settings)
 
 
@@ -97,13 +100,38 @@ class ReduceInBackward:
     At most `in_flight` buckets are under way: one can be filled while another is reduced.
     """
 
-    def __init__(self, units: Sequence[FlatUnit], policy: Policy, in_flight: int = 2):
+    def __init__(
+        self,
+        units: Sequence[FlatUnit],
+        policy: Policy,
+        names: Mapping[nn.Parameter, str],
+        in_flight: int = 2,
+    ):
+        self.names = names
         self.units = [unit for unit in units if unit.layout.trainable]
         self.unit_of = {p: unit for unit in self.units for p in unit.layout.parameters}
         self.policy, self.in_flight = policy, in_flight
         self.sync = True  # False within no_sync()
         self.spare: list[torch.Tensor] = []  # buckets' memory, where the group wants it kept
+        self.spread = {p: SpreadGradient.of(p, self._dtype(p)) for p in self.unit_of}
+        self.is_spread: set[nn.Parameter] = set()  # those of which `grad` is in the shards
+        for parameter in self.unit_of:
+            parameter.register_hook(partial(self._pre_accumulate, parameter))
         self._reset()
+
+    def _dtype(self, parameter: nn.Parameter) -> torch.dtype:
+        return self.unit_of[parameter].layout.reduce_dtype
+
+    def _pre_accumulate(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
+        """Called by autograd with one more gradient: it is not to be added to the last one."""
+        if parameter in self.is_spread:
+            self._check_is_spread(parameter)
+            self.is_spread.remove(parameter)
+            parameter.grad = None
+
+    def _check_is_spread(self, parameter: nn.Parameter) -> None:
+        if parameter.grad is not self.spread[parameter]:
+            raise RuntimeError(REFUSED["gradient"].format(name=self.names[parameter]))
 
     def _reset(self) -> None:
         """Be ready for the next backward pass."""
@@ -169,11 +197,11 @@ class ReduceInBackward:
         if len(self.under_way) == self.in_flight:
             self._wait_for_oldest()
         memory = self._find_memory(unit)
-        flat = unit.layout.write(
-            {p: p.grad for p in unit.layout.parameters}, memory[: unit.layout.size]
-        )
+        own = {p: p.grad for p in unit.layout.parameters if p not in self.is_spread}
+        flat = unit.layout.write(own, memory[: unit.layout.size])
         for parameter in unit.layout.parameters:
-            parameter.grad = None
+            parameter.grad = self.spread[parameter]
+        self.is_spread.update(unit.layout.parameters)
         self.under_way.append(Bucket(unit, memory, unit.reduce_scatter(flat, async_op=True)))
 
     def _find_memory(self, unit: FlatUnit) -> torch.Tensor:
@@ -205,10 +233,13 @@ class ReduceInBackward:
 
     def reduce(self) -> None:
         """Nothing is left to do, unless the last backward pass was in no_sync()."""
-        if any(parameter.grad is not None for parameter in self.unit_of):
+        for parameter in self.is_spread:
+            self._check_is_spread(parameter)
+        if any(p.grad is not None for p in self.unit_of if p not in self.is_spread):
             self._finish()
 
     def forget(self) -> None:
+        self.is_spread.clear()
         self._reset()  # should a backward pass have failed
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:

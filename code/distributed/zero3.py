@@ -25,7 +25,7 @@ from distributed.flat_unit import FlatUnit
 from distributed.materialise import by_reset_parameters, leave_meta, make_real
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
-from distributed.sharding_plan import Plan, Precision, check_module
+from distributed.sharding_plan import Plan, Precision, check_are_groups, check_module
 from distributed.zero2 import ReduceInBackward
 
 PLAIN = (type(None), int, float, str)  # a block may return these and no tensor
@@ -76,6 +76,7 @@ class Zero3(ShardedOptimizer):
         **settings: Any,
     ):
         check_module(module)
+        check_are_groups(param_groups)
         modules = check_blocks(module, blocks)
         group = group or Group.default()
         real = leave_meta(module, group.device)
@@ -119,7 +120,7 @@ class Schedule:
         self.block_of = {unit: block for block in weights.all() for unit in block.units}
         self.expected = len(self.blocks)  # index of the block that is next in a forward pass
         self.recording = False  # whether a backward pass can follow the forward pass
-        self.gradients = ReduceInBackward(weights.units, self, in_flight=1)
+        self.gradients = ReduceInBackward(weights.units, self, names, in_flight=1)
         for block in weights.all():
             # Before all hooks that the module has: they may use its parameters.
             block.module.register_forward_pre_hook(partial(self.pre_forward, block), prepend=True)

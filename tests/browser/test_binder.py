@@ -1,7 +1,9 @@
 """Static pages and a Binder: a stand-in that speaks its protocol, and a real Jupyter server."""
 
 import json
+import re
 import secrets
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,8 @@ from urllib.request import urlopen
 import pytest
 from live_page import LivePage
 from plain import plain, serving
+
+from playground.server.policy import with_policy
 
 
 @dataclass
@@ -36,8 +40,14 @@ class Binder:
 
 
 @pytest.fixture(scope="module")
-def pages(small_book: Path) -> Iterator[Web]:
-    with plain(small_book) as url:
+def pages(small_book: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    """The small book, in whose policy a Binder is, as in that of a book that names one."""
+    folder = tmp_path_factory.mktemp("named") / "html"
+    shutil.copytree(small_book, folder)
+    page = folder / "cells.html"
+    bare = re.sub(rb'<meta http-equiv="Content-Security-Policy"[^>]*>', b"", page.read_bytes())
+    page.write_bytes(with_policy(bare, "http://127.0.0.1/"))
+    with plain(folder) as url:
         yield Web(url, f"{url}/index.html")
 
 

@@ -138,6 +138,29 @@ def test_it_runs_again_without_a_network(visit: Callable[..., LivePage], small_b
     live.expect_problems("api/sessions|ERR_CONNECTION_REFUSED|ERR_FAILED")
 
 
+INTRUDE = """async (elsewhere) => {
+  globalThis.ran = [];
+  const script = document.createElement("script");
+  script.textContent = "ran.push('a script')";
+  const picture = Object.assign(document.createElement("img"), { src: "missing.png" });
+  picture.setAttribute("onerror", "ran.push('a handler')");
+  document.body.append(script, picture);
+  setTimeout("ran.push('eval')");
+  try { await fetch(elsewhere, { mode: "no-cors" }); ran.push("a request"); } catch {}
+  await new Promise((done) => setTimeout(done, 500));
+  return ran;
+}"""
+
+
+def test_what_a_page_was_not_built_with_does_not_run_on_a_plain_host(
+    read: Callable[..., LivePage], small_book: Path
+) -> None:
+    live = read("index.html")
+    with plain(small_book) as elsewhere:
+        assert live.page.evaluate(INTRUDE, f"{elsewhere}/index.html") == []
+    live.expect_problems("Content Security Policy|Content-Security-Policy|404")
+
+
 def build_again(book: Path, times: int) -> None:
     """Name the files of a book as another build would."""
     worker = book / "service-worker.js"

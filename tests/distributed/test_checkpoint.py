@@ -410,7 +410,7 @@ class Remembers(torch.optim.SGD):
 
 
 def odd_state(group, folder):
-    zero = Zero1(make_network(width=4), Remembers, group, lr=0.1)
+    zero = Zero1(make_network(width=4), Remembers, group, partition="parameter", lr=0.1)
     train(zero.module, zero.step, batches(1797, 4, 1), 4.0)
     save(zero, folder, 1)
 

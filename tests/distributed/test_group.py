@@ -14,6 +14,7 @@ from distributed.ring_group import RingGroup
 from distributed.runtime.group import divisors, timeout_of
 from distributed.runtime.rank import NEVER
 from distributed.runtime.report import RankError
+from distributed.runtime.transport import as_tensor
 from distributed.shared_memory import SharedGroup
 from distributed.world import launch
 
@@ -144,6 +145,40 @@ def test_a_read_only_array_can_be_sent(pools):
             return group.exchange(read_only(), 1 - group.rank, x, 1 - group.rank).tolist()
 
     assert pools[2](send_or_receive) == [[1.0, 1.0, 1.0]] * 2
+
+
+def test_what_is_sent_is_not_written():
+    """While a column is under way its owner may change it."""
+    x = torch.zeros(3, 2)
+    with as_tensor(x[:, 0], writes=False):
+        x[:, 0] = 7
+    assert x.tolist() == [[7, 0]] * 3
+    with as_tensor(x[:, 0]) as column:
+        column += 1
+    assert x.tolist() == [[8, 0]] * 3
+
+
+def test_a_column_is_exchanged_in_place(pools):
+    def exchange(group):
+        x = torch.full((3, 2), float(group.rank))
+        group.exchange(x[:, 0], 1 - group.rank, x[:, 0], 1 - group.rank)
+        return x.tolist()
+
+    assert pools[2](exchange) == [[[1, 0]] * 3, [[0, 1]] * 3]
+
+
+def test_an_expanded_array_is_sent_and_not_received_into(pools):
+    def send_or_receive(group):
+        one = torch.full((1,), 5.0).expand(4)
+        if group.rank == 0:
+            group.send(one, 1)
+        x = group.receive(torch.empty(4), 0).tolist() if group.rank else []
+        for call in (group.all_reduce, group.broadcast, lambda x: group.receive(x, 1 - group.rank)):
+            with pytest.raises(ValueError, match=r"x is expanded, .* give it as .contiguous"):
+                call(one)
+        return x
+
+    assert pools[2](send_or_receive)[1] == [5.0] * 4
 
 
 @pytest.mark.parametrize(

@@ -213,9 +213,9 @@ class Group(Transport):
         Returns `out` (x, if there is none), or with `async_op` a Handle at once. Raises ValueError
         for an op that there is not, or that x's dtype has not got, before anything is sent.
         """
-        with as_tensor(x) as tensor:
-            check_op(op, REDUCTIONS, tensor)
-            self.announce(call, tensor)
+        tensor = in_place(x, writes=out is None)
+        check_op(op, REDUCTIONS, tensor)
+        self.announce(call, tensor)
         result = x if out is None else out
         if async_op:
             return self.in_background(result, work)
@@ -239,7 +239,7 @@ class Group(Transport):
     ) -> Any:
         """A collective of the backend, which `start(tensor)` begins, and which then runs itself."""
         finish = contextlib.ExitStack()
-        tensor = finish.enter_context(as_tensor(x))
+        tensor = finish.enter_context(as_tensor(x, writes=result is None))
         result = x if result is None else result
         after = divisors(op, self.size, tensor.dtype).after
         finish.callback(divide, tensor if result is x else result, after)

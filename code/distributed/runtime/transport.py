@@ -151,12 +151,13 @@ def as_tensor(
 ) -> Iterator[torch.Tensor]:
     """x as a contiguous tensor on the same memory; what has gaps is copied in, and back out.
 
+    What is only read (`writes=False`) is not copied back: its owner may have changed it since.
     Raises as `in_place` does.
     """
     view = in_place(x, writes)
     tensor = view.contiguous()
     yield tensor
-    if tensor is not view and tensor.data_ptr() != view.data_ptr():
+    if writes and tensor is not view and tensor.data_ptr() != view.data_ptr():
         view.copy_(tensor)
 
 
@@ -166,8 +167,8 @@ def in_place(
     """x as a tensor on the same memory.
 
     An `array.array` of Python, or a `memoryview` of one, is an array, too. Raises TypeError for
-    what is no array, and ValueError for an array that is to be written and is read-only: NumPy
-    would raise where it is written, PyTorch would write.
+    what is no array, and ValueError for an array that is to be written and is read-only (NumPy
+    would raise where it is written, PyTorch would write) or in which several elements are one.
     """
     if isinstance(x, array | memoryview):
         x = np.asarray(x)
@@ -177,4 +178,12 @@ def in_place(
         if writes:
             raise ValueError("x is a read-only array, and the result is written into it: copy it")
         x = x.copy()
-    return torch.from_numpy(x) if isinstance(x, np.ndarray) else x.detach()
+    tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) else x.detach()
+    if writes and not tensor.is_contiguous() and is_expanded(tensor):
+        raise ValueError("x is expanded, several elements in one place: give it as .contiguous()")
+    return tensor
+
+
+def is_expanded(x: torch.Tensor) -> bool:
+    """Whether several elements of x are in one place."""
+    return any(k > 1 and step == 0 for k, step in zip(x.shape, x.stride(), strict=True))

@@ -1,10 +1,7 @@
 """The pages of the book: who may see them, and what the browser may do with them."""
 
 import os
-import re
-from base64 import b64encode
 from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import parse_qsl, quote, urlencode
@@ -16,6 +13,7 @@ from tornado.httputil import HTTPMessageDelegate, HTTPServerRequest
 from tornado.routing import Router
 
 from playground.server.kernels import FewKernels
+from playground.server.policy import COMPILE, hashes_of, policy
 
 SECRETS = {"token", "ticket"}  # in an address
 
@@ -38,23 +36,6 @@ OUTSIDE = """<!doctype html><html lang="en"><title>Not the book</title>
 <h1>The book is not here</h1><p>It stands at the address that its server printed when it started: a
 long one, because other users of this computer must not be able to guess it.</p></html>"""
 
-# Which of what a page asks for the browser may load and run: all from this server, none of it from
-# elsewhere. Scripts are files of the book or stand in the page as it was built, which the hash of
-# each says; there is no eval and no handler in an attribute. `unsafe-inline` for styles is needed:
-# MathJax, CodeMirror and matplotlib's drawings write styles into the page as they work. Pictures
-# from a kernel are `data:`, a downloaded notebook is `blob:`.
-POLICY = {
-    "default-src": "'none'",
-    "script-src": "'self'",
-    "style-src": "'self' 'unsafe-inline'",
-    "img-src": "'self' data: blob:",
-    "font-src": "'self' data:",
-    "media-src": "'self' data:",
-    "connect-src": "'self'",
-    "form-action": "'self'",
-    "base-uri": "'none'",
-    "frame-ancestors": "'none'",
-}
 # The login page and errors: a form, and no script at all.
 FORM_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; "
@@ -68,26 +49,24 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Content-Security-Policy": FORM_POLICY,  # of all but the book's own pages
 }
-# These workers compile Python's interpreter; no page may compile anything.
+# These workers compile Python's interpreter; no page that a server sends may compile anything.
 SCRIPTS_OF_WORKERS: dict[str, tuple[str, ...]] = {
-    "planner-worker.js": ("'wasm-unsafe-eval'",),
-    "tab-worker.js": ("'wasm-unsafe-eval'",),
+    "planner-worker.js": (COMPILE,),
+    "tab-worker.js": (COMPILE,),
 }
-INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 
 
-def policy(host: str, scripts: tuple[str, ...] = ()) -> str:
-    """The header's value. `host` has passed Jupyter's check: it is this machine."""
-    extra = {"script-src": scripts, "connect-src": (f"ws://{host}",)}  # older Safari: not in 'self'
-    return "; ".join(" ".join((name, p, *extra.get(name, ()))) for name, p in POLICY.items())
+def header(host: str, scripts: tuple[str, ...] = ()) -> str:
+    """The policy. `host` has passed Jupyter's check: it is this machine."""
+    older_safari = (f"ws://{host}",)  # has it not in 'self'
+    frames = {"frame-ancestors": ("'none'",)}
+    return policy({"script-src": scripts, "connect-src": older_safari} | frames)
 
 
 @lru_cache(maxsize=256)
 def scripts_in(page: Path, changed_at: int) -> tuple[str, ...]:
     """The hashes of the scripts that stand in a built page."""
-    found = INLINE.findall(page.read_bytes())
-    hashes = {b64encode(sha256(script).digest()).decode() for script in found}
-    return tuple(f"'sha256-{value}'" for value in sorted(hashes))
+    return hashes_of(page.read_bytes())
 
 
 @lru_cache(maxsize=256)
@@ -143,7 +122,7 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
 
     @property
     def content_security_policy(self) -> str:
-        return policy(self.request.host)
+        return header(self.request.host)
 
     @web.authenticated
     def head(self, path: str) -> Any:  # type: ignore[override]
@@ -191,7 +170,7 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
         if file.suffix == ".html":
             scripts = scripts_in(file, changed_at)
         if scripts is not None:
-            self.set_header("Content-Security-Policy", policy(self.request.host, scripts))
+            self.set_header("Content-Security-Policy", header(self.request.host, scripts))
 
     def compute_etag(self) -> str:
         # Tornado's is a hash kept for the life of the server: a rebuilt page would look unchanged.

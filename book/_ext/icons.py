@@ -1,0 +1,66 @@
+"""The icons that the pages show, as a font of a few KB in a style sheet.
+
+The theme brings a script of 1.5 MB and a font of 150 KB that hold all icons of Font Awesome. The
+few that are used are taken out of the font when the book is built, and stand in for it.
+"""
+
+import re
+from base64 import b64encode
+from io import BytesIO
+from pathlib import Path
+
+import pydata_sphinx_theme
+import sphinx_book_theme
+from sphinx.application import Sphinx
+from sphinx.errors import ExtensionError
+
+THEME = Path(pydata_sphinx_theme.__file__).parent / "theme/pydata_sphinx_theme/static"
+BOOK_THEME = Path(sphinx_book_theme.__file__).parent / "theme/sphinx_book_theme/static"
+USED = ["angle-left", "angle-right", "bars", "circle-half-stroke", "list", "magnifying-glass"]
+USED += ["moon", "sun"]
+
+STYLE = """\
+/* Made by book/_ext/icons.py from Font Awesome Free, SIL OFL 1.1. Where two fonts have one name,
+   the later is asked first, and the theme's own is not loaded. */
+@font-face {{
+  font-family: "Font Awesome 6 Free";
+  font-weight: 900;
+  src: url("data:font/woff;base64,{font}") format("woff");
+}}
+"""
+
+
+def characters() -> set[int]:
+    """The icons that the pages name, and those that the themes' styles write by themselves."""
+    styles = (THEME / "styles/pydata-sphinx-theme.css").read_text()
+    styles += (BOOK_THEME / "styles/sphinx-book-theme.css").read_text()
+    named = {}
+    for rule in re.findall(r"([^{}]*\.fa-[^{}]*)\{[^{}]*content:\"\\([0-9a-f]+)\s*\"\}", styles):
+        for name in re.findall(r"\.fa-([\w-]+):", rule[0]):
+            named[name] = int(rule[1], 16)
+    missing = set(USED) - set(named)
+    if missing:
+        raise ExtensionError(f"the theme has no icon {sorted(missing)}: see book/_ext/icons.py")
+    others = re.sub(r"[^{}]*\.fa-[^{}]*\{[^{}]*\}", "", styles)
+    written = {int(code, 16) for code in re.findall(r"\"\\([ef][0-9a-f]{3})", others)}
+    return {named[name] for name in USED} | written
+
+
+def style_sheet() -> str:
+    from fontTools import subset  # late: most builds find the style sheet made
+
+    options = subset.Options(flavor="woff")
+    font = subset.load_font(THEME / "vendor/fontawesome/webfonts/fa-solid-900.ttf", options)
+    cutter = subset.Subsetter(options)
+    cutter.populate(unicodes=characters())
+    cutter.subset(font)
+    packed = BytesIO()
+    subset.save_font(font, packed, options)
+    return STYLE.format(font=b64encode(packed.getvalue()).decode())
+
+
+def write_icons(app: Sphinx) -> None:
+    target = Path(app.outdir, "_static", "icons.css")
+    if app.builder.format == "html" and not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(style_sheet())

@@ -1,0 +1,390 @@
+"""What a user's code does behind a ZeRO optimizer's back: it is followed, or refused in a line."""
+
+import copy
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm, vector_to_parameters
+
+from distributed.ddp import DistributedDataParallel
+from distributed.guards import REFUSED
+from distributed.runtime.report import RankError
+from distributed.sharding_plan import check_groups, check_module, check_optimizer
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
+
+WHOLE = {"zero1": Zero1, "zero2": Zero2}  # every rank has the whole parameters
+STAGES = {**WHOLE, "zero3": partial(Zero3, blocks=[])}
+each_with_whole = pytest.mark.parametrize("stage", WHOLE)
+every_stage = pytest.mark.parametrize("stage", STAGES)
+
+
+def make_model():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(2, 3, 2), nn.Flatten(), nn.Linear(12, 1))
+
+
+X = torch.linspace(-1, 1, 36).view(2, 2, 3, 3)
+
+
+def backward(model, dtype=torch.float32):
+    model(X.to(dtype)).square().mean().backward()
+
+
+def refusal(group, stage, meddle, again):
+    """What the optimizer says after `meddle`, at a step or already in the backward pass."""
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    backward(model)
+    zero.step()
+    before = [value.clone() for _, value in zero.full_parameters()]
+    dtype = meddle(model) or torch.float32
+
+    def step():
+        backward(model, dtype)
+        zero.step()
+
+    with pytest.raises(RuntimeError) as said:
+        step()
+    if again:
+        return str(said.value)
+    units = [value.clone() for _, value in list_of(zero)]
+    assert all(torch.equal(a, b) for a, b in zip(before, units, strict=True)), "nothing is updated"
+    return str(said.value)
+
+
+def list_of(zero):
+    """The parameters as shards have them, without asking whether they are still in place."""
+    for unit in zero.units:
+        full = unit.all_gather(torch.empty(unit.layout.size, dtype=unit.layout.dtype))
+        for parameter, view in unit.layout.views(full).items():
+            yield zero.names[parameter], view
+
+
+def to_channels_last(model):
+    model.to(memory_format=torch.channels_last)
+
+
+def to_bf16(model):
+    model.to(torch.bfloat16)
+    return torch.bfloat16
+
+
+def clamp_data(model):
+    model[2].weight.data = model[2].weight.data.clamp(-0.1, 0.1)
+
+
+def from_vector(model):
+    vector_to_parameters(nn.utils.parameters_to_vector(model.parameters()), model.parameters())
+
+
+@each_with_whole
+@pytest.mark.parametrize("meddle", [to_channels_last, clamp_data, from_vector])
+def test_replaced_storage_is_refused_before_anything_is_updated(pools, stage, meddle):
+    for said in pools[2](refusal, stage, meddle, False):
+        name = "2.weight" if meddle is clamp_data else "2.bias"
+        assert said.partition(": ")[2] == REFUSED["storage"].partition(": ")[2]
+        assert said.startswith(("0.weight", name, "2.weight"))
+
+
+@each_with_whole
+def test_another_dtype_after_wrapping_is_refused_by_us_or_by_autograd(pools, stage):
+    for said in pools[2](refusal, stage, to_bf16, True):
+        assert "its storage was replaced" in said or "dtype" in said
+
+
+def new_parameter(model):
+    model[2].weight = nn.Parameter(model[2].weight.detach().clone())
+
+
+def new_layer(model):
+    model.append(nn.Linear(1, 1))
+
+
+@every_stage
+@pytest.mark.parametrize(("meddle", "name"), [(new_parameter, "2.weight"), (new_layer, "3.weight")])
+def test_another_parameter_than_was_sharded_is_refused(pools, stage, meddle, name):
+    for said in pools[2](refusal, stage, meddle, True):
+        assert said == REFUSED["parameter"].format(name=name)
+
+
+def unfrozen(group, stage):
+    model = make_model()
+    model[0].requires_grad_(False)
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    model[0].requires_grad_(True)
+    backward(model)
+    zero.step()
+
+
+@every_stage
+def test_unfreezing_after_wrapping_is_refused(pools, stage):
+    with pytest.raises(RankError, match=r"0\.weight requires a gradient now, but was frozen"):
+        pools[2](unfrozen, stage)
+
+
+# --- what is written in place is followed
+
+
+def weights_after(group, stage, dtypes, write):
+    """One step with lr=0 after `write(model)`: it must not be undone; and what `zero` has then."""
+    model = make_model()
+    zero = WHOLE[stage](model, torch.optim.SGD, group, lr=0.0, **dtypes)
+    write(model)
+    expected = [p.detach().clone() for p in model.parameters()]
+    saved = copy.deepcopy(zero.state_dict())
+    zero.load_state_dict(saved)
+    backward(model, model[2].weight.dtype)
+    zero.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), expected, strict=True))
+    found = dict(zero.full_parameters())
+    kept = [found[name].to(p.dtype) for name, p in model.named_parameters()]
+    return [torch.equal(a, b) for a, b in zip(kept, expected, strict=True)]
+
+
+def load_all(model):
+    model.load_state_dict({k: torch.full_like(v, 5.0) for k, v in model.state_dict().items()})
+
+
+def load_a_part(model):
+    model[2].load_state_dict({k: v + 1 for k, v in model[2].state_dict().items()})
+
+
+def clamp_in_place(model):
+    model[2].weight.data.clamp_(-0.05, 0.05)
+
+
+def draw_again(model):
+    torch.manual_seed(7)
+    nn.init.normal_(model[0].weight)
+
+
+@each_with_whole
+@pytest.mark.parametrize("dtypes", [{}, {"param_dtype": torch.bfloat16}], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("write", [load_all, load_a_part, clamp_in_place, draw_again])
+def test_what_is_loaded_or_written_in_place_stays(pools, stage, dtypes, write):
+    for same in pools[2](weights_after, stage, dtypes, write):
+        assert all(same)
+
+
+def digits_kept(group, stage):
+    """Of what nobody wrote, a step with lr=0 keeps the digits that bf16 has not."""
+    model = make_model()
+    expected = {name: p.detach().clone() for name, p in model.named_parameters()}
+    zero = WHOLE[stage](model, torch.optim.SGD, group, lr=0.0, param_dtype=torch.bfloat16)
+    with torch.no_grad():
+        model[2].weight[0, 3] = 4.0
+    expected["2.weight"][0, 3] = 4.0
+    backward(model, torch.bfloat16)
+    zero.step()
+    found = {name: value.clone() for name, value in zero.full_parameters()}
+    return all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@each_with_whole
+def test_elements_that_nobody_wrote_keep_their_digits(pools, stage):
+    assert pools[2](digits_kept, stage) == [True] * 2
+
+
+def with_another_gradient(group, stage, change):
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    zero = WHOLE[stage](model, torch.optim.SGD, group, lr=1.0)
+    model(torch.ones(1, 2)).sum().backward()
+    change(model.weight)
+    zero.step()
+    return model.weight.tolist()
+
+
+def scale_in_place(weight):
+    weight.grad *= 0.5
+
+
+def replace(weight):
+    weight.grad = weight.grad * 0.5
+
+
+def remove(weight):
+    weight.grad = None
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), [(scale_in_place, -0.5), (replace, -0.5), (remove, 0.0)]
+)
+def test_zero_1_takes_the_gradient_that_is_there(pools, change, expected):
+    assert pools[2](with_another_gradient, "zero1", change) == [[[expected] * 2]] * 2
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"), [(scale_in_place, "reading"), (replace, "reading"), (remove, "gradient")]
+)
+def test_zero_2_says_that_its_gradient_is_spread(pools, change, reason):
+    message = REFUSED[reason].format(name="weight")
+    with pytest.raises(RankError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        pools[2](with_another_gradient, "zero2", change)
+
+
+def removed_between_passes(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+    backward(model)
+    model.zero_grad()  # of the module: the shards know nothing of it
+    backward(model)
+    zero.step()
+
+
+@pytest.mark.parametrize("stage", ["zero2", "zero3"])
+def test_zero_grad_of_the_module_between_passes_is_refused(pools, stage):
+    with pytest.raises(RankError, match=r"grad was replaced or removed after it was reduced"):
+        pools[2](removed_between_passes, stage)
+
+
+# --- clipping
+
+
+CLIPS = {
+    "norm": lambda parameters: clip_grad_norm_(parameters, 1.0),
+    "norm, foreach": lambda parameters: clip_grad_norm_(parameters, 1.0, foreach=True),
+    "value": lambda parameters: clip_grad_value_(parameters, 1.0),
+    "value, foreach": lambda parameters: clip_grad_value_(parameters, 1.0, foreach=True),
+    "total norm": lambda parameters: get_total_norm([p.grad for p in parameters]),
+}
+
+
+def clipped_by_torch(group, stage, clip):
+    model = make_model()
+    STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+    for _ in range(2):  # also when there are gradients of an earlier pass
+        backward(model)
+    with pytest.raises(RuntimeError) as said:
+        CLIPS[clip]([*model.parameters()])
+    return str(said.value)
+
+
+@every_stage
+@pytest.mark.parametrize("clip", CLIPS)
+def test_torchs_clipping_cannot_do_nothing_or_something_wrong(pools, stage, clip):
+    reason = REFUSED["clipping" if stage == "zero1" else "reading"]
+    assert pools[2](clipped_by_torch, stage, clip) == [reason] * 2
+
+
+def whole_gradients(group, stage):
+    torch.manual_seed(3)
+    model = make_model()
+    expected = copy.deepcopy(model)
+    x = torch.randn(2, 4, 2, 3, 3)
+    expected(x.flatten(0, 1)).square().mean().backward()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+    model(x[group.rank]).square().mean().backward()
+    described = [(p.grad.shape == p.shape, "Gradient" in repr(type(p.grad))) for p in
+                 model.parameters()]  # fmt: skip
+    assert all(a and b for a, b in described)
+    found = {name: value.clone() for name, value in zero.full_gradients()}
+    for name, p in expected.named_parameters():
+        torch.testing.assert_close(found[name], p.grad)
+    norm = zero.clip_grad_norm_(0.1)
+    clipped = {name: value.clone() for name, value in zero.full_gradients()}
+    assert all(p.grad is None or stage != "zero1" for p in model.parameters())
+    zero.step()
+    assert all(p.grad is None for p in model.parameters())
+    for name, p in expected.named_parameters():
+        torch.testing.assert_close(clipped[name], p.grad * 0.1 / norm, rtol=1e-4, atol=1e-7)
+    return sorted(found) == sorted(name for name, _ in expected.named_parameters())
+
+
+@every_stage
+def test_full_gradients_are_the_mean_and_what_the_step_applies(pools, stage):
+    assert pools[2](whole_gradients, stage) == [True] * 2
+
+
+# --- other wrappers, copies, and what is given
+
+
+def wrapped_twice(group, first, second):
+    model = make_model()
+    before = [p.detach().clone() for p in model.parameters()]
+    makers = {"ddp": lambda: DistributedDataParallel(model, group)}
+    for name, stage in STAGES.items():
+        makers[name] = partial(stage, model, torch.optim.SGD, group, lr=0.1)
+    makers[first]()
+    if first != "zero3":
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    makers[second]()
+
+
+@pytest.mark.parametrize("first", ["ddp", *STAGES])
+@pytest.mark.parametrize("second", ["ddp", *STAGES])
+def test_a_module_has_one_wrapper(pools, first, second):
+    owner = "DistributedDataParallel" if first == "ddp" else first.title()
+    with pytest.raises(RankError, match=rf"0\.weight is in a {owner} already: use that one"):
+        pools[2](wrapped_twice, first, second)
+
+
+def in_torchs_ddp(group, stage, given):
+    model = make_model()
+    ddp = nn.parallel.DistributedDataParallel(model)
+    module = ddp if given == "wrapper" else model
+
+    def step():
+        zero = WHOLE[stage](module, torch.optim.SGD, group, lr=0.1)
+        ddp(X).mean().backward()
+        zero.step()
+
+    with pytest.raises((ValueError, RuntimeError)) as said:
+        step()
+    return str(said.value)
+
+
+@each_with_whole
+@pytest.mark.parametrize("given", ["wrapper", "module"])
+def test_torchs_ddp_around_the_module_is_refused(pools, stage, given):
+    for said in pools[2](in_torchs_ddp, stage, given):
+        if given == "module":
+            assert said == REFUSED["DDP"]
+        else:
+            assert "is in a DistributedDataParallel already" in said
+
+
+def copied(group, stage):
+    zero = STAGES[stage](make_model(), torch.optim.SGD, group, lr=0.1)
+    said = []
+    for attempt in (copy.deepcopy, copy.copy, pickle.dumps):
+        with pytest.raises(TypeError, match="cannot be copied or pickled") as error:
+            attempt(zero)
+        said.append(str(error.value))
+    return said
+
+
+@every_stage
+def test_an_optimizer_that_is_one_of_several_ranks_cannot_be_copied(pools, stage):
+    for said in pools[2](copied, stage):
+        assert not any("\n" in line for line in said)
+
+
+class LARS(torch.optim.SGD):
+    """Looks at the norms of whole parameters."""
+
+
+def test_a_class_derived_from_an_elementwise_one_must_not_be_cut_up():
+    with pytest.raises(ValueError, match=r"LARS may look at a whole parameter.*'parameter'"):
+        check_optimizer(LARS, "flat")
+    check_optimizer(LARS, "parameter")
+    check_optimizer(torch.optim.SGD, "flat")
+
+
+@pytest.mark.parametrize("given", [list, lambda p: [{"lr": 0.1}], lambda p: [("name", *p)]])
+def test_groups_that_are_none_are_refused_in_a_line(given):
+    model = nn.Linear(2, 2)
+    names = {p: name for name, p in model.named_parameters()}
+    with pytest.raises(TypeError, match=r"param_groups: \w+ is no group: give dicts") as said:
+        check_groups(names, given(model.parameters()))
+    assert "\n" not in str(said.value)
+
+
+def test_every_refusal_is_one_line():
+    assert all("\n" not in line for line in REFUSED.values())
+    check_module(nn.Linear(1, 1))

@@ -1,0 +1,210 @@
+"""PyTorch for the machine at hand: an index of two wheels, and the machines of other people."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import install
+import pip
+import pytest
+
+ROOT = Path(install.__file__).parent
+RECORD = install.RECORD.relative_to(ROOT)
+CPUS, GPUS = f"torch-{install.TORCH}+cpu", f"torch-{install.TORCH}"
+
+
+def write_wheel(folder: Path, name: str) -> None:
+    """An empty package of this name and version."""
+    folder.mkdir(parents=True)
+    info = f"{name}.dist-info"
+    package, version = name.split("-")
+    with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
+        )
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+class Machine:
+    """Somebody's machine: what `uname` and the driver say there, and what pip can reach."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.asked: list[str] = []
+        write_wheel(folder / "index/pytorch/torch", CPUS)
+        write_wheel(folder / "index/everybody/torch", GPUS)
+        asked = self.asked
+
+        class Index(SimpleHTTPRequestHandler):
+            def log_message(self, *_):
+                if self.path.endswith(".whl"):
+                    asked.append(self.path.replace("%2B", "+").rsplit("/", 1)[1])
+
+        self.server = ThreadingHTTPServer(
+            ("127.0.0.1", 0), partial(Index, directory=folder / "index")
+        )
+        threading.Thread(target=self.server.serve_forever).start()
+        self.index = f"http://127.0.0.1:{self.server.server_port}"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
+        for name in ("install.py", "requirements.txt", "constraints.txt", RECORD):
+            (folder / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "clone" / name).write_bytes((ROOT / name).read_bytes())
+        (folder / "bin").mkdir()
+        (folder / "packages").mkdir()
+        (folder / "packages/pip").symlink_to(Path(pip.__file__).parent)
+
+    def has(self, program: str, output: str) -> None:
+        path = self.folder / "bin" / program
+        path.write_text(f"#!/bin/sh\necho {output}\n")
+        path.chmod(0o755)
+
+    def install(self, uname: str, driver: str = "", **environ: str) -> subprocess.CompletedProcess:
+        self.has("uname", uname)
+        if driver:
+            self.has("nvidia-smi", driver)
+        mine = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "TORCH"))}
+        return subprocess.run(
+            [self.folder / "venv/bin/python", "-c",
+             "import install; install.install_torch(install.chosen())"],
+            cwd=self.folder / "clone", capture_output=True, text=True, timeout=60,
+            env=mine | {
+                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
+                "PYTHONPATH": f"{self.folder / 'packages'}",
+                "PIP_CONFIG_FILE": os.devnull,
+                "PIP_NO_CACHE_DIR": "1",
+                "PIP_INDEX_URL": f"{self.index}/everybody",
+                "TORCH_INDEX": f"{self.index}/pytorch",
+            } | environ,
+        )  # fmt: skip
+
+    def installed(self) -> list[str]:
+        found = (self.folder / "venv").glob("lib/python*/site-packages/torch*.dist-info")
+        return [path.name.removesuffix(".dist-info") for path in found]
+
+
+@pytest.fixture
+def machine(tmp_path):
+    machine = Machine(tmp_path)
+    yield machine
+    machine.server.shutdown()
+    machine.server.server_close()
+
+
+@pytest.mark.parametrize("system", ["Linux x86_64", "Linux aarch64"])
+def test_without_an_nvidia_gpu_pytorch_for_cpus_comes(machine, system):
+    done = machine.install(system)
+    assert done.returncode == 0, done.stderr
+    assert machine.asked == [f"{CPUS}-py3-none-any.whl"]
+    assert machine.installed() == [CPUS]
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"Installing PyTorch {install.TORCH} for CPUs: 0.")
+
+
+def test_with_an_nvidia_gpu_everybodys_comes(machine):
+    done = machine.install("Linux x86_64", driver="535.104.05")
+    assert machine.asked == [f"{GPUS}-py3-none-any.whl"]
+    assert machine.installed() == [GPUS]
+    (line,) = done.stdout.splitlines()
+    assert "needs driver 580 or newer (here 535.104.05): " in line
+    assert re.search(r"\d\.\d GB to download, \d\.\d GB on disk", line)
+
+
+def test_the_reader_can_ask_for_the_other(machine):
+    for asked, wanted in (("cpu", CPUS), ("cuda", GPUS), ("cpu", CPUS)):
+        done = machine.install("Linux x86_64", driver="580.65.06", TORCH=asked)
+        assert done.returncode == 0, done.stderr
+        assert machine.installed() == [wanted]
+
+
+def test_pytorch_for_gpus_is_not_replaced_by_a_file_on_this_disk(machine, tmp_path):
+    """pip takes 2.13.0+cpu for newer than 2.13.0."""
+    machine.install("Linux x86_64", TORCH="cuda", PIP_FIND_LINKS=f"{tmp_path}/index/pytorch/torch")
+    assert machine.installed() == [GPUS]
+
+
+def test_where_pytorchs_index_is_out_of_reach_pip_takes_what_it_has(machine):
+    nowhere = "http://127.0.0.1:9/whl/cpu"
+    done = machine.install("Linux x86_64", TORCH_INDEX=nowhere)
+    assert machine.installed() == [GPUS]
+    assert done.stdout.splitlines()[1] == (
+        f"PyTorch is not to be had from {nowhere}: taking what pip finds elsewhere ..."
+    )
+
+
+def test_a_mac_takes_everybodys(machine):
+    machine.install("Darwin arm64")
+    assert machine.asked == [f"{GPUS}-py3-none-any.whl"]
+
+
+NOT_FOR = f"There is no PyTorch {install.TORCH} for"
+NOWHERE = {
+    ("Darwin x86_64", ""): f"{NOT_FOR} Intel Macs, nor for a Python below Rosetta: "
+    "use the container of .devcontainer",
+    ("Darwin arm64", "cuda"): f"TORCH=cuda: {NOT_FOR} NVIDIA GPUs on macOS",
+    ("Linux riscv64", ""): f"{NOT_FOR} Linux on riscv64",
+    (
+        "Linux x86_64",
+        "gpu",
+    ): "TORCH=gpu is none of cpu, cuda: leave it out, and the machine decides",
+}
+
+
+@pytest.mark.parametrize(("system", "asked"), NOWHERE)
+def test_where_there_is_none_one_line_says_so(machine, system, asked):
+    done = machine.install(system, TORCH=asked)
+    assert done.returncode == 1
+    assert (done.stdout, done.stderr) == ("", f"{NOWHERE[system, asked]}\n")
+    assert machine.asked == []
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_the_room_that_the_readme_names_is_what_is_checked(kind, monkeypatch):
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    said = {"cpu": r"(\d+) GB of disk", "cuda": r"NVIDIA GPU it is (\d+) GB"}
+    assert int(re.search(said[kind], readme)[1]) == install.room(kind)
+    usage = install.shutil.disk_usage(ROOT)
+    for spare in (-1, 1):
+        free = usage._replace(free=install.room(kind) * 1e9 + spare)
+        monkeypatch.setattr(install.shutil, "disk_usage", lambda _, free=free: free)
+        if spare > 0:
+            install.check_room(kind)
+        else:
+            with pytest.raises(SystemExit, match=f"Less than {install.room(kind)} GB free"):
+                install.check_room(kind)
+
+
+def test_the_sizes_are_of_the_pytorch_that_is_installed():
+    from bench.downloads import readme_sentence
+
+    recorded = json.loads(install.RECORD.read_text())
+    assert recorded["torch"] == install.TORCH
+    assert readme_sentence(recorded) in (ROOT / "README.md").read_text()
+
+
+def test_the_driver_that_is_asked_for_is_that_of_its_cuda():
+    """Of CUDA 12 it was 525, of 13 it is 580: the next one needs another again."""
+    pins = (ROOT / "constraints.txt").read_text()
+    assert re.search(r"^cuda-toolkit==(\d+)", pins, re.MULTILINE)[1] == str(install.CUDA)
+
+
+def test_binder_gets_the_same(tmp_path):
+    """repo2docker runs this script in the repository, with the Python of its kernels."""
+    assert {path.name for path in (ROOT / "binder").iterdir()} == {"postBuild", "runtime.txt"}
+    told = tmp_path / "python"
+    told.write_text('#!/bin/sh\necho "python $@"\n')
+    told.chmod(0o755)
+    done = subprocess.run(
+        [ROOT / "binder/postBuild"], cwd=ROOT, capture_output=True, text=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.stdout == "python install.py\n"
