@@ -22,6 +22,8 @@ REFUSED = {
     "nothing would update it: unfreeze it first, and make the optimizer then",
     "gradient": "{name}.grad was replaced or removed after it was reduced: its mean is in the "
     "shards, so use the optimizer's clip_grad_norm_ and zero_grad",
+    "GradScaler": "GradScaler looks for infinities in whole gradients, and this rank has shards of "
+    "their mean: compute in bfloat16, which needs no scaler",
     "clipping": "this gradient is one rank's own, before the mean, so each rank would clip it "
     "otherwise: use the optimizer's clip_grad_norm_, which returns the norm, too",
     "reading": "this gradient is spread over the ranks, and no rank has it whole: use the "

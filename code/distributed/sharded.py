@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from distributed.flat_unit import FlatUnit, Piece, runs
-from distributed.guards import check_not_in_torch_ddp, check_unchanged
+from distributed.guards import REFUSED, check_not_in_torch_ddp, check_unchanged
 from distributed.sharding_plan import Plan
 
 
@@ -209,6 +209,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             f"a {type(self).__name__} is one of several ranks', and cannot be copied or pickled: "
             "use checkpoint.save, or make another one for a copy of the module"
         )
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Asked for by `torch.amp.GradScaler.step`."""
+        raise RuntimeError(REFUSED["GradScaler"])
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """This rank's states and all groups' settings, from its own `state_dict()`."""

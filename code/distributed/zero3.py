@@ -28,6 +28,18 @@ from distributed.sharded import ShardedOptimizer
 from distributed.sharding_plan import Plan, Precision, check_are_groups, check_module
 from distributed.zero2 import ReduceInBackward
 
+REFUSED = {
+    "order": "{name} has a gradient after its block was resharded: blocks must follow each other, "
+    "in the order of blocks=; or give reshard_after_forward=False",
+    "view": "{name} returns a view of its parameters, and the next block takes their place: return "
+    "a clone(), or give reshard_after_forward=False",
+    "output": "{name} returns {kind}, in which no tensor is found, so its backward pass cannot be "
+    "noticed: return tensors in tuples, dicts or a dataclass",
+    "second derivative": "create_graph=True: a second derivative would read blocks that are "
+    "resharded by then; give reshard_after_forward=False, or take Zero2",
+    "transform": "torch.func transforms what a forward pass computes, and gathering cannot be "
+    "transformed: use torch.autograd",
+}
 PLAIN = (type(None), int, float, str)  # a block may return these and no tensor
 
 
@@ -50,13 +62,10 @@ class Zero3(ShardedOptimizer):
     or one with `use_reentrant=True` and without prefetch. Evaluate within `torch.no_grad()`, or the
     next backward pass goes back through that forward pass, too.
 
-    Raises RuntimeError where it would otherwise compute with another block's parameters:
-
-    - a gradient is ready after its block's turn;
-    - a block returns a view of its parameters, or an object in which no tensor can be found;
-    - `create_graph=True`: a second derivative (the last two with reshard_after_forward only);
-    - autograd's own "modified by an inplace operation", where a backward pass reads parameters that
-      left a block by another way, or a graph from before the last step.
+    Raises RuntimeError where it would otherwise compute with another block's parameters, with a
+    line of `REFUSED`. What comes to a block's parameters by a way that is not noticed is autograd's
+    error, "modified by an inplace operation", in the backward pass; so is, as on one device, a
+    backward pass through what was computed before the last step.
     """
 
     def __init__(
@@ -122,9 +131,12 @@ class Schedule:
         self.recording = False  # whether a backward pass can follow the forward pass
         self.gradients = ReduceInBackward(weights.units, self, names, in_flight=1)
         for block in weights.all():
+            # torch.compile leaves these two as they are, and compiles what is between them.
+            pre_forward = torch.compiler.disable(partial(self.pre_forward, block))
+            post_forward = torch.compiler.disable(partial(self.post_forward, block))
             # Before all hooks that the module has: they may use its parameters.
-            block.module.register_forward_pre_hook(partial(self.pre_forward, block), prepend=True)
-            block.module.register_forward_hook(partial(self.post_forward, block))
+            block.module.register_forward_pre_hook(pre_forward, prepend=True)
+            block.module.register_forward_hook(post_forward)
 
     def reset(self) -> None:
         """No backward pass is under way, and none can go back through old forward passes."""
@@ -137,6 +149,8 @@ class Schedule:
 
     def pre_forward(self, block: Block, module: nn.Module, args: Any) -> None:
         """A block is about to compute: unshard it, and prefetch the next."""
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(REFUSED["transform"])
         grad_mode = torch.is_grad_enabled()
         with torch.no_grad():
             if self._is_checkpoint():
@@ -200,15 +214,9 @@ class Schedule:
             return tensors
         name = self.module_names[block.module]
         if not tensors and torch.is_grad_enabled() and not isinstance(output, PLAIN):
-            raise RuntimeError(
-                f"{name} returns {type(output).__name__}, in which no tensor is found, so its "
-                "backward pass cannot be noticed: return tensors in tuples, dicts or a dataclass"
-            )
+            raise RuntimeError(REFUSED["output"].format(name=name, kind=type(output).__name__))
         if any(block.is_view_of(tensor) for tensor in tensors):
-            raise RuntimeError(
-                f"{name} returns a view of its parameters, and the next block takes their place: "
-                "return a clone(), or give reshard_after_forward=False"
-            )
+            raise RuntimeError(REFUSED["view"].format(name=name))
         return tensors
 
     def _last_place(self, block: Block) -> int:
@@ -240,10 +248,7 @@ class Schedule:
     ) -> None:
         """The gradient of a block's output is there: unshard it, as all ranks do at this place."""
         if torch.is_grad_enabled() and any(one.takes_turns for one in self.blocks):
-            raise RuntimeError(
-                "create_graph=True: a second derivative would read blocks that are resharded by "
-                "then; give reshard_after_forward=False, or take Zero2"
-            )
+            raise RuntimeError(REFUSED["second derivative"])
         with torch.no_grad():
             self._pre_block_backward(block, visits, place)
 
@@ -298,11 +303,7 @@ class Schedule:
         """Policy: a gradient that is ready after its turn would be in no rank's order."""
         is_over = self.gradients.sync and unit not in self.gradients.to_reduce
         if is_over or self.block_of[unit].state is State.SHARDED:
-            raise RuntimeError(
-                f"{self.names[parameter]} has a gradient after its block was resharded: "
-                "blocks must follow each other, in the order of blocks=; "
-                "or give reshard_after_forward=False"
-            )
+            raise RuntimeError(REFUSED["order"].format(name=self.names[parameter]))
 
     def post_backward(self) -> None:
         """Policy: other ranks may have gone back further than this rank's graph does."""

@@ -5,6 +5,7 @@ silence: each case is compared with one device, or raises before it can compute 
 """
 
 import dataclasses
+from functools import partial
 
 import pytest
 import torch
@@ -357,3 +358,74 @@ def segments(size, reentrant, frozen):
 def test_several_blocks_under_one_checkpoint(pools, size, reentrant, frozen, options):
     make = segments(size, reentrant, frozen)
     assert_as_alone(pools[RANKS](sharded, make, options), alone(make))
+
+
+# --- what PyTorch does to modules and optimizers
+
+
+def compile_after(whole):
+    def train_compiled(model, step):
+        for module in [model] if whole else [*model]:
+            module.compile(backend="aot_eager")
+        return train(model, step, steps=3)
+
+    return train_compiled
+
+
+def compile_first(whole):
+    def make():
+        model = chain()
+        for module in [model] if whole else [*model]:
+            module.compile(backend="aot_eager")
+        return model
+
+    return make
+
+
+@pytest.mark.slow  # compiling takes seconds
+@pytest.mark.parametrize("whole", [True, False], ids=["the whole model", "each block"])
+@pytest.mark.parametrize("options", [{}, {"reshard_after_forward": False}], ids=["", "kept"])
+def test_it_can_be_compiled_before_and_after(pools, whole, options):
+    expected = alone(chain, partial(train, steps=3))
+    results = pools[RANKS](sharded, compile_first(whole), options, partial(train, steps=3))
+    assert_as_alone(results, expected)
+    results = pools[RANKS](sharded, chain, options, compile_after(whole))
+    assert_as_alone(results, expected)
+
+
+def transformed(transform):
+    def run(model, step):
+        x = torch.ones(3, 4, dtype=torch.float64)
+        if transform == "vmap":
+            torch.func.vmap(model)(x)
+        else:
+            torch.func.grad(lambda x: model(x).sum())(x)
+        return []
+
+    return run
+
+
+@OPTIONS
+@pytest.mark.parametrize("transform", ["vmap", "grad"])
+def test_transforms_of_torch_func_are_refused(pools, transform, options):
+    with pytest.raises(RankError, match=r"RuntimeError: torch\.func .*torch\.autograd"):
+        pools[RANKS](sharded, chain, options, transformed(transform))
+
+
+def scaled(unscale):
+    def run(model, step):
+        zero = step.__self__
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(model(torch.ones(2, 4, dtype=torch.float64)).sum()).backward()
+        if unscale:
+            scaler.unscale_(zero)
+        scaler.step(zero)
+        return []
+
+    return run
+
+
+@pytest.mark.parametrize("unscale", [False, True])
+def test_a_gradient_scaler_is_refused(pools, unscale):
+    with pytest.raises(RankError, match=r"GradScaler .*bfloat16"):
+        pools[RANKS](sharded, chain, {}, scaled(unscale))
