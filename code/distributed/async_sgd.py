@@ -56,7 +56,9 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
 
     def receive() -> int:
         trace.count_received(message.nbytes)
-        return dist.recv(message, group=group.backend)
+        source = dist.recv(message, group=group.backend)
+        # PyTorch's answer is a number among all ranks, not among those of the group.
+        return dist.get_group_rank(group.backend, source) if group.backend else source
 
     asked = 0
     while version < updates:

@@ -22,8 +22,10 @@ from distributed.simple_ddp import broadcast_module, make_network
 class LocalSGD:
     """Weights that ranks change for themselves, and agree on every `every` steps.
 
-    After each optimizer step call `step()`. `outer_lr` and `momentum` are those of the outer
-    optimizer, SGD with Nesterov's momentum where it has any. Raises ValueError for every < 1.
+    After each optimizer step call `step()`, and `finish()` when training ends: between two averages
+    each rank has weights of its own. Buffers stay its own. `outer_lr` and `momentum` are those of
+    the outer optimizer, SGD with Nesterov's momentum where it has any. Raises ValueError for
+    every < 1.
     """
 
     def __init__(
@@ -38,16 +40,26 @@ class LocalSGD:
             raise ValueError(f"every={every}: 1 (in each step) or more")
         broadcast_module(module, group)
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        self.group, self.every, self.steps = group, every, 0
+        self.group, self.every = group, every
+        self.steps = 0  # since the last average
         self.agreed = [p.detach().clone().requires_grad_() for p in self.parameters]
         self.outer = torch.optim.SGD(self.agreed, outer_lr, momentum, nesterov=momentum > 0)
 
-    @torch.no_grad()
     def step(self) -> None:
         """Count a local step; every so often, agree."""
         self.steps += 1
-        if self.steps % self.every:
-            return
+        if self.steps == self.every:
+            self.average()
+
+    def finish(self) -> None:
+        """Agree on what was changed since the last average, if anything was."""
+        if self.steps:
+            self.average()
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """An outer step on the mean change; all ranks have its weights."""
+        self.steps = 0
         apart = [w - p for w, p in zip(self.agreed, self.parameters, strict=True)]
         flat = self.group.all_reduce(torch.cat([d.view(-1) for d in apart]), "avg")
         for w, delta in zip(self.agreed, flat.split([d.numel() for d in apart]), strict=True):
@@ -62,6 +74,7 @@ class Gossip:
 
     W_r ← (W_{r−1} + W_r + W_{r+1}) / 3: 2Ψ numbers sent a step from each rank, whatever their
     number, and no rank waits for more than two others. Replicas stay near each other, not equal.
+    Two ranks have one neighbour each, and average with that: Ψ numbers.
     """
 
     def __init__(self, module: nn.Module, group: Group):
@@ -76,9 +89,10 @@ class Gossip:
             return
         flat = torch.cat([p.view(-1) for p in self.parameters])
         left, right = (group.rank - 1) % n, (group.rank + 1) % n
-        from_left = group.exchange(flat, right, torch.empty_like(flat), left)
-        from_right = group.exchange(flat, left, torch.empty_like(flat), right)
-        flat = (flat + from_left + from_right) / 3
+        came = [group.exchange(flat, right, torch.empty_like(flat), left)]
+        if left != right:
+            came.append(group.exchange(flat, left, torch.empty_like(flat), right))
+        flat = sum(came, flat) / (1 + len(came))
         parts = flat.split([p.numel() for p in self.parameters])
         for p, part in zip(self.parameters, parts, strict=True):
             p.copy_(part.view(p.shape))
@@ -100,6 +114,8 @@ def train(
         optimizer.step()
         agree.step()
         losses.append(loss.detach())
+    if isinstance(agree, LocalSGD):
+        agree.finish()
     return group.all_reduce(torch.stack(losses), "avg").tolist()
 
 

@@ -35,7 +35,8 @@ class LossScale:
 class MixedPrecision:
     """`module` stays in float32, the master copy; `half` computes, in `dtype`, on every rank.
 
-    Without `master`, weights are kept in `dtype` too. `loss_scale` None means 1, for ever.
+    Without `master`, weights are kept in `dtype` too. `loss_scale` None means 1, for ever. A
+    BatchNorm stays in float32: in 16 bits its running statistics would soon stand still.
     """
 
     def __init__(
@@ -49,7 +50,11 @@ class MixedPrecision:
     ):
         broadcast_module(module, group)
         self.group, self.loss_scale, self.skipped = group, loss_scale, 0
-        self.half = copy.deepcopy(module).to(dtype)
+        self.module, self.half = module, copy.deepcopy(module).to(dtype)
+        for norm, half in zip(module.modules(), self.half.modules(), strict=True):
+            if isinstance(half, nn.modules.batchnorm._BatchNorm):
+                half.float()
+                half._buffers = norm._buffers  # one for both: what `half` sees, `module` has
         kept = module if master else self.half
         self.pairs = list(zip(kept.parameters(), self.half.parameters(), strict=True))
         self.optimizer = torch.optim.SGD(kept.parameters(), lr=lr)
@@ -77,6 +82,9 @@ class MixedPrecision:
             self.optimizer.step()
             for kept, half in self.pairs:
                 half.copy_(kept)
+        for buffer, its_half in zip(self.module.buffers(), self.half.buffers(), strict=True):
+            if not torch.equal(its_half, buffer.to(its_half.dtype)):  # changed in the forward pass
+                buffer.copy_(its_half)
         self.skipped += not finite
         if self.loss_scale:
             self.loss_scale.update(finite)

@@ -105,6 +105,15 @@ def test_a_server_that_waits_for_all_is_synchronous_sgd(pools):
     assert final == pytest.approx(nn.functional.cross_entropy(module(images), labels).item(), 1e-4)
 
 
+def test_a_server_and_its_workers_may_be_a_part_of_the_ranks(pools):
+    def serve(group):
+        part = group.split(int(group.rank > 0))
+        served, *_ = async_sgd.train_rank(part, 6, 0.1, 2) if group.rank else (None,)
+        return served and len(served.losses)
+
+    assert pools[4](serve) == [None, 12, None, None]
+
+
 def test_nobody_waits_and_gradients_are_stale(pools):
     served, *_ = pools[4](async_sgd.train_rank, 90, 0.02, 1, (0.002,) * 3)[0]
     assert len(served.losses) == 90
@@ -163,6 +172,42 @@ def test_the_rate_that_a_quadratic_bears_is_that_of_the_roots(pools, delay):
     assert pools[2](one_weight, delay, 0.3, 8 + delay)[0] == pytest.approx(w[-1])
 
 
+class Counts(nn.Module):
+    """A buffer that every forward pass changes, and one that none does, of more than 8 bits."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("table", torch.tensor([1 / 3]))
+
+    def forward(self, x):
+        self.seen += len(x)
+        return x
+
+
+@pytest.mark.parametrize("master", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_the_module_has_the_buffers_of_the_copy_that_computes(pools, dtype, master):
+    def train(group, dtype, master):
+        torch.manual_seed(0)
+        module = nn.Sequential(Counts(), nn.BatchNorm1d(3), nn.Linear(3, 1))
+        mixed = precision.MixedPrecision(module, group, dtype, 0.0, master=master)
+        alone = nn.BatchNorm1d(3)
+        for _ in range(200):
+            x = (torch.randn(8, 3) * 0.1 + 4).to(dtype)
+            alone(x)
+            mixed.backward(mixed.half(x).float().square().mean())
+            mixed.step()
+        return module[1].state_dict(), alone.state_dict(), module[0].seen, module[0].table
+
+    for ours, alone, seen, table in pools[2](train, dtype, master):
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            torch.testing.assert_close(ours[name], alone[name])
+        # bfloat16 counts by eights up to 2,048 and no further than float16: both are exact here.
+        assert seen == 1600
+        assert table.item() == torch.tensor(1 / 3).item()
+
+
 # --- local steps
 
 
@@ -213,6 +258,31 @@ def test_the_outer_step_is_sgd_with_nesterov_on_the_mean_change(pools):
         optimizer.step()
         expected.append(weight.item())
     assert pools[2](outer_steps) == [pytest.approx(expected)] * 2
+
+
+def test_training_that_ends_between_two_averages_is_finished(pools):
+    def train(group):
+        module = nn.Linear(1, 1, bias=False)
+        agree = local_sgd.LocalSGD(module, group, every=4)
+        module.weight.data.fill_(0.0)
+        agree.agreed[0].data.fill_(0.0)
+        seen = []
+        for _ in range(6):
+            module.weight.data += group.rank + 1.0
+            agree.step()
+        seen.append(module.weight.item())
+        for _ in range(2):  # the second time there is nothing to do
+            agree.finish()
+            seen.append(module.weight.item())
+        return seen
+
+    assert pools[2](train) == [[6 + 2, 6 + 3, 6 + 3], [6 + 4, 6 + 3, 6 + 3]]
+    for *_, apart in pools[3](local_sgd.train_rank, "every 8", 48, 10):
+        assert apart < 1e-6
+
+
+def test_gossip_of_two_is_the_mean_of_two(pools):
+    assert pools[2](gossip_once) == [(0.5, 4), (0.5, 4)]
 
 
 def gossip_once(group):
