@@ -11,6 +11,7 @@ import subprocess
 from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
@@ -110,6 +111,15 @@ USED = {
         lambda: hasattr(torch.nn.Parameter(torch.ones(1)), "_post_accumulate_grad_hooks"),
         "DDP refuses a module that is wrapped already",
     ),
+    "_active_ddp_module": Use(
+        "torch",
+        lambda: hasattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module"),
+        "ZeRO refuses a module that PyTorch's DDP runs",
+    ),
+    **{
+        name: Use("torch", partial(getattr, torch, name), "what clipping calls: ZeRO refuses it")
+        for name in ("_foreach_norm", "_foreach_clamp_min_", "_foreach_clamp_max_")
+    },
     "_get_backend": Use("torch", lambda: dist.ProcessGroup._get_backend, "a group's timeout"),
     "_timeout": Use(
         "torch", lambda: dist.ProcessGroupGloo._Options()._timeout, "the same, of gloo's options"
