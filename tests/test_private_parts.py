@@ -95,6 +95,19 @@ USED = {
         lambda: torch._C._current_graph_task_id,
         "ZeRO-3 knows whether a backward pass runs",
     ),
+    "_are_functorch_transforms_active": Use(
+        "torch",
+        lambda: torch._C._are_functorch_transforms_active,
+        "ZeRO-3 refuses torch.func, which would see no weights",
+    ),
+    "_step_supports_amp_scaling": Use(
+        "torch",
+        lambda: in_source(torch.amp.grad_scaler, "_step_supports_amp_scaling"),
+        "an optimizer of ours refuses PyTorch's GradScaler in a line",
+    ),
+    "_buffers": Use(
+        "torch", lambda: hasattr(torch.nn.Module(), "_buffers"), "a half copy shares its statistics"
+    ),
     "_version": Use(
         "torch", lambda: hasattr(torch.ones(1), "_version"), "how often it was written"
     ),
