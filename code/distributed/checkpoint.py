@@ -19,11 +19,13 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from distributed import Group, launch
 from distributed.boxes import Boxed
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
+from distributed.simple_ddp import broadcast_text
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
@@ -80,7 +82,8 @@ def names_in_group(zero: ShardedOptimizer, kind: int) -> list[str]:
 def save(zero: ShardedOptimizer, folder: str | Path, step: int, **extra: Any) -> Path:
     """Write folder/step-N. Every rank of `zero.group` must call it (HSDP: those of one host).
 
-    What rank 0 gives as `extra` is returned by `load`.
+    What rank 0 gives as `extra` is returned by `load`. Buffers that ranks do not share, such as
+    running statistics, are rank 0's, as in `full_state_dict` and as DDP has it.
     """
     group, folder = zero.group, Path(folder)
     whole = folder / f"step-{step:08}"
@@ -90,7 +93,10 @@ def save(zero: ShardedOptimizer, folder: str | Path, step: int, **extra: Any) ->
         tidy(folder)
     group.barrier()
     parts = state(zero)
-    if group.rank == 0:
+    if group.rank:  # what is whole on every rank is rank 0's: dcp would take some rank's of each
+        model = parts["model"].items()
+        parts["model"] = {name: part for name, part in model if isinstance(part, Boxed)}
+    else:
         about = {"optimizer": type(zero.optimizer).__name__, "single": single_states(zero)}
         parts |= {"extra": extra, "about": about}
     dcp.save(parts, checkpoint_id=partial, process_group=group.backend)
@@ -118,8 +124,27 @@ def tidy(folder: Path) -> None:
 def steps(folder: str | Path) -> dict[int, Path]:
     """Step → its whole checkpoint, in order; the old one where a kill came between the renames."""
     paths = (*Path(folder).glob(".step-*.old"), *Path(folder).glob("step-*"))
-    found = {int(path.stem.strip(".").removeprefix("step-")): path for path in paths}
-    return dict(sorted(found.items()))
+    return dict(sorted((step_of(path), path) for path in paths))
+
+
+def step_of(path: Path) -> int:
+    """The N of step-N, and of .step-N.old."""
+    return int(path.stem.strip(".").removeprefix("step-"))
+
+
+def of_rank_0(found: dict[int, Path], folder: str | Path, group: Group) -> dict[int, Path]:
+    """`steps(folder)` as rank 0 found it, on every rank.
+
+    A listing can be stale on one host, and ranks that choose for themselves mix two steps.
+    """
+    text = " ".join(["names:", *(path.name for path in found.values())])
+    names = broadcast_text(text, group).split()[1:]
+    return {step_of(Path(name)): Path(folder) / name for name in names}
+
+
+def latest(group: Group, folder: str | Path) -> int | None:
+    """The last step that is whole, or None: the same answer on every rank. All must ask."""
+    return max(of_rank_0(steps(folder), folder, group), default=None)
 
 
 def load(zero: ShardedOptimizer, folder: str | Path, step: int | None = None) -> dict[str, Any]:
@@ -129,6 +154,8 @@ def load(zero: ShardedOptimizer, folder: str | Path, step: int | None = None) ->
     there, ValueError if it is of another model or optimizer; then nothing is changed.
     """
     found = steps(folder)
+    for group in (zero.replicas, zero.group):  # with HSDP the hosts agree, then their ranks
+        found = of_rank_0(found, folder, group) if group else found
     if not found or step not in (None, *found):
         which = "checkpoint" if step is None else f"checkpoint of step {step}"
         there = ", ".join(map(str, found)) or "none"
@@ -142,7 +169,12 @@ def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     about = dcp.FileSystemReader(path).read_metadata()
     saved: dict[str, Any] = about.state_dict_metadata
     check_model(zero, saved, path)
-    notes: dict[str, Any] = dict.fromkeys(key for key in saved if key.startswith(NOTES))
+    notes: dict[str, Any] = {}
+    for key, about_it in saved.items():
+        if key.startswith(NOTES):
+            is_tensor = isinstance(about_it, TensorStorageMetadata)  # a learning rate can be one
+            dtype = about_it.properties.dtype if is_tensor else None
+            notes[key] = torch.empty(about_it.size, dtype=dtype) if is_tensor else None
     dcp.load(notes, checkpoint_id=path, process_group=zero.group.backend)
     check_optimizer_of(zero, notes, path)
     zero.zero_grad()
@@ -154,8 +186,9 @@ def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
             size = local.shape if found.size == shape and key not in single else found.size
             made = torch.zeros(size, dtype=found.properties.dtype, device=local.device)
             zero.optimizer.state[local].setdefault(key, made)
+    wanted = saved.keys() - notes
     parts = {
-        part: {key: value for key, value in values.items() if f"{part}.{key}" in saved}
+        part: {key: value for key, value in values.items() if f"{part}.{key}" in wanted}
         for part, values in state(zero).items()
     }
     dcp.load(parts, checkpoint_id=path, process_group=zero.group.backend)
@@ -246,7 +279,7 @@ def train_and_save(
     from distributed.workbench.training import make_network, train
 
     zero = STAGES[stage](make_network(seed=group.rank), torch.optim.AdamW, group, lr=1e-2)
-    done = load(zero, folder)["done"] if steps(folder) else 0
+    done = load(zero, folder)["done"] if latest(group, folder) else 0
     losses = []
     for step, rows in enumerate(batches(1797, batch, until)):
         if step >= done:

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from distributed import Group, launch
-from distributed.checkpoint import STAGES, load, save, steps
+from distributed.checkpoint import STAGES, latest, load, save, steps
 from distributed.runtime.report import RankError
 from distributed.runtime.script import run_script, under_torchrun
 
@@ -46,7 +46,7 @@ def train_rank(
 
     check_shared(folder, group)
     zero = STAGES[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
-    losses: list[float] = json.loads(load(zero, folder)["losses"]) if steps(folder) else []
+    losses: list[float] = json.loads(load(zero, folder)["losses"]) if latest(group, folder) else []
     for step, rows in enumerate(batches(1797, batch, until)):
         if step < len(losses):
             continue

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
+from distributed import Group
 from distributed.flat_unit import FlatUnit, Piece, runs
 from distributed.guards import REFUSED, check_not_in_torch_ddp, check_unchanged
 from distributed.sharding_plan import Plan
@@ -105,6 +106,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.module, self.group, self.names = plan.module, plan.group, plan.names
         self.units, self.trained, self.local = weights.units, trained, local
         self.frozen = {parameter for parameter in plan.names if not parameter.requires_grad}
+        self.replicas: Group | None = None  # of HSDP: the ranks that hold these shards, too
         self.phase = Phase.EMPTY
         for tensor in [*self.in_no_unit(), *self.module.buffers()]:
             if tensor.numel():

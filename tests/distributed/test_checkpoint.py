@@ -21,8 +21,9 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from distributed import checkpoint
 from distributed.boxes import boxes
-from distributed.checkpoint import full_state_dict, load, load_path, save, steps
+from distributed.checkpoint import full_state_dict, latest, load, load_path, save, steps
 from distributed.hsdp import Hsdp, in_hosts
 from distributed.runtime.report import RankError
 from distributed.workbench.data import batches
@@ -213,7 +214,7 @@ def half(group, stage, name, partition, single, folder):
     optimizer, x = getattr(torch.optim, name), torch.linspace(-1, 1, 6).view(2, 3).double()
     options = {"partition": partition, "lr": 0.01, **MORE.get(name, {})}
     zero = STAGES[stage](Scaled(single), optimizer, group, **options)
-    done = load(zero, folder)["done"] if steps(folder) else 0
+    done = load(zero, folder)["done"] if latest(group, folder) else 0
     for _ in range(3):
         zero.module(x).backward()
         zero.step()
@@ -532,3 +533,94 @@ def test_a_kill_at_any_moment_leaves_the_last_checkpoint_whole(tmp_path):
             assert read["extra"]["done"] == step
             assert all((value == step).all() for value in read["model"].values())
         last = found[-1]
+
+
+# --- one rule for what ranks do not share, one choice of the step
+
+
+def with_buffers_of_its_own(group, stage, folder):
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)) for _ in range(3)))
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    for buffer in model.buffers():
+        buffer.fill_(group.rank + 5)  # as if each rank had seen other rows
+    whole = full_state_dict(zero)
+    save(zero, folder, 1)
+    for buffer in model.buffers():
+        buffer.fill_(-1)
+    load(zero, folder)
+    names = [name for name, _ in model.named_buffers()]
+    loaded = {buffer.unique().item() for buffer in model.buffers()}
+    return loaded, {whole[name].unique().item() for name in names if whole}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_buffers_that_ranks_do_not_share_are_rank_0s_in_every_file(pools, tmp_path, stage):
+    results = pools[3](with_buffers_of_its_own, stage, tmp_path)
+    assert [loaded for loaded, _ in results] == [{5.0}] * 3
+    assert [whole for _, whole in results] == [{5.0}, set(), set()]
+
+
+def with_a_stale_listing(group, folder, seen):
+    """Rank 1's storage shows it `seen` of what is there, as NFS can."""
+    zero = Zero2(make_network(width=4), torch.optim.SGD, group, lr=0.1)
+    for step in (1, 2):
+        train(zero.module, zero.step, batches(1797, 8, 1), 8.0)
+        save(zero, folder, step, done=step)
+    shown = checkpoint.steps
+    with pytest.MonkeyPatch.context() as patch:
+        if group.rank == 1:
+            stale = lambda folder: dict([*shown(folder).items()][:seen])  # noqa: E731
+            patch.setattr(checkpoint, "steps", stale)
+        return latest(group, folder), load(zero, folder)["done"]
+
+
+def hosts_with_stale_listings(group, folder):
+    """The second of two hosts does not see the last step."""
+    inside, between = in_hosts(group, 2)
+    zero = Hsdp(make_network(width=4), torch.optim.SGD, inside, between, lr=0.1)
+    if between.rank == 0:
+        for step in (1, 2):
+            save(zero, folder, step, done=step)
+    group.barrier()
+    shown = checkpoint.steps
+    with pytest.MonkeyPatch.context() as patch:
+        if between.rank:
+            stale = lambda folder: dict([*shown(folder).items()][:1])  # noqa: E731
+            patch.setattr(checkpoint, "steps", stale)
+        return load(zero, folder)["done"]
+
+
+def test_hosts_of_hsdp_read_one_step(pools, tmp_path):
+    assert pools[4](hosts_with_stale_listings, tmp_path) == [2] * 4
+
+
+@pytest.mark.parametrize("seen", [0, 1])
+def test_rank_0_chooses_the_step_for_all(pools, tmp_path, seen):
+    """Two ranks that read different steps would train a model of two halves."""
+    assert pools[2](with_a_stale_listing, tmp_path, seen) == [(2, 2)] * 2
+
+
+def nothing_there(group, folder):
+    return latest(group, folder)
+
+
+def test_all_ranks_hear_that_there_is_no_checkpoint(pools, tmp_path):
+    assert pools[2](nothing_there, tmp_path) == [None] * 2
+
+
+def with_a_tensor_as_rate(group, folder, saved, loaded):
+    model = nn.Linear(2, 2)
+    zero = Zero1(model, torch.optim.Adam, group, lr=saved)
+    model(torch.ones(1, 2)).sum().backward()
+    zero.step()
+    save(zero, folder, 1)
+    other = Zero1(nn.Linear(2, 2), torch.optim.Adam, group, lr=loaded)
+    load(other, folder)
+    return float(other.param_groups[0]["lr"]), type(other.param_groups[0]["lr"])
+
+
+@pytest.mark.parametrize("loaded", [0.5, torch.tensor(0.5)], ids=["into a number", "a tensor"])
+@pytest.mark.parametrize("saved", [0.25, torch.tensor(0.25)], ids=["a number", "a tensor"])
+def test_a_learning_rate_can_be_a_tensor(pools, tmp_path, saved, loaded):
+    results = pools[2](with_a_tensor_as_rate, tmp_path, saved, loaded)
+    assert results == [(0.25, type(saved))] * 2
