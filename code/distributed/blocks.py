@@ -8,8 +8,9 @@ A block's W[N·s] stands in a buffer in which blocks take turns. The buffers are
 ZeRO-3 needs for whole parameters, whatever the size of the model.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import nn
 
 from distributed import Group
 from distributed.flat_unit import FlatUnit, Layout
+from distributed.guards import REFUSED
 from distributed.materialise import hide
 from distributed.sharding_plan import Plan
 
@@ -72,6 +74,8 @@ class Block:
     pass. So a block is always gathered into the same memory: `full` is made once, and never again.
     Parameters have the version that autograd saved only while those very values are there: it
     raises RuntimeError rather than to read a buffer that another block is in, or a later step's.
+
+    Nobody else may move a parameter, or write into it: RuntimeError, with its name in `names`.
     """
 
     def __init__(
@@ -82,16 +86,21 @@ class Block:
         buffer: Buffer,
         prefetch: bool,
         takes_turns: bool,
+        names: Mapping[nn.Parameter, str],
     ):
         self.index, self.module, self.units = index, module, units
         self.buffer, self.prefetch, self.takes_turns = buffer, prefetch, takes_turns
         self.full = {unit: buffer.full_of(unit.layout) for unit in units}
+        self.names = names
+        self.views: dict[nn.Parameter, torch.Tensor] = {}  # of W[N·s]: UNSHARDED
+        for unit, full in self.full.items():
+            self.views |= unit.layout.views(full)
+        self.hidden = {parameter: parameter.data for parameter in self.views}  # NaN: otherwise
         self.in_backward = True
         self.state = State.SHARDED
         self.handles: list[Any] = []  # of all-gathers that nobody has waited for: GATHERING only
-        self.parameters = tuple(p for unit in units for p in unit.layout.parameters)
         # Of the parameters while UNSHARDED; one more while they are NaN.
-        self.version = 1 + max((p._version for p in self.parameters), default=0)
+        self.version = 1 + max((parameter._version for parameter in self.views), default=0)
 
     def _enter(self, state: State) -> None:
         assert (self.state, state) in TRANSITIONS, f"{self.state} → {state}"
@@ -115,9 +124,8 @@ class Block:
         self.unshard()
         if self.state is State.GATHERING:
             self._wait()
-            for unit, full in self.full.items():
-                unit.layout.show(full)
-            self._set_version(self.version)
+            self.check_untouched()
+            self._show(self.views, self.version)
             self._enter(State.UNSHARDED)
 
     def reshard(self) -> None:
@@ -126,10 +134,8 @@ class Block:
             return
         self._wait()  # prefetched, and not used: it must not be written later, over the next one
         if self.state is State.UNSHARDED:
-            for unit in self.units:
-                for parameter in unit.layout.parameters:
-                    hide(parameter, unit.layout.param_dtype)
-            self._set_version(self.version + 1)
+            self.check_untouched()
+            self._show(self.hidden, self.version + 1)
         self.buffer.block = None
         self._enter(State.SHARDED)
 
@@ -138,9 +144,21 @@ class Block:
         self.reshard()
         self.version += 2
 
-    def _set_version(self, version: int) -> None:
-        versions = (version,) * len(self.parameters)
-        torch._C._autograd._unsafe_set_version_counter(self.parameters, versions)
+    def _show(self, values: Mapping[nn.Parameter, torch.Tensor], version: int) -> None:
+        """Let the module see these: its parameters become views of them."""
+        for parameter, value in values.items():
+            parameter.data = value
+        versions = (version,) * len(values)
+        torch._C._autograd._unsafe_set_version_counter(tuple(values), versions)
+
+    def check_untouched(self) -> None:
+        """RuntimeError where a parameter is not what was shown, or was written into."""
+        unsharded = self.state is State.UNSHARDED
+        for parameter, shown in (self.views if unsharded else self.hidden).items():
+            if parameter.data_ptr() != shown.data_ptr():
+                raise RuntimeError(REFUSED["storage"].format(name=self.names[parameter]))
+            if unsharded and parameter._version != self.version:
+                raise RuntimeError(REFUSED["written"].format(name=self.names[parameter]))
 
     def is_view_of(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor shows W[N·s]."""
@@ -180,9 +198,10 @@ class BlockwiseWeights:
             buffers |= {i: turns[i % len(turns)] for i in range(len(modules))}
         for i in order:
             buffers[i].allocate([unit.layout for unit in units[i]], plan.group.device)
-        self.root = Block(-1, plan.module, units[-1], buffers[-1], prefetch, takes_turns=False)
+        made = partial(Block, prefetch=prefetch, names=plan.names)
+        self.root = made(-1, plan.module, units[-1], buffers[-1], takes_turns=False)
         self.blocks = [
-            Block(i, inner, units[i], buffers[i], prefetch, reshard_after_forward)
+            made(i, inner, units[i], buffers[i], takes_turns=reshard_after_forward)
             for i, inner in enumerate(modules)
         ]  # in the order of the forward pass
         self.units = [unit for i in order for unit in units[i]]
@@ -196,7 +215,9 @@ class BlockwiseWeights:
         return [self.root, *self.blocks]
 
     def collect(self) -> None:
-        """Nothing: what is sharded holds no values, so nobody can have written any."""
+        """Nothing: nobody can have written into what is sharded, or may into what is not."""
+        for block in self.all():
+            block.check_untouched()
 
     def publish(self) -> None:
         """Nothing is sent: what is gathered from now on is new, and what is here is old."""

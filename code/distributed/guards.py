@@ -14,6 +14,8 @@ from torch import nn
 REFUSED = {
     "storage": "{name}: its storage was replaced after the module was sharded (.to(), .half(), "
     ".data =, vector_to_parameters): convert before, and write values in place after",
+    "written": "{name} was written in place while it was gathered, and the next all-gather would "
+    "undo it: write into the shards, between two steps, or freeze it",
     "parameter": "{name} is not the parameter that was sharded: change the module first, and give "
     "it to a new optimizer",
     "DDP": "the module is called by PyTorch's DistributedDataParallel, and a ZeRO optimizer "

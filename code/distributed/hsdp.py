@@ -39,7 +39,7 @@ class Hsdp(Zero3):
     ):
         check_same_model(module, replicas)
         super().__init__(module, optimizer_class, group, **settings)
-        self.plan.check_same(replicas)
+        self.plan.check_same_groups(replicas)
         self.replicas = replicas
         for tensor in [*(unit.shard for unit in self.units), *self.in_no_unit(), *module.buffers()]:
             if tensor.numel():

@@ -68,6 +68,10 @@ class Plan:
     def check_same(self, group: Group) -> None:
         """Raise ValueError where a rank would cut up its parameters otherwise than rank 0."""
         check_same_model(self.module, group)
+        self.check_same_groups(group)
+
+    def check_same_groups(self, group: Group) -> None:
+        """Raise ValueError where a rank's parameters are in other groups than rank 0's."""
         lines = []
         for parameter, name in self.names.items():
             trained = f"in group {self.group_of.get(parameter)}"

@@ -37,6 +37,8 @@ REFUSED = {
     "noticed: return tensors in tuples, dicts or a dataclass",
     "second derivative": "create_graph=True: a second derivative would read blocks that are "
     "resharded by then; give reshard_after_forward=False, or take Zero2",
+    "state dict": "a module of ZeRO-3 has no values between its passes: use checkpoint.save and "
+    "checkpoint.load, or full_parameters()",
     "transform": "torch.func transforms what a forward pass computes, and gathering cannot be "
     "transformed: use torch.autograd",
 }
@@ -131,6 +133,8 @@ class Schedule:
         self.recording = False  # whether a backward pass can follow the forward pass
         self.gradients = ReduceInBackward(weights.units, self, names, in_flight=1)
         for block in weights.all():
+            block.module.register_state_dict_pre_hook(refuse_state_dict)
+            block.module.register_load_state_dict_pre_hook(refuse_to_load)
             # torch.compile leaves these two as they are, and compiles what is between them.
             pre_forward = torch.compiler.disable(partial(self.pre_forward, block))
             post_forward = torch.compiler.disable(partial(self.post_forward, block))
@@ -308,6 +312,17 @@ class Schedule:
     def post_backward(self) -> None:
         """Policy: other ranks may have gone back further than this rank's graph does."""
         self._go_back_to(0)
+
+
+def refuse_state_dict(module: nn.Module, prefix: str, keep_vars: bool) -> None:
+    """Called before `state_dict()`, which may ask for parameters, but not for their values."""
+    if not keep_vars:
+        raise RuntimeError(REFUSED["state dict"])
+
+
+def refuse_to_load(*_: Any) -> None:
+    """Called before `load_state_dict()`."""
+    raise RuntimeError(REFUSED["state dict"])
 
 
 def tensors_in(output: Any) -> Iterator[torch.Tensor]:

@@ -429,3 +429,94 @@ def scaled(unscale):
 def test_a_gradient_scaler_is_refused(pools, unscale):
     with pytest.raises(RankError, match=r"GradScaler .*bfloat16"):
         pools[RANKS](sharded, chain, {}, scaled(unscale))
+
+
+# --- what programs do to the module's parameters between steps
+
+
+class Embedding(nn.Module):
+    """The forward pass writes into the weight itself, by max_norm."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Embedding(3, 4, max_norm=0.1), nn.Linear(4, 4)])
+
+    def forward(self, x):
+        embed, linear = self.blocks
+        return linear(embed(x[0].long() % 3))
+
+
+def cast(model):
+    model.float().double()
+
+
+def data_replaced(model):
+    for parameter in model.parameters():
+        parameter.data = torch.zeros_like(parameter)
+
+
+def from_vector(model):
+    size = sum(p.numel() for p in model.parameters())
+    nn.utils.vector_to_parameters(torch.zeros(size, dtype=torch.float64), model.parameters())
+
+
+def load(model):
+    model.load_state_dict(Tied().double().state_dict())
+
+
+def write_into_the_root(model):
+    with torch.no_grad():
+        model.head.bias.mul_(0.5)
+
+
+def nothing(model):
+    model.double().to("cpu")
+
+
+def meddled(group, meddle, when, options):
+    torch.manual_seed(7)
+    model = Tied().double()
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1, **options)
+    for _ in range(2):
+        loss = model(torch.ones(2, 4, dtype=torch.float64)).square().sum()
+        if when == "before backward":
+            meddle(model)
+        loss.backward()
+        if when == "before step":
+            meddle(model)
+        zero.step()
+        if when == "after step":
+            meddle(model)
+    return [], {name: value.clone() for name, value in zero.full_parameters()}
+
+
+@OPTIONS
+@pytest.mark.parametrize("when", ["before backward", "before step", "after step"])
+@pytest.mark.parametrize("meddle", [cast, data_replaced, from_vector])
+def test_replaced_storage_is_refused(pools, meddle, when, options):
+    with pytest.raises(RankError, match=r"its storage was replaced|this gradient is spread"):
+        pools[RANKS](meddled, meddle, when, options)
+
+
+@OPTIONS
+@pytest.mark.parametrize("when", ["before step"])
+def test_what_is_written_into_a_gathered_parameter_is_refused(pools, when, options):
+    with pytest.raises(RankError, match=r"RuntimeError: head\.bias was written in place"):
+        pools[RANKS](meddled, write_into_the_root, when, options)
+
+
+def test_a_forward_pass_that_writes_into_its_weight_is_refused(pools):
+    with pytest.raises(RankError, match=r"RuntimeError: blocks\.0\.weight was written in place"):
+        pools[RANKS](sharded, Embedding, {})
+
+
+@pytest.mark.parametrize("meddle", [load, nn.Module.state_dict])
+def test_state_dicts_of_a_sharded_module_are_refused(pools, meddle):
+    with pytest.raises(RankError, match=r"RuntimeError: .*checkpoint\.save"):
+        pools[RANKS](meddled, meddle, "after step", {})
+
+
+@OPTIONS
+def test_a_conversion_to_what_it_is_already_changes_nothing(pools, options):
+    _, weights = alone(Tied)
+    assert_as_alone(pools[RANKS](meddled, nothing, "after step", options), ([], weights))
