@@ -23,9 +23,7 @@ class HierarchicalGroup(Group):
     """`group`, with an all-reduce that sends as little as it can from host to host.
 
     Each host has `per_host` consecutive ranks: `group.local_size`, if not given. Give fewer, and
-    one machine plays several hosts. On processors on which memory cannot be shared (see
-    `shared_memory.STORES_IN_ORDER`) the backend's messages take its place inside a host. Raises
-    ValueError where hosts do not come out even.
+    one machine plays several hosts. Raises ValueError where hosts do not come out even.
     """
 
     def __init__(self, group: Group, per_host: int | None = None):
@@ -34,8 +32,7 @@ class HierarchicalGroup(Group):
             raise ValueError(f"per_host={per_host}: {group.size} ranks do not make such hosts")
         super().__init__(group.device, group.board, group.local_size, group.backend, group.queue)
         self.trace = group.trace
-        inside = group.split(group.rank // per_host)
-        self.inside: Group = SharedGroup(inside) if stores_in_order() else inside
+        self.inside = within_host(group.split(group.rank // per_host))
         self.between = group.split(group.rank % per_host)
         self._shared = torch.empty(0)
 
@@ -72,6 +69,16 @@ class HierarchicalGroup(Group):
         if self._shared.nbytes < n * dtype.itemsize:
             self._shared = self.inside.empty(n * dtype.itemsize, torch.uint8)
         return self._shared[: n * dtype.itemsize].view(dtype)
+
+
+def within_host(group: Group) -> Group:
+    """What the ranks of one host add up through: memory that they share, where they can.
+
+    GPUs speak through NCCL, and some processors cannot share memory either: see
+    `shared_memory.STORES_IN_ORDER`.
+    """
+    can_share = group.device.type == "cpu" and stores_in_order()
+    return SharedGroup(group) if can_share else group
 
 
 def hierarchical_sent(n: int, rank: int, ranks: int, per_host: int) -> Sent:

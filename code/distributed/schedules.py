@@ -105,11 +105,10 @@ def fsdp(
             if i + 1 < len(work.units):
                 arrived = gather(i + 1, freed[0])
             freed.append(streams.compute(f"forward {i}", work.forward * work.shares[i], here))
-        last = len(work.units) - 1
         arrived = 0.0  # the last unit is still there
         for i in reversed(work.units):
             here, freed = arrived, freed[1:]
-            if reshard and i and i <= last:
+            if reshard and i:
                 arrived = gather(i - 1, freed[0])
             freed.append(streams.compute(f"backward {i}", work.backward * work.shares[i], here))
             between(i, streams.run("reduce", f"reduce {i}", scatters[i], freed[-1], wire=hold))

@@ -42,7 +42,7 @@ class Group(Transport):
     place and return their array; with `async_op=True` they return a `Handle` at once. A collective
     must be called by every rank with the same shape and dtype; a `board` notices when it is not.
     `launch` gives one. Where you make a group yourself, give `Board.of_hosts(local_rank, here)`:
-    without a board ranks that differ hang, or gloo aborts the process.
+    without a board ranks that differ hang, are aborted by gloo, or get a wrong result.
 
     What runs where, in this and every other kind of group: arrays live on `device`, NumPy arrays on
     the CPU; results stand where x or `out` is, in its dtype. Sums are made in x's dtype and each of
