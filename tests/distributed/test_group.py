@@ -1,6 +1,11 @@
 """What ranks do together, against what NumPy says of all their arrays at once."""
 
+import os
+import socket
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -343,6 +348,51 @@ def test_a_part_waits_as_long_as_the_group_that_it_is_of(pools):
     assert pools[2](patience) == [{NEVER}] * 2
 
 
+def threads_of_this_process():
+    return len([*Path("/proc/self/task").iterdir()])
+
+
+@pytest.mark.parametrize("kind", [lambda part: part, RingGroup, SharedGroup])
+def test_a_group_that_was_split_off_has_an_end(pools, kind):
+    def use(group, kind):
+        with group.split(group.rank // 2) as part:
+            nested = part.split(0)
+            handle = kind(nested).all_reduce(torch.ones(2), async_op=True)
+            assert handle.wait().tolist() == [2, 2]
+
+    def use_often(group, kind):
+        use(group, kind)
+        threads = threads_of_this_process()
+        for _ in range(5):
+            use(group, kind)
+        return threads_of_this_process() - threads, group.all_reduce(torch.ones(1)).item()
+
+    assert pools[4](use_often, kind) == [(0, 4)] * 4
+
+
+def test_a_closed_group_says_so(pools):
+    def use_and_close(group):
+        with group.split(group.rank // 2) as part:
+            nested = part.split(0)
+        for closed in (part, nested):
+            for call in (closed.all_reduce, lambda x, g=closed: g.send(x, 1 - g.rank)):
+                with pytest.raises(ValueError, match="this group is closed"):
+                    call(torch.ones(2))
+            closed.close()  # once more does nothing
+
+    pools[4](use_and_close)
+
+
+def test_a_world_closes_what_a_call_left_open(pools):
+    def leave_open(group):
+        part = group.split(group.rank % 2)
+        RingGroup(part).all_reduce(torch.ones(3), async_op=True).wait()
+        return threads_of_this_process()
+
+    first = pools[2](leave_open)
+    assert [pools[2](leave_open) for _ in range(5)][-1] == first
+
+
 def test_work_in_the_background_does_not_meet_messages_in_the_foreground(pools):
     def both(group):
         other = 1 - group.rank
@@ -372,3 +422,46 @@ def test_an_error_in_the_background_is_raised_by_wait(pools):
             return str(error)
 
     assert all("zero" in said for said in pools[2](fail))
+
+
+HOSTS = """
+import os, socket
+socket.gethostname = lambda: os.environ["HOST"]
+import torch.distributed as dist
+from distributed import Group, launch
+
+def where(group):
+    default = Group.default()
+    part = default.split(group.rank % 2)
+    return group.local_size, default.local_size, part.local_size, len(group.board.notes)
+
+print(launch(where, device="cpu"), end="")
+"""
+
+
+def run_as_ranks(tmp_path, hosts):
+    """One process for each name of a host, as mpirun would start them: without LOCAL_WORLD_SIZE."""
+    script = tmp_path / "script.py"
+    script.write_text(HOSTS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port, ranks = free.getsockname()[1], []
+    for rank, host in enumerate(hosts):
+        says = {"RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "HOST": host}
+        environ = os.environ | says | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environ["GLOO_SOCKET_IFNAME"] = "lo"
+        command = [sys.executable, str(script)]
+        ranks.append(subprocess.Popen(command, env=environ, stdout=-1, stderr=-1, text=True))
+    return [rank.communicate(timeout=100) for rank in ranks]
+
+
+def test_without_torchrun_ranks_ask_for_the_names_of_their_hosts(tmp_path):
+    for out, err in run_as_ranks(tmp_path, ["a", "a", "a", "b"]):
+        lines = out.splitlines()
+        assert lines[-1] == "[(3, 3, 2, 3), (3, 3, 1, 3), (3, 3, 2, 3), (1, 1, 1, 1)]", err
+
+
+def test_hosts_whose_ranks_have_gaps_are_refused(tmp_path):
+    said = [err for _, err in run_as_ranks(tmp_path, ["a", "b", "a", "b"])]
+    assert "ValueError: ranks [0, 2] are on this host: start them so that" in said[0]
+    assert "ValueError: ranks [1, 3] are on this host: start them so that" in said[1]

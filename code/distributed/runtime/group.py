@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from distributed.runtime.board import Board
+from distributed.runtime.hosts import ranks_here, say_where
 from distributed.runtime.queue import Handle, Queue
 from distributed.runtime.transport import Array, Transport, as_tensor, in_place
 
@@ -51,6 +52,9 @@ class Group(Transport):
 
     Collectives start in program order, synchronous or not: see `Queue`. A group that works on the
     same ranks by other means takes the `queue` of the one that it is made from.
+
+    `close()`, or the end of a `with` block, gives back the sockets and threads of what `split` made
+    of it; `launch` and `world` close what is left when a call is over.
     """
 
     def __init__(
@@ -63,8 +67,12 @@ class Group(Transport):
     ):
         super().__init__(device, backend)
         self.board = board
-        self.local_size = local_size or self.size
+        self._local_size = local_size
+        if local_size is None:
+            say_where(world_store(), dist.get_rank())
         self.queue = queue or Queue()
+        self.parts_made: list[Group] = []  # by `split`, and not closed
+        self.split_off: Group | None = None  # from which one: its process group ends with it
         self._beside: Group | None = None  # whose messages no others of this rank are mixed with
 
     @classmethod
@@ -72,14 +80,47 @@ class Group(Transport):
         """The default process group of torch.distributed, in any program that has one.
 
         On the current CUDA device if its back end is NCCL, else on the CPU; without a board. How
-        many ranks share a host is what torchrun says in LOCAL_WORLD_SIZE, else all of them. Raises
-        RuntimeError where there is no process group.
+        many ranks share a host is what torchrun says in LOCAL_WORLD_SIZE, else ranks compare their
+        hosts' names. Raises RuntimeError where there is no process group.
         """
         if not dist.is_initialized():
             raise RuntimeError("no process group: call torch.distributed.init_process_group first")
         on_gpu = torch.cuda.is_available() and "nccl" in dist.get_backend_config()
         device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else CPU
         return cls(device, local_size=int(os.environ.get("LOCAL_WORLD_SIZE", 0)) or None)
+
+    @property
+    def local_size(self) -> int:
+        """How many of these ranks share a host."""
+        if self._local_size is None:
+            ranks = dist.get_process_group_ranks(self.backend or dist.group.WORLD)
+            self._local_size = len(ranks_here(world_store(), ranks))
+        return self._local_size
+
+    def close(self, wait: bool = True) -> None:
+        """End what was split off this group, and it, too, if it was split off another.
+
+        All its ranks call this, and `wait` for each other: where one has ended its side, another
+        could not finish what it is at, were it only to connect. The group of all ranks can be used
+        again.
+        """
+        for part in [*self.parts_made]:
+            part.close(wait)
+        self.queue.close()
+        if self.split_off:
+            if wait:
+                self.barrier()
+            self.split_off.parts_made.remove(self)
+            self.split_off, self.is_closed = None, True
+            with contextlib.suppress(ValueError):  # PyTorch has been told to end it
+                dist.destroy_process_group(self.backend)
+
+    def __enter__(self) -> "Group":
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if error is None:  # else the others may never come
+            self.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Group":
         return self  # these ranks, their queue and their board are there once
@@ -158,23 +199,22 @@ class Group(Transport):
         """The ranks that gave the same colour, as a group of their own; every rank must call it.
 
         Groups that have no rank in common can be split at the same time. A part waits as long in
-        its collectives as this group does.
+        its collectives as this group does. Close it, or use it in a `with` block.
         """
-        world = dist.group.WORLD
-        assert world is not None, "the ranks have met"
         # Parts need names that no other group has, made meanwhile by whatever other ranks. So each
         # rank draws a number that is drawn once in the world, and a part takes that of its first.
-        drawn = world.get_group_store().add("parts of groups", 1)
+        drawn = world_store().add("parts of groups", 1)
         table = torch.zeros(self.size, 2, dtype=torch.int64, device=self.device)
         table[self.rank] = torch.tensor([colour, drawn])
         members = [i for i, (one, _) in enumerate(self.all_reduce(table).tolist()) if one == colour]
-        everyone = dist.get_process_group_ranks(self.backend or world)
+        everyone = dist.get_process_group_ranks(self.backend or dist.group.WORLD)
         ours = [everyone[i] for i in members]
         timeout = timeout_of(self.backend, self.device)
         backend = new_group(ours, int(table[members[0], 1]), timeout)
         board = self.board.part(ours, backend) if self.board else None
         part = Group(self.device, board, board.here if board else None, backend)
-        part.trace = self.trace
+        part.trace, part.split_off = self.trace, self
+        self.parts_made.append(part)
         return part
 
     def reduce_by(self, algorithm: Callable[..., None], x: Array, op: str) -> None:
@@ -193,7 +233,7 @@ class Group(Transport):
     def in_background(self, x: Any, work: Callable[["Group"], Any]) -> Handle:
         """Do `work(group)` on x beside what this rank goes on to do, in its turn."""
         if self._beside is None:
-            self._beside = Group(self.device, None, self.local_size, self.backend)
+            self._beside = Group(self.device, None, self._local_size or 1, self.backend)
             self._beside.tag = 1
         beside = self._beside
         beside.trace = self.trace
@@ -224,6 +264,7 @@ class Group(Transport):
 
     def announce(self, call: str, x: Array) -> None:
         """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""
+        self.check_open()
         if self.board:
             seen = in_place(x, writes=False)
             self.board.announce(f"{call} of {str(seen.dtype)[6:]}{list(seen.shape)}")
@@ -290,6 +331,13 @@ class Group(Transport):
         flat = whole.view(-1)
         self.check_parts(whole, flat[: len(flat) // self.size] if part is None else in_place(part))
         return list(flat.tensor_split(self.size))
+
+
+def world_store() -> dist.Store:
+    """Where the ranks of the default process group leave notes for each other."""
+    world = dist.group.WORLD
+    assert world is not None, "the ranks have met"
+    return world.get_group_store()
 
 
 def timeout_of(backend: dist.ProcessGroup | None, device: torch.device) -> timedelta:

@@ -65,6 +65,12 @@ class Queue:
             return start()
         return self.submit(lambda: start()())
 
+    def close(self) -> None:
+        """End the thread when all is done; a later collective has a new one."""
+        if self._thread:
+            self._thread.shutdown()
+        self._thread = self._number = self._last = None
+
     def _enter_thread(self) -> None:
         self._number = threading.get_ident()
 

@@ -125,6 +125,7 @@ def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict
         while (call := calls.recv()) is not None:
             try:
                 group = group or join(place)
+                group.close(wait=False)  # what the last call left: all have returned from it by now
                 fn, args = cloudpickle.loads(call.read_bytes())
                 reply = pack_result(fn(group, *args))
             except BaseException as error:
@@ -149,7 +150,8 @@ def join(place: Place) -> Group:
     dist.init_process_group(
         place.backend, store=store, rank=place.rank, world_size=place.size, timeout=NEVER
     )
-    return Group(place.device, Board(place.folder / "board", place.rank, place.size))
+    board = Board(place.folder / "board", place.rank, place.size)
+    return Group(place.device, board, place.size)
 
 
 def compute_with(threads: int) -> None:

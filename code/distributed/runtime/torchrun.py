@@ -15,7 +15,8 @@ import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 
 from distributed.runtime.board import Board
-from distributed.runtime.group import Group, timeout_of
+from distributed.runtime.group import Group, timeout_of, world_store
+from distributed.runtime.hosts import place_here
 from distributed.runtime.rank import WITH_NCCL, Place, choose_backend, compute_with
 from distributed.runtime.report import RankError, describe
 
@@ -34,17 +35,18 @@ def run_as_torchrun_rank(
     than `launch` has made it.
     """
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    on_this_host = int(os.environ.get("LOCAL_WORLD_SIZE", size))
+    longest = default_pg_timeout if timeout is None else timedelta(seconds=timeout)
+    store = _meeting_point(longest)
+    local_rank, on_this_host = place_here(store, rank, size)
     backend, shares_gpu, how = choose_backend(on_this_host, device)
     if threads is not None:
         compute_with(threads)
-    here = Place(int(os.environ.get("LOCAL_RANK", rank)), size, backend, shares_gpu, 1, Path())
+    here = Place(local_rank, size, backend, shares_gpu, 1, Path())
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)
-    longest = default_pg_timeout if timeout is None else timedelta(seconds=timeout)
     if not dist.is_initialized():
         widest, *_ = choose_backend(on_this_host, "auto")  # a later call may ask for the GPUs
-        dist.init_process_group(widest, timeout=longest)
+        dist.init_process_group(widest, timeout=longest, store=store, rank=rank, world_size=size)
         atexit.register(dist.destroy_process_group)
     needed, there = "nccl" if backend == WITH_NCCL else "gloo", dist.get_backend_config()
     if needed not in there:
@@ -61,7 +63,17 @@ def run_as_torchrun_rank(
             raise RankError(rank, f"raised {describe(error)['what']}") from error
     results: list[Any] = [None] * size
     dist.all_gather_object(results, result, of_all)
+    group.close(wait=False)  # all have returned by now
     return results
+
+
+def _meeting_point(timeout: timedelta) -> dist.Store:
+    """The store of the world that is there, or of the one that the environment describes."""
+    if dist.is_initialized():
+        return world_store()
+    store, *_ = next(dist.rendezvous("env://", timeout=timeout))
+    store.set_timeout(timeout)
+    return dist.PrefixStore("default_pg", store)
 
 
 @cache

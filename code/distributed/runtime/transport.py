@@ -26,6 +26,7 @@ class Transport:
     a `Trace` and communication is recorded there.
     """
 
+    is_closed = False
     tag = 0  # messages match by tag: what runs in the background has one of its own
 
     def __init__(self, device: torch.device, backend: dist.ProcessGroup | None = None):
@@ -117,6 +118,7 @@ class Transport:
         self, messages: list[tuple[Callable[..., Any], torch.Tensor, int]]
     ) -> list[dist.Work]:
         """Begin to send and to receive, in one batch: NCCL could not match them one by one."""
+        self.check_open()
         calls = []
         for call, x, peer in messages:
             self._check_peer("to" if call is dist.isend else "source", peer)
@@ -133,6 +135,11 @@ class Transport:
     def _traced(self, name: str) -> Iterator[Trace | None]:
         with self.trace.span(name, "communication") if self.trace else contextlib.nullcontext():
             yield self.trace
+
+    def check_open(self) -> None:
+        """Raise ValueError where the process group has ended."""
+        if self.is_closed:
+            raise ValueError("this group is closed: use it before close(), within its with block")
 
     def check_rank(self, name: str, rank: int) -> None:
         """Raise ValueError, with the argument's name, for a rank that there is not."""
