@@ -1,9 +1,13 @@
 """The cheat sheet says what the pages say, and each thing of the core path."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
+
+from distributed.hardware import GPUS
+from distributed.schedules import threshold
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -29,6 +33,17 @@ def test_a_page_without_remember_is_named(tmp_path):
 def test_terms_are_plain_words():
     text = "a {term}`rank` of {term}`ZeRO-3 <ZeRO>`"
     assert cheat_sheet.without_terms(text) == "a rank of ZeRO-3"
+
+
+def test_the_tokens_that_hide_messages_are_the_planners():
+    """Over all ports of a host: one GPU's alone would ask for eight times as many."""
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", cheat_sheet.hardware_table())
+    said = {row[0]: row[-1] for row in zip(*[iter(cells)] * 6, strict=True)}
+    for name in cheat_sheet.SHOWN:
+        gpu = GPUS[name]
+        tokens = threshold(0.4 * gpu.peak, gpu.host_network)
+        assert said[gpu.name] == f"{tokens:,.0f}"
+    assert said["H100 SXM5 80 GB"] == "989"
 
 
 def test_every_gpu_and_every_command_is_there():

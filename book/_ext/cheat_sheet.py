@@ -104,7 +104,7 @@ def hardware_table() -> str:
             f"{gpu.memory / 2**30:.0f}",
             f"{gpu.inside / 1e9:.0f}",
             f"{gpu.network / 1e9:g}",
-            f"{0.4 * gpu.peak / gpu.network:,.0f}",
+            f"{0.4 * gpu.peak / gpu.host_network:,.0f}",
         )
         cells = "".join(f'<td class="text-right">{value}</td>' for value in values)
         rows.append(f"<tr><td>{escape(gpu.name)}</td>{cells}</tr>")
@@ -141,7 +141,8 @@ class CheatSheet(SphinxDirective):
         gpus += nodes.raw("", hardware_table(), format="html")
         gpus += self.part(
             "C/W: tokens that each rank needs between two messages to hide them, at 40 % of the"
-            " peak and over the link out of the host."
+            " peak, if all ports of a host work for the same message. With one port for a host,"
+            " as many times more as it has GPUs."
         ).children
         start = self.part("**Start it**, on each host or by Slurm")
         start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")

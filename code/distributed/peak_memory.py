@@ -83,11 +83,11 @@ def bytes_at_peak(
     return found
 
 
-GPT = {  # Brown et al. 2020, table 2.1
+GPT = {  # Brown et al. 2020, table 2.1; it prints 5140 for 13B, which are 40 heads of 128
     "GPT-3 small": Shape(12, 768, 12, 2048, 50257),
     "GPT-3 XL": Shape(24, 2048, 24, 2048, 50257),
     "GPT-3 6.7B": Shape(32, 4096, 32, 2048, 50257),
-    "GPT-3 13B": Shape(40, 5140, 40, 2048, 50257),
+    "GPT-3 13B": Shape(40, 5120, 40, 2048, 50257),
     "GPT-3 175B": Shape(96, 12288, 96, 2048, 50257),
 }
 
