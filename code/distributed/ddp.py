@@ -137,6 +137,7 @@ class DistributedDataParallel(nn.Module):
         Within `join` they come from a rank that still has data.
         """
         self._abandon_failed_pass()
+        self._check_is_trained_as_wrapped()
         if self.sync and self.training:
             if self.joining:
                 self.joining.start_step(have_batch=True)
@@ -314,6 +315,14 @@ class DistributedDataParallel(nn.Module):
                 "without a graph; take inner derivatives with torch.autograd.grad",
                 stacklevel=2,
             )
+
+    def _check_is_trained_as_wrapped(self) -> None:
+        for name, parameter in self.module.named_parameters():
+            if parameter.requires_grad and parameter not in self.names:
+                raise RuntimeError(
+                    f"{name} requires a gradient now, but not when the module was wrapped, so "
+                    "nothing would average it: unfreeze it first, and wrap the module then"
+                )
 
     def _share_buffers(self) -> None:
         source = self.joining.source if self.joining else 0  # within join: one that has data

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from distributed import Group
 from distributed.flat_unit import FlatUnit
-from distributed.guards import REFUSED, SpreadGradient
+from distributed.guards import REFUSED, OwnGradient, SpreadGradient
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
 from distributed.sharding_plan import Plan, Precision
@@ -49,6 +50,7 @@ class Zero2(ShardedOptimizer):
         weights = ReplicatedWeights(plan, bucket_bytes)
         gradients = ReduceInBackward(weights.units, AtOnce(), plan.names)
         super().__init__(plan, weights, gradients, settings)
+        module.register_forward_hook(gradients.post_forward)
 
 
 class Policy(Protocol):
@@ -71,18 +73,28 @@ class Policy(Protocol):
 
 
 class AtOnce:
-    """Nothing but gradients is sent in a backward pass, so a unit's turn comes when it is full."""
+    """Nothing but gradients is sent in a backward pass, so a unit's turn comes when it is full.
+
+    A reentrant checkpoint, maybe of this rank alone, is a pass within the pass, and can give a
+    parameter one more gradient: from then on units wait for the end.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
 
     def check(self, unit: FlatUnit, parameter: nn.Parameter) -> None: ...
 
-    def pre_backward(self) -> None: ...
+    def pre_backward(self) -> None:
+        self.task = torch._C._current_graph_task_id()
 
     def may_reduce(self, unit: FlatUnit) -> bool:
-        return True
+        self.has_inner |= torch._C._current_graph_task_id() != self.task
+        return not self.has_inner
 
     def post_backward(self) -> None: ...
 
-    def reset(self) -> None: ...
+    def reset(self) -> None:
+        self.task, self.has_inner = -1, False
 
 
 class Bucket(NamedTuple):
@@ -154,7 +166,15 @@ class ReduceInBackward:
         """Start to reduce every unit that is complete now, and whose turn has come."""
         unit = self.unit_of[parameter]
         self.policy.check(unit, parameter)
-        if self.sync:
+        if not self.sync:
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.as_subclass(OwnGradient)
+        elif unit not in self.to_reduce:
+            raise RuntimeError(
+                f"{self.names[parameter]} got one more gradient after it was reduced: checkpoint "
+                "with use_reentrant=False"
+            )
+        else:
             self.pre_backward()
             self.missing[unit].discard(parameter)
             self.reduce_in_order(only_complete=True)
@@ -162,6 +182,25 @@ class ReduceInBackward:
     def expect(self, unit: FlatUnit) -> None:
         """Each of a unit's gradients is to come, be it once more: a checkpoint's come apart."""
         self.missing[unit] = {*unit.layout.parameters}
+
+    def post_forward(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The backward pass begins at the outputs, outside of all reentrant checkpoints."""
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(self._output_reached)
+
+    def _output_reached(self, _: torch.Tensor) -> None:
+        if self.sync and not self.in_backward:
+            self.in_backward = True
+            self.policy.pre_backward()
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_if_begun)
+
+    def _end_if_begun(self) -> None:
+        """End the pass, unless it was torch.autograd.grad, which gives parameters nothing."""
+        if any(len(left) < len(unit.layout.parameters) for unit, left in self.missing.items()):
+            self.post_backward()
+        else:
+            self._reset()
 
     def pre_backward(self) -> None:
         """The backward pass is here: autograd shall call `post_backward` at its end."""

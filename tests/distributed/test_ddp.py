@@ -252,6 +252,19 @@ def test_tied_frozen_mixed_and_unused_parameters(pools, kind):
                 torch.testing.assert_close(grads[name], parameter.grad, rtol=1e-5, atol=1e-8)
 
 
+def unfrozen(group):
+    module = network()
+    module[0].requires_grad_(False)
+    model = DistributedDataParallel(module, group)
+    module.requires_grad_(True)
+    with pytest.raises(RuntimeError, match="weight requires a gradient now, but not when"):
+        model(data(2)[0])
+
+
+def test_unfreezing_after_wrapping_is_refused(pools):
+    pools[2](unfrozen)
+
+
 UNUSED = r"no gradient came for never\.bias, never\.weight, someti"
 
 

@@ -272,6 +272,23 @@ def test_torchs_clipping_cannot_do_nothing_or_something_wrong(pools, stage, clip
     assert pools[2](clipped_by_torch, stage, clip) == [reason] * 2
 
 
+def clipped_after_no_sync(group, stage, clip):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+    for _ in range(2):
+        with zero.no_sync():
+            backward(model)
+    with pytest.raises(RuntimeError) as said:
+        CLIPS[clip]([*model.parameters()])
+    return str(said.value)
+
+
+@every_stage
+@pytest.mark.parametrize("clip", ["norm", "value"])
+def test_nor_what_a_rank_has_after_a_last_pass_that_sends_nothing(pools, stage, clip):
+    assert pools[2](clipped_after_no_sync, stage, clip) == [REFUSED["clipping"]] * 2
+
+
 def whole_gradients(group, stage):
     torch.manual_seed(3)
     model = make_model()

@@ -161,10 +161,16 @@ def test_every_rank_leaves_out_something_else(pools, stage, seed):
 
 @pytest.mark.parametrize(
     ("stage", "reentrant"),
-    [("zero2", False), ("zero3", False), ("zero3, no prefetch", False), ("zero3", True)],
+    [
+        ("zero2", False),
+        ("zero2", True),
+        ("zero3", False),
+        ("zero3, no prefetch", False),
+        ("zero3", True),
+    ],
 )
 def test_with_blocks_that_are_computed_again(pools, stage, reentrant):
-    plans = each_rank_in_turn("extra 1", "block 3")
+    plans = each_rank_in_turn("extra 1", "block 3", "last")
     assert_equal(pools[RANKS](together, stage, plans, reentrant), alone(plans))
 
 
