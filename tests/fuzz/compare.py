@@ -66,6 +66,7 @@ def check(worlds: Any, draw: Draw, timeout: float = 60.0, fault: str = "") -> st
             run = worlds[segment.ranks]
             results = run(play, draw, number, saved, folder, fault, timeout=timeout)
             if said := refused(number, results):
+                run.kill()  # some ranks may have begun to gather what others have not
                 return said
             compare(draw, number, results, alone.run_segment(number))
             saved = results[0]["saved"]

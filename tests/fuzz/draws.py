@@ -9,7 +9,7 @@ from random import Random
 
 ZERO3 = ("zero3", "zero3, no prefetch", "zero3, kept after forward", "hsdp")
 STRATEGIES = ("ddp", "ddp, static graph", "zero1", "zero2", *ZERO3)
-ANY_REENTRANT = ("ddp", "ddp, static graph", "zero1")  # else ranks must checkpoint alike
+ANY_REENTRANT = ("ddp", "ddp, static graph", "zero1", "zero2")  # else ranks must checkpoint alike
 OPTIMIZERS = ("momentum", "adam", "adamw", "rmsprop")
 LOW = ("float32", "bfloat16", "float16")
 
@@ -165,8 +165,8 @@ def draw(number: int) -> Draw:
     mixed, cast = random.random() < 0.3, zero and random.random() < 0.15
     again = random.choice(["", "", "plain", "reentrant"])
     # Without a static graph, DDP takes one gradient of each parameter in a pass; and with one, as
-    # many in each. A reentrant checkpoint gives one for every call.
-    once = again == "reentrant" and strategy == "ddp"
+    # many in each. So does ZeRO-2. A reentrant checkpoint gives one for every call.
+    once = again == "reentrant" and strategy in ("ddp", "zero2")
     passes = ["in turn", "in turn", "forwards first", "one backward"]
     if strategy == "ddp, static graph" or once:
         passes = passes[:2]
@@ -194,6 +194,8 @@ def draw(number: int) -> Draw:
     segments = [draw_segment(random, made, strategy)]
     if random.random() < 0.2:
         others = [s for s in STRATEGIES if not s.startswith("ddp")] if zero else [strategy]
+        if again == "reentrant" and zero and not once:
+            others.remove("zero2")
         if zero:
             plain = (replace(p, buffers=False, frozen="" if cast else p.frozen) for p in parts)
             made = replace(made, parts=tuple(plain))

@@ -112,6 +112,8 @@ class Dataclasses(Odd):
 
 
 class Views(Odd):
+    drops = "block"  # else not all ranks refuse
+
     changes: ClassVar = {"output": "view"}
 
 
@@ -172,6 +174,7 @@ class Cast(Odd):
 class Loaded(Odd):
     """Weights as torch loads them, behind the back of whatever keeps a copy."""
 
+    strategies = (*DDP, "zero1", "zero2")
     low = True
 
     def changed(self, model: nn.Module) -> None:
@@ -179,12 +182,16 @@ class Loaded(Odd):
 
 
 class DataReplaced(Odd):
+    strategies = (*DDP, "zero1", "zero2")
+
     def changed(self, model: nn.Module) -> None:
         for parameter in model.parameters():
             parameter.data = 0.5 * parameter.data
 
 
 class FromVector(Odd):
+    strategies = (*DDP, "zero1", "zero2")
+
     def changed(self, model: nn.Module) -> None:
         parameters = [p for p in model.parameters() if p.dtype == torch.float64]
         vector = 0.5 * nn.utils.parameters_to_vector(parameters)
@@ -250,13 +257,25 @@ ODD: dict[str, Odd] = {
     "": Odd(),
     "deep copy of DDP": CopyOfDdp(),
     "DDP saved and loaded": SavedDdp(),
+    "deep copy of ZeRO": CopyOfZero(),
     "gradient penalty": Penalty(),
     "blocks return a dataclass": Dataclasses(),
     "blocks return a view of a weight": Views(),
     "blocks with a pre-hook": PreHooks(),
     "weight_norm": WeightNorm(),
     "parametrized weight_norm": WeightNormOfToday(),
+    "ZeRO on a module in DDP": InDdp(),
+    "optimizer sees whole parameters": WholeParameters(),
+    "cast after wrapping": Cast(),
+    "load_state_dict of the module": Loaded(),
+    "p.data replaced": DataReplaced(),
+    "vector_to_parameters": FromVector(),
+    "p.grad replaced": GradientReplaced(),
+    "param_groups is a list of parameters": ListOfParameters(),
     "a hook that is none": NoHook(),
+    "unfrozen after wrapping": Unfrozen(),
+    "two ZeRO optimizers": TwoOptimizers(),
+    "torch's clip_grad_norm_ on ZeRO": TorchClips(),
 }
 
 
