@@ -6,6 +6,7 @@ Ranks of one host need no messages: they read and write each other's memory. A `
 methods of a `Group`. What its `empty` makes is reduced where it stands, all else is copied there.
 """
 
+import math
 import os
 import platform
 import time
@@ -13,10 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from distributed import Group, launch
 from distributed.parts import cut_up, others
-from distributed.runtime.group import COMBINE
+from distributed.runtime.group import COMBINE, timeout_of
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import as_tensor
 
@@ -52,33 +54,66 @@ class Shared:
         group.barrier()  # all have opened all
         os.close(file)
 
-    def offset(self, x: torch.Tensor) -> int | None:
-        """At which byte of this rank's buffer x begins; None if x is not in there."""
-        start = x.data_ptr() - self.mine.data_ptr()
-        return start if 0 <= start <= start + x.nbytes <= self.mine.nbytes else None
-
     def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:
         """What `rank` has there, in the dtype and shape of x."""
-        return self.buffers[rank][offset : offset + x.nbytes].view(x.dtype).view(x.shape)
+        return view_in(self.buffers[rank], offset, x)
+
+
+def view_in(buffer: torch.Tensor, offset: int, x: torch.Tensor) -> torch.Tensor:
+    """What is in buffer[bytes] from `offset` on, in the dtype and shape of x."""
+    return buffer[offset : offset + x.nbytes].view(x.dtype).view(x.shape)
+
+
+class Resident:
+    """Shared memory that `SharedGroup.empty` gave away: used as long as a tensor lives in it."""
+
+    def __init__(self, shared: Shared, rank: int):
+        self.buffers: list[torch.Tensor | None] = [*shared.buffers]
+        self.buffers[rank] = None  # ours would keep it alive
+        self.start, self.size = shared.mine.data_ptr(), shared.mine.nbytes
+        self.storage = StorageWeakRef(shared.mine.untyped_storage())
+
+    def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:
+        """What `rank` has there, in the dtype and shape of x, which is what this rank has there."""
+        buffer = self.buffers[rank]
+        return x if buffer is None else view_in(buffer, offset, x)
+
+    def offset(self, x: torch.Tensor) -> int | None:
+        """At which byte of this rank's buffer x begins; None if x is not in there."""
+        start = x.data_ptr() - self.start
+        inside = 0 <= start <= start + x.nbytes <= self.size
+        # Where nothing lives any more, the same addresses may belong to any other tensor.
+        return start if inside and self.is_used() else None
+
+    def is_used(self) -> bool:
+        return not self.storage.expired()
 
 
 class SharedBarrier:
-    """Where ranks of a host wait for each other, and tell each other a number."""
+    """Where ranks of a host wait for each other, and tell each other a number.
+
+    TimeoutError names a rank that has not come in the time in which the group's collectives end.
+    """
 
     def __init__(self, group: Group):
         shared = Shared(group, 3 * 8)
         self.of_ranks = [buffer.view(torch.int64).numpy() for buffer in shared.buffers]
         self.mine = self.of_ranks[group.rank]
         self.number, self.told = 0, 0
+        self.timeout = timeout_of(group.backend, group.device).total_seconds()
 
     def wait(self) -> None:
         """Nobody passes before all have come: each writes how often it came, reads the others'."""
         self.number += 1
         self.mine[0] = self.number
-        for counters in self.of_ranks:
-            tries = 0
+        for rank, counters in enumerate(self.of_ranks):
+            tries, give_up = 0, math.inf
             while counters[0] < self.number:
                 tries += 1
+                if tries == 200:
+                    give_up = time.monotonic() + self.timeout
+                elif time.monotonic() > give_up:
+                    raise TimeoutError(f"rank {rank} has not come within {self.timeout:g} s")
                 # Whoever we wait for may need this core: let it go, and for longer after a while.
                 time.sleep(0 if tries < 200 else 20e-6)
 
@@ -115,12 +150,25 @@ class SharedGroup(Group):
         self.sync = SharedBarrier(group)
         # Two, used in turns: a rank can fill one while others still read the other.
         self.scratch = [Shared(group, scratch), Shared(group, scratch)]
-        self.resident: list[Shared] = []
+        self.made = 0
+        self.resident: dict[int, Resident] = {}  # by their numbers, alike on all ranks
 
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """x[n] in shared memory. Every rank must call it, with the same n and dtype."""
-        self.resident.append(Shared(self, max(1, n * dtype.itemsize)))
-        return self.resident[-1].mine[: n * dtype.itemsize].view(dtype)
+        """x[n] in shared memory. Every rank must call it, with the same n and dtype.
+
+        Memory that no rank uses any more is given back here, where all of them meet.
+        """
+        if self.resident:
+            used = torch.tensor([each.is_used() for each in self.resident.values()]).int()
+            marks = Group.all_reduce(self, used, "max").tolist()
+            for number, mark in zip([*self.resident], marks, strict=True):
+                if not mark:
+                    del self.resident[number]
+        shared = Shared(self, max(1, n * dtype.itemsize))
+        x = shared.mine[: n * dtype.itemsize].view(dtype)
+        self.made += 1
+        self.resident[self.made] = Resident(shared, self.rank)
+        return x
 
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
         """x[...]{partial over ranks} → x[...]: each rank adds up one part, and all copy it.
@@ -205,8 +253,8 @@ class SharedGroup(Group):
 
     def place(self, x: torch.Tensor) -> int:
         """Where x is in shared memory, as one number; -1 if it is not there."""
-        for i, shared in enumerate(self.resident):
-            if (offset := shared.offset(x)) is not None:
+        for i, resident in self.resident.items():
+            if (offset := resident.offset(x)) is not None:
                 return i * OFFSETS + offset
         return -1
 

@@ -1,15 +1,18 @@
 """Collectives over shared memory, and over hosts: as the backend's, to the number."""
 
+from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from leftovers import shared_memory
 
+from distributed import Group
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
@@ -180,6 +183,42 @@ def test_a_processor_that_reorders_stores_is_refused_and_hosts_use_messages(pool
     for total, said in pools[4](on_arm):
         assert total == [6.0, 10.0, 14.0, 18.0, 22.0]
         assert "aarch64 may change the order of stores" in said
+
+
+def test_memory_that_no_rank_uses_is_given_back(pools):
+    def mapped():
+        return Path("/proc/self/maps").read_text().count("memfd:rank")
+
+    def make_many(group):
+        shared = SharedGroup(group)
+        kept = shared.empty(8).fill_(1.0)[2:6]  # a view alone keeps it
+        only_here = shared.empty(8).fill_(1.0) if group.rank == 0 else shared.empty(8)[:0].clone()
+        first = mapped()
+        for n in range(1, 30):
+            x = shared.empty(1000 * n).fill_(group.rank)
+            assert (shared.all_reduce(x) == 1).all()
+        del x, only_here
+        last = shared.empty(10).fill_(group.rank)
+        assert (shared.all_reduce(last) == 1).all()
+        assert (shared.all_reduce(kept) == 2).all()
+        return first, mapped(), len(shared.resident), shared.place(kept) >= 0
+
+    for first, after, resident, is_kept in pools[2](make_many):
+        assert after <= first + 1  # not by two for each of 29 sizes
+        assert resident == 2
+        assert is_kept
+
+
+def test_a_rank_that_does_not_come_is_named_after_the_groups_timeout(pools):
+    def wait_for_nobody(group):
+        backend = dist.new_group(timeout=timedelta(seconds=0.5))
+        shared = SharedGroup(Group(group.device, None, group.size, backend))
+        if group.rank == 0:
+            with pytest.raises(TimeoutError, match=r"rank 1 has not come within 0\.5 s"):
+                shared.all_reduce(torch.ones(3))
+        group.barrier()
+
+    pools[2](wait_for_nobody)
 
 
 def test_wrong_arguments_are_named(pools):
