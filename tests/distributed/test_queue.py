@@ -1,5 +1,6 @@
 """Collectives of a group start in program order, synchronous or not, whatever carries them."""
 
+import contextlib
 import random
 import threading
 import time
@@ -109,6 +110,52 @@ def test_what_is_part_of_a_collective_does_not_wait_for_it():
 
     assert queue.submit(whole)() == "done"
     assert here == ["collectives_0"] * 2
+
+
+def test_on_a_gpu_the_thread_waits_for_the_callers_stream_and_the_caller_for_its(monkeypatch):
+    """Played by names: on the GPU itself tests/gpu tries it."""
+    said = []
+
+    class Stream:
+        def __init__(self, name="beside"):
+            self.name = name
+
+        def wait_event(self, event):
+            said.append(f"{self.name} waits for {event.after}")
+
+    now = threading.local()
+
+    def current():
+        return getattr(now, "stream", default)
+
+    default = Stream("default")
+
+    class Event:
+        def record(self):
+            self.after = current().name
+
+    @contextlib.contextmanager
+    def on(stream):
+        before, now.stream = current(), stream
+        yield
+        now.stream = before
+
+    fakes = {"is_initialized": lambda: True, "Stream": Stream, "Event": Event}
+    fakes |= {"stream": on, "current_stream": current}
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    queue = Queue()
+    for _ in range(2):  # the second time on the same stream
+        with on(Stream("forward")):
+            wait = queue.submit(lambda: said.append(f"works on {current().name}"))
+            wait()
+    failing = queue.submit(lambda: 1 // 0)
+    queue.run(lambda: said.append(f"runs on {current().name}"))
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    step = ["beside waits for forward", "works on beside", "forward waits for beside"]
+    then = ["beside waits for default", "default waits for beside", "runs on default"]
+    assert said == step + step + then
 
 
 def test_an_error_is_raised_by_its_own_handle_alone():

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
+import torch
+
 
 class Handle:
     """A collective under way. `wait()` before you read or change its array; it returns the array.
@@ -25,6 +27,33 @@ class Handle:
         return self.array
 
 
+class OnGPU:
+    """`work` that another thread does, on `stream`, after what the caller's stream has by now.
+
+    A thread begins on device 0 and on that device's default stream, whatever its caller was on. So
+    the arrays could be read before they are written, and the caller could read the result before
+    it is there.
+    """
+
+    def __init__(self, work: Callable[[], Any], stream: torch.cuda.Stream):
+        self.work, self.stream = work, stream
+        self.filled, self.done = torch.cuda.Event(), torch.cuda.Event()
+        self.filled.record()
+
+    def __call__(self) -> Any:
+        """In the thread: the device and the stream are set until the end of the block."""
+        with torch.cuda.stream(self.stream):
+            self.stream.wait_event(self.filled)
+            try:
+                return self.work()
+            finally:
+                self.done.record()
+
+    def let_caller_wait(self) -> None:
+        """What the caller's stream does from here on begins when the work is done on the GPU."""
+        torch.cuda.current_stream().wait_event(self.done)
+
+
 class Queue:
     """Starts the collectives of a group one after the other, as the program calls them.
 
@@ -38,6 +67,8 @@ class Queue:
         self._thread: futures.ThreadPoolExecutor | None = None
         self._number: int | None = None  # of the thread, as it says itself
         self._last: futures.Future[Any] | None = None  # the youngest that is not the caller's
+        self._stream: torch.cuda.Stream | None = None  # of the thread, where there is a GPU
+        self._last_on_gpu: OnGPU | None = None  # what the GPU has to do for it, if there is one
 
     def run(self, work: Callable[[], Any]) -> Any:
         """Do `work()` here, when all before it is done; its result.
@@ -46,6 +77,8 @@ class Queue:
         """
         if self._last and not self._is_in_thread():
             futures.wait([self._last])
+            if self._last_on_gpu:
+                self._last_on_gpu.let_caller_wait()
         return work()
 
     def submit(self, work: Callable[[], Any]) -> Callable[[], Any]:
@@ -55,8 +88,22 @@ class Queue:
             return lambda: result
         if self._thread is None:
             self._thread = futures.ThreadPoolExecutor(1, "collectives", self._enter_thread)
-        self._last = self._thread.submit(work)
-        return self._last.result
+        beside = None
+        if torch.cuda.is_initialized():
+            # One for all: what they do follows on each other there, too.
+            self._stream = self._stream or torch.cuda.Stream()  # on the caller's device
+            beside = OnGPU(work, self._stream)
+        self._last = self._thread.submit(beside or work)
+        self._last_on_gpu = beside
+        last = self._last
+
+        def wait() -> Any:
+            result = last.result()
+            if beside:
+                beside.let_caller_wait()
+            return result
+
+        return wait
 
     def begin(self, start: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
         """Call `start()`, which does not block, when all before it is done; what waits for it."""
@@ -69,7 +116,7 @@ class Queue:
         """End the thread when all is done; a later collective has a new one."""
         if self._thread:
             self._thread.shutdown()
-        self._thread = self._number = self._last = None
+        self._thread = self._number = self._last = self._last_on_gpu = None
 
     def _enter_thread(self) -> None:
         self._number = threading.get_ident()
