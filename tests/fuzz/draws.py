@@ -9,7 +9,7 @@ from random import Random
 
 ZERO3 = ("zero3", "zero3, no prefetch", "zero3, kept after forward", "hsdp")
 STRATEGIES = ("ddp", "ddp, static graph", "zero1", "zero2", *ZERO3)
-ANY_REENTRANT = ("ddp", "ddp, static graph", "zero1", "zero2")  # else ranks must checkpoint alike
+ALIKE = "zero3, no prefetch"  # ranks must make reentrant checkpoints alike
 OPTIMIZERS = ("momentum", "adam", "adamw", "rmsprop")
 LOW = ("float32", "bfloat16", "float16")
 
@@ -128,7 +128,7 @@ def draw_segment(random: Random, draw: Draw, strategy: str) -> Segment:
 
     def draw_pass(last: bool) -> Pass:
         without = [draw_without(random, draw) if random.random() < 0.6 else () for _ in fixed]
-        if any(part.again == "reentrant" for part in draw.parts) and strategy not in ANY_REENTRANT:
+        if any(part.again == "reentrant" for part in draw.parts) and strategy == ALIKE:
             without = without[:1] * ranks
         may_wait = draw.passes == "in turn" and not static and (draw.zero or not last)
         chosen = fixed if static else without if leaves_out else [()] * ranks
@@ -171,7 +171,7 @@ def draw(number: int) -> Draw:
     if strategy == "ddp, static graph" or once:
         passes = passes[:2]
     elif again == "reentrant" and zero:
-        passes = passes[:3]  # a block's turn in one backward pass for several would be over
+        passes = passes[:2]  # a block's turn in one backward pass for several would be over
     ties = [] if once else ["", "block", "root"]
     parts = draw_parts(random, mixed or cast, again, [] if cast else ties)
     order = tuple(range(len(parts))) if once else draw_order(random, len(parts))

@@ -22,8 +22,6 @@ from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
 
-HOSTS: dict[tuple[Any, int], tuple[Group, Group]] = {}  # of this rank's world: made once
-
 
 def kind_of(segment: Segment, group: Group) -> Group:
     if segment.group == "ring":
@@ -84,10 +82,7 @@ class Trainer:
             options["bucket_bytes"] = segment.bucket_bytes
         where: tuple[Group, ...] = (self.group,)
         if segment.strategy == "hsdp":
-            key = self.group.backend, segment.per_host
-            if key not in HOSTS:
-                HOSTS[key] = in_hosts(self.group, segment.per_host)
-            where = HOSTS[key]
+            where = in_hosts(self.group, segment.per_host)
         groups_here = [kind_of(segment, one) for one in where]
         self.optimizer = ZEROS[segment.strategy](
             self.module, optimizer_class, *groups_here, **options, **settings
