@@ -77,7 +77,11 @@ def run(step: Step, limit: float) -> dict[str, Any]:
             step.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said,
             stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
-        ended = wait(process, limit)
+        try:
+            ended = wait(process, limit)
+        finally:  # it is in a session of its own, so Ctrl+C does not reach it
+            if process.poll() is None:
+                wait(process, 0)
     result = {"ok": process.returncode == 0, "s": time.monotonic() - started, "limit_s": limit}
     if not result["ok"]:
         result["said"] = log.read_text(errors="replace").splitlines()[-20:]
@@ -141,6 +145,7 @@ def main() -> int:
     parser.add_argument("--to", type=Path, help="another folder than bench/recorded")
     parser.add_argument("--commit", help="what this copy was made from, where git does not know")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without the end of its step
     if given.dry_run:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     gpus = torch.cuda.device_count()

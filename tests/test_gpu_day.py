@@ -2,9 +2,13 @@
 
 import gzip
 import json
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from bench import gpu_day, gpu_day_steps
@@ -155,3 +159,27 @@ def test_each_step_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with gzip.open(tmp_path / kept["trace"]["file"], "rt") as trace:
         names = {event["name"] for event in json.load(trace)["traceEvents"]}
     assert "aten::mm" in names or "aten::addmm" in names
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_a_day_that_is_ended_leaves_no_step_behind(day: Path, ending: signal.Signals) -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from bench import gpu_day
+folder = Path({str(day)!r})
+gpu_day.WORK = folder
+tell = "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"
+gpu_day.steps = lambda *_: [gpu_day.Step("one", [sys.executable, "-c", tell], 900, folder / "x")]
+sys.argv = ["gpu_day", "--dry-run", "--to", str(folder)]
+gpu_day.main()
+"""
+    owner = subprocess.Popen([sys.executable, "-c", code], cwd=gpu_day.ROOT, stderr=subprocess.PIPE)
+    log = day / "one.log"
+    while not (log.exists() and log.read_text().endswith("\n")):
+        assert owner.poll() is None
+        time.sleep(0.05)
+    pid = int(log.read_text())
+    owner.send_signal(ending)
+    owner.communicate()
+    assert not psutil.pid_exists(pid)
