@@ -8,7 +8,7 @@ from tests.fuzz.odd import ODD, drawn
 
 from distributed.runtime.report import RankError, RanksHang
 
-QUICK, ALL = 20, 500
+QUICK, ALL = 20, 1000
 
 
 @pytest.mark.parametrize(
