@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,13 @@ def test_a_taught_module_needs_the_workbench_only_to_show_itself(module):
 def test_a_room_uses_nothing_that_is_taught_later(room):
     for path in sorted((DISTRIBUTED / room).glob("*.py")):
         assert parts(path) <= ROOMS[room], path.name
+
+
+@pytest.mark.parametrize("folder", ["code/distributed", "code/scripts", "engines"])
+def test_a_script_hides_no_module_of_python(folder):
+    """Its folder comes first on the path, and Python 3.14 unzips with its own `compression`."""
+    names = {path.stem for path in (ROOT / folder).iterdir() if not path.name.startswith("_")}
+    assert names.isdisjoint({*sys.stdlib_module_names, "compression"})
 
 
 def test_the_lock_file_says_what_not_where_from():

@@ -11,7 +11,7 @@ later (after Karimireddy et al. 2019, §3).
 import torch
 
 from distributed import Group, launch
-from distributed.compression import Compressor, Gradients, WithMemory
+from distributed.compressors import Compressor, Gradients, WithMemory
 from distributed.runtime.script import run_script
 
 A, B = (4.0, -1.0, -1.0, -1.0), (1.0, -1.0, 1.0, -1.0)  # of each rank; their means: 1/4 and 0

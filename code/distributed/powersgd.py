@@ -11,7 +11,7 @@ are linear in M, so they can be all-reduced: ranks need not gather what each oth
 import torch
 
 from distributed import Group, launch
-from distributed.compression import Gradients
+from distributed.compressors import Gradients
 from distributed.runtime.script import run_script
 
 

@@ -23,7 +23,7 @@ from torch import nn
 
 from distributed import Group, launch
 from distributed.all_reduce import ring_sent
-from distributed.compression import Cast, hook
+from distributed.compressors import Cast, hook
 from distributed.ddp import DistributedDataParallel
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
 from distributed.hsdp import Hsdp, between_hosts, in_hosts

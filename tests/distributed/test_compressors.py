@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from distributed.compression import (
+from distributed.compressors import (
     Cast,
     Gradients,
     RandomK,
