@@ -679,7 +679,7 @@ def test_on_shared_memory_gradients_are_kept_once(pools):
             loss.append([p.grad / (len(loss) + 1) for p in model.parameters()])
         model.use_order(sorted(model.order()))
         loss.append([p.grad / 3 for p in model.parameters()])
-        return sum(shared.mine.nbytes for shared in model.group.resident), loss
+        return sum(each.size for each in model.group.resident.values()), loss
 
     for kept, grads in pools[2](bytes_kept):
         assert kept == sum(p.nbytes for p in network().parameters())
