@@ -105,6 +105,7 @@ class LiveCell(nodes.General, nodes.Element):
 
 def visit_live_cell(writer, node: LiveCell) -> None:
     attributes = {"data-live": node["number"], "data-state": "built"}
+    attributes["data-needs"] = node.get("needs", "")  # libraries that a tab has not got
     writer.body.append(writer.starttag(node, "div", CLASS="docutils container", **attributes))
 
 

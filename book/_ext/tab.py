@@ -1,8 +1,9 @@
 """Python in a reader's own tab: the files that it takes, written beside the pages.
 
-`python.zip` has our modules that need no library, `tab.json` says which these are, and
-`python-memory.bin` is a Python that has started already. The worker that stands between the pages
-and a plain host is in the book's root, for it can serve what lies below.
+`python.zip` has our modules that need no library, `python-memory.bin` is a Python that has started
+already, and `tab.json` names both. Each cell says which libraries it needs that a tab has not got.
+The worker that stands between the pages and a plain host is in the book's root, for it can serve
+what lies below.
 """
 
 from __future__ import annotations
@@ -12,27 +13,48 @@ import json
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+from live import LiveCell, part_of
 from sphinx.application import Sphinx
 
 from playground.build import tab
+from playground.build.needs import Lack, lack_in, needs
 
 HERE = Path(__file__).parent
 WORKER = HERE.parent / "_static" / "service-worker.js"
 
 
-def write_files(app: Sphinx) -> None:
-    if app.builder.format != "html":
-        return
-    static = Path(app.outdir, "_static")
-    static.mkdir(parents=True, exist_ok=True)
-    pyodide = Path(app.srcdir, "node_modules", "pyodide").resolve()
-    standard = tab.standard(pyodide)
-    packed = tab.archive(standard)
-    named = tab.digest(packed, pyodide)
-    memory = tab.memory(packed, pyodide, named)
-    (static / "python.zip").write_bytes(packed)
-    (static / "tab.json").write_text(tab.facts(named, memory, standard), encoding="utf-8")
-    (static / "python-memory.bin").write_bytes(memory)  # some hosts unpack what is named .gz
+class Tab:
+    """What Python in a tab has, in one run of Sphinx."""
+
+    lack: Lack
+
+    def write_files(self, app: Sphinx) -> None:
+        pyodide = Path(app.srcdir, "node_modules", "pyodide").resolve()
+        standard = tab.standard(pyodide)
+        self.lack = lack_in(standard)
+        if app.builder.format != "html":
+            return
+        static = Path(app.outdir, "_static")
+        static.mkdir(parents=True, exist_ok=True)
+        packed = tab.archive(standard)
+        named = tab.digest(packed, pyodide)
+        memory = tab.memory(packed, pyodide, named)
+        (static / "python.zip").write_bytes(packed)
+        (static / "tab.json").write_text(tab.facts(named, memory), encoding="utf-8")
+        (static / "python-memory.bin").write_bytes(memory)  # some hosts unpack what is named .gz
+
+    def say_what_cells_need(self, app: Sphinx, doctree: nodes.document, docname: str) -> None:
+        cells = [*doctree.findall(LiveCell)]
+        read = [(code_of(cell), "tag_exercise" in cell["classes"]) for cell in cells]
+        for cell, needed in zip(cells, needs(read, self.lack), strict=True):
+            cell["needs"] = " ".join(needed)
+
+
+def code_of(cell: LiveCell) -> str:
+    source = part_of(cell, "cell_code_source")
+    assert source is not None  # else it is no live cell
+    return source.astext()
 
 
 def write_worker(app: Sphinx, failed: Exception | None) -> None:
@@ -57,6 +79,10 @@ def digest(out: Path) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.connect("builder-inited", write_files)
+    of_this_build = Tab()
+    app.connect("builder-inited", of_this_build.write_files)
+    app.connect(
+        "doctree-resolved", of_this_build.say_what_cells_need, priority=600
+    )  # they are live
     app.connect("build-finished", write_worker, priority=1000)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

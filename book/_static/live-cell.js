@@ -31,6 +31,7 @@ export function describe(node, index) {
     area: null, // thebe's output area, made at the first run
     editor: null, // the CodeMirror instance, made at the first edit
     mayFail: node.classList.contains("tag_raises-exception"), // its error is what it shows
+    needs: node.dataset.needs.split(" ").filter(Boolean), // libraries that a tab has not got
     standsAlone: node.classList.contains("tag_exercise"), // needs no cell, and no cell needs it
   };
 }

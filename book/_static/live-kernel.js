@@ -21,7 +21,7 @@ let page; // what live.js handed in
 let tab = null; // live-tab.js, once no server has answered
 
 /** A session for this cell; null where it can run in the tab. */
-async function startSession(kernelName, cells, cell) {
+async function startSession(kernelName, cell) {
   // The name is new each time, so that two tabs (or a lost kernel) never share a session.
   const name = location.pathname.split("/").pop().replace(/\.html$/, "") || "index";
   const path = `${name}-${Math.random().toString(36).slice(2)}.ipynb`;
@@ -30,9 +30,9 @@ async function startSession(kernelName, cells, cell) {
   let answer = await ask();
   const machines = binder();
   if (!isFromJupyter(answer)) {
-    const lacking = await whatTheTabLacks(cells, cell);
-    if (lacking.length === 0) return null;
-    if (!machines) throw new Error(noneFor(lacking));
+    await loadTab();
+    if (cell.needs.length === 0) return null;
+    if (!machines) throw new Error(noneFor(cell.needs));
     await askBinder(machines, (words) => page.status("starting", words));
     answer = await ask();
   }
@@ -41,10 +41,9 @@ async function startSession(kernelName, cells, cell) {
   throw new Error(answer?.status === 403 ? UNKNOWN_READER : noneFor([]));
 }
 
-async function whatTheTabLacks(cells, cell) {
+async function loadTab() {
   try {
     tab ??= await import("./live-tab.js");
-    return await tab.lacking(cells, cell);
   } catch { // there is no host any longer
     throw new Error(noneFor([]));
   }
@@ -56,19 +55,22 @@ function isFromJupyter(answer) {
   return answer?.ok || (isJson && [403, 503].includes(answer.status));
 }
 
-/** Have a kernel that can run the first of `queue`, which are some of a page's cells. */
-export async function connect(cells, queue) {
+/** Have a kernel that can run the first of `queue`, which are cells of a page. */
+export async function connect(queue) {
   const [cell] = queue;
   const pressed = queue.map(({ index }) => index);
   await restarting;
   const isForTab = !session && (tab || wasReloaded); // where no server has answered before
-  if (isForTab && (await whatTheTabLacks(cells, cell)).length === 0) return connectToTab(cell.code, pressed);
+  if (isForTab && cell.needs.length === 0) {
+    await loadTab();
+    return connectToTab(cell.code, pressed);
+  }
   if (session && await whatItDoes(session)) return;
   if (session) lose(session, "the kernel ended");
   page.status("starting");
   const loading = page.load(); // meanwhile
   loading.catch(() => {}); // where no kernel answers, that is what the reader has to know
-  const model = await startSession(page.kernelName, cells, cell);
+  const model = await startSession(page.kernelName, cell);
   if (model === null) return connectToTab(cell.code, pressed);
   if (tab?.isThere()) {
     tab.end();

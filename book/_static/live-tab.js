@@ -2,24 +2,12 @@
 
 import { reloadFor, wasReloaded } from "./live-again.js";
 import { TabKernel } from "./tab-kernel.js";
-import { lacksOf } from "./tab-needs.js";
 
-let known = null; // what tab.json says
 let kernel = null;
 let starting = null; // promise of the kernel's start
 
-/** The libraries that this one of a page's cells needs, and a tab has not got. */
-export async function lacking(cells, cell) {
-  known ??= await fetch(new URL("tab.json", import.meta.url)).then((answer) => answer.json());
-  return lacksOf(cells, known)[cells.indexOf(cell)];
-}
-
 /** Those of a page's cells that lack nothing. */
-export function runnable(cells) {
-  if (!known) return [];
-  const lacking = lacksOf(cells, known);
-  return cells.filter((_, index) => lacking[index].length === 0);
-}
+export const runnable = (cells) => cells.filter(({ needs }) => needs.length === 0);
 
 /** Have a kernel; `page` is live-kernel.js's, `pressed` are the cells to run after a reload. */
 export async function connect(page, code, pressed) {
@@ -31,6 +19,7 @@ export async function connect(page, code, pressed) {
     page.emptied(why);
     page.status("lost", `ended in this tab: ${why}`);
   };
+  const known = await fetch(new URL("tab.json", import.meta.url)).then((answer) => answer.json());
   const made = new TabKernel({ progress: page.progress, ended }, known);
   made.foresee(code);
   starting = made.start();

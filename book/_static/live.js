@@ -135,7 +135,7 @@ async function workThroughQueue() {
   isWorking = true;
   while (queue.length > 0) {
     try {
-      await kernel.connect(cells, queue);
+      await kernel.connect(queue);
       showQueue(); // what was typed meanwhile counts
       const [cell] = planned();
       if (cell) await run(cell);

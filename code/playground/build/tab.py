@@ -153,13 +153,7 @@ def memory(packed: bytes, pyodide: Path, named: str) -> bytes:
     return kept(pyodide, "python-memory", f"{named}.gz", make)
 
 
-def facts(named: str, started: bytes, standard: frozenset[str]) -> str:
+def facts(named: str, started: bytes) -> str:
     """What a page has to know before it starts Python, as JSON; `named` is the digest."""
-    known = {
-        "digest": named,
-        "memory": len(started) / 1e6,  # MB
-        "modules": modules(standard),
-        "standard": sorted(standard),
-        "carried": sorted(CARRIED),
-    }
-    return json.dumps(known, separators=(",", ":"))
+    known = {"digest": named, "memory": len(started) / 1e6}  # MB
+    return json.dumps(known)
