@@ -112,7 +112,7 @@ class Alone:
         return loss
 
     def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
+        self.odd.backward(loss)
         for p in self.trained:
             if p.grad is not None:
                 self.used.add(p)
@@ -124,7 +124,7 @@ class Alone:
         self.odd.before_step(nn.ParameterList(self.shards.values()))
         if self.draw.clip:
             nn.utils.clip_grad_norm_(self.shards.values(), self.draw.clip)
-        self.optimizer.step()
+        self.odd.step(self.optimizer)
         self.optimizer.zero_grad()
         for p, shard in self.shards.items():
             p.data.copy_(shard.data)

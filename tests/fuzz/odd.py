@@ -62,8 +62,14 @@ class Odd:
     def loss(self, model: Callable[..., Any], raw: torch.Tensor, without: Any) -> torch.Tensor:
         return loss_of(model(raw, without))
 
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
     def before_step(self, model: nn.Module) -> None:
         """After the backward passes."""
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.step()
 
 
 class CopyOfDdp(Odd):
@@ -174,7 +180,6 @@ class Cast(Odd):
 class Loaded(Odd):
     """Weights as torch loads them, behind the back of whatever keeps a copy."""
 
-    strategies = (*DDP, "zero1", "zero2")
     low = True
 
     def changed(self, model: nn.Module) -> None:
@@ -182,16 +187,12 @@ class Loaded(Odd):
 
 
 class DataReplaced(Odd):
-    strategies = (*DDP, "zero1", "zero2")
-
     def changed(self, model: nn.Module) -> None:
         for parameter in model.parameters():
             parameter.data = 0.5 * parameter.data
 
 
 class FromVector(Odd):
-    strategies = (*DDP, "zero1", "zero2")
-
     def changed(self, model: nn.Module) -> None:
         parameters = [p for p in model.parameters() if p.dtype == torch.float64]
         vector = 0.5 * nn.utils.parameters_to_vector(parameters)
@@ -213,6 +214,20 @@ class TensorRate(Odd):
 
     def settings(self, given: dict[str, Any]) -> dict[str, Any]:
         return {**given, "lr": torch.tensor(given["lr"], dtype=torch.float64)}
+
+
+class Scaled(Odd):
+    changes: ClassVar = {"clip": None}
+
+    def network(self, model: Network) -> None:
+        self.scaler = torch.amp.GradScaler("cpu")
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.scaler.scale(loss).backward()
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        self.scaler.step(optimizer)
+        self.scaler.update()
 
 
 class ListOfParameters(Odd):
@@ -271,6 +286,8 @@ ODD: dict[str, Odd] = {
     "p.data replaced": DataReplaced(),
     "vector_to_parameters": FromVector(),
     "p.grad replaced": GradientReplaced(),
+    "lr is a tensor": TensorRate(),
+    "GradScaler": Scaled(),
     "param_groups is a list of parameters": ListOfParameters(),
     "a hook that is none": NoHook(),
     "unfrozen after wrapping": Unfrozen(),

@@ -94,7 +94,7 @@ class Trainer:
             self.optimizer.clip_grad_norm_(self.draw.clip)
         elif self.draw.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.draw.clip)
-        self.optimizer.step()
+        self.odd.step(self.optimizer)
         self.optimizer.zero_grad()
 
     def values(self) -> dict[str, torch.Tensor]:
@@ -159,8 +159,7 @@ def train(
         return loss
 
     for step, passes in enumerate(segment.steps):
-        backward = torch.Tensor.backward
-        do_passes(draw.passes, passes, partial(forward, step), backward, trainer.no_sync)
+        do_passes(draw.passes, passes, partial(forward, step), odd.backward, trainer.no_sync)
         trainer.step()
         made.append(step)
         if draw.evaluate:
