@@ -226,12 +226,19 @@ def below(prefix: str, saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_model(zero: ShardedOptimizer, saved: dict[str, Any], path: str | Path) -> None:
-    """Raise ValueError, naming the first difference, if it is of another model, or other dtypes."""
+    """Raise ValueError, naming the first difference, if it is of another model, or other dtypes.
+
+    What is frozen may have another dtype: under a `param_dtype`, stages 1 and 2 keep it as it was
+    cast, and stage 3 as it came.
+    """
     there = {k: f"{v.properties.dtype}{list(v.size)}" for k, v in below("model.", saved).items()}
     dtypes = {p: unit.layout.dtype for unit in zero.units for p in unit.layout.parameters}
     here = {}
     for name, tensor in zero.module.state_dict(keep_vars=True).items():
         here[name] = f"{dtypes.get(tensor, tensor.dtype)}{list(tensor.shape)}"
+        if tensor in zero.frozen and name in there:
+            kept = saved[f"model.{name}"].properties.dtype
+            here[name] = f"{kept}{list(tensor.shape)}"
     for name in sorted(there.keys() | here.keys()):
         read, wanted = there.get(name, "missing"), here.get(name, "missing")
         if read != wanted:

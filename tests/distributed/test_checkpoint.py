@@ -189,6 +189,24 @@ def test_shards_keep_all_digits_in_a_file_whatever_parameters_are_gathered_in(po
     assert pools[2](saved_in_32_bits, tmp_path) == [(True, True)] * 2
 
 
+def frozen_under_a_policy(group, saved_by, loaded_by, folder):
+    found = []
+    for stage, act in ((saved_by, save), (loaded_by, load)):
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+        model[0].requires_grad_(False)
+        options = {"param_dtype": torch.bfloat16, "lr": 0.1}
+        zero = STAGES[stage](model, torch.optim.SGD, group, **options)
+        act(zero, folder, 1)
+        found.append({name: value.clone() for name, value in zero.full_parameters()})
+    before, after = found
+    return all(torch.equal(before[name].bfloat16(), after[name].bfloat16()) for name in before)
+
+
+@pytest.mark.parametrize(("saved_by", "loaded_by"), [(1, 3), (3, 1), (2, 3), (3, 2)])
+def test_frozen_parameters_change_stage_under_a_policy(pools, tmp_path, saved_by, loaded_by):
+    assert pools[2](frozen_under_a_policy, saved_by, loaded_by, tmp_path) == [True] * 2
+
+
 FLAT = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop")
 FLAT += ("Rprop", "ASGD")
 MORE = {"SGD": {"momentum": 0.9}, "Adam": {"amsgrad": True}, "RMSprop": {"momentum": 0.9}}

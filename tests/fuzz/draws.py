@@ -196,7 +196,5 @@ def draw(number: int) -> Draw:
         others = [s for s in STRATEGIES if not s.startswith("ddp")] if zero else [strategy]
         if again == "reentrant" and zero and not once:
             others.remove("zero2")
-        if cast:  # stages 1 and 2 keep what is frozen as it was cast
-            made = replace(made, parts=tuple(replace(p, frozen="") for p in parts))
         segments.append(draw_segment(random, made, random.choice(others)))
     return replace(made, segments=tuple(segments))
