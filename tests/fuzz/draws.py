@@ -9,7 +9,6 @@ from random import Random
 
 ZERO3 = ("zero3", "zero3, no prefetch", "zero3, kept after forward", "hsdp")
 STRATEGIES = ("ddp", "ddp, static graph", "zero1", "zero2", *ZERO3)
-ALIKE = "zero3, no prefetch"  # ranks must make reentrant checkpoints alike
 OPTIMIZERS = ("momentum", "adam", "adamw", "rmsprop")
 LOW = ("float32", "bfloat16", "float16")
 
@@ -128,7 +127,9 @@ def draw_segment(random: Random, draw: Draw, strategy: str) -> Segment:
 
     def draw_pass(last: bool) -> Pass:
         without = [draw_without(random, draw) if random.random() < 0.6 else () for _ in fixed]
-        if any(part.again == "reentrant" for part in draw.parts) and strategy == ALIKE:
+        # Ranks must make reentrant checkpoints alike, without prefetch or in an order of their own.
+        alike = strategy == "zero3, no prefetch" or (strategy in ZERO3 and draw.alike)
+        if alike and any(part.again == "reentrant" for part in draw.parts):
             without = without[:1] * ranks
         may_wait = draw.passes == "in turn" and not static and (draw.zero or not last)
         chosen = fixed if static else without if leaves_out else [()] * ranks
