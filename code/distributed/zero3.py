@@ -61,8 +61,9 @@ class Zero3(ShardedOptimizer):
     A rank can leave out blocks, or parameters of a block, that others use: it gathers and reduces
     with them, and its missing gradients are zeros. What all ranks must do alike: call a block twice
     in a pass, call blocks in another order than that of `blocks`, checkpoint several blocks as one,
-    or one with `use_reentrant=True` and without prefetch. Evaluate within `torch.no_grad()`, or the
-    next backward pass goes back through that forward pass, too.
+    and, where one is checkpointed with `use_reentrant=True`, leave anything out. Ranks that differ
+    in these call other collectives: an error, or a wait until the group's timeout. Evaluate within
+    `torch.no_grad()`, or the next backward pass goes back through that forward pass, too.
 
     Raises RuntimeError where it would otherwise compute with another block's parameters, with a
     line of `REFUSED`. What comes to a block's parameters by a way that is not noticed is autograd's

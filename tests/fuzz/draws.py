@@ -127,9 +127,8 @@ def draw_segment(random: Random, draw: Draw, strategy: str) -> Segment:
 
     def draw_pass(last: bool) -> Pass:
         without = [draw_without(random, draw) if random.random() < 0.6 else () for _ in fixed]
-        # Ranks must make reentrant checkpoints alike, without prefetch or in an order of their own.
-        alike = strategy == "zero3, no prefetch" or (strategy in ZERO3 and draw.alike)
-        if alike and any(part.again == "reentrant" for part in draw.parts):
+        # Where a block is checkpointed reentrantly, ranks must leave out the same.
+        if strategy in ZERO3 and any(part.again == "reentrant" for part in draw.parts):
             without = without[:1] * ranks
         may_wait = draw.passes == "in turn" and not static and (draw.zero or not last)
         chosen = fixed if static else without if leaves_out else [()] * ranks
