@@ -32,8 +32,19 @@ export function describe(node, index) {
     editor: null, // the CodeMirror instance, made at the first edit
     mayFail: node.classList.contains("tag_raises-exception"), // its error is what it shows
     needs: node.dataset.needs.split(" ").filter(Boolean), // libraries that a tab has not got
+    lacked: null, // the code that found one missing there, and which
     standsAlone: node.classList.contains("tag_exercise"), // needs no cell, and no cell needs it
   };
+}
+
+/** The libraries that a cell needs as it is written now, and a tab has not got. */
+export const needsOf = ({ code, lacked, needs }) => (lacked?.code === code ? [lacked.library] : needs);
+
+/** Keep what Python in a tab did not find; null where that is not why it failed. */
+export function keepWhatItLacked(cell, code, { ename, evalue }) {
+  const missing = ename === "ModuleNotFoundError" && evalue.match(/'(\w+)/);
+  cell.lacked = missing ? { code, library: missing[1] } : null;
+  return cell.lacked;
 }
 
 function textOfListing(listing) {

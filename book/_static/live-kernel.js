@@ -9,6 +9,7 @@
 // `progress(share)` says how much of Python has come to the tab.
 
 import { wasReloaded } from "./live-again.js";
+import { needsOf } from "./live-cell.js";
 import { UNKNOWN_READER, ask as askServer, askBinder, binder, noneFor } from "./live-server.js";
 import { listen, untilReady } from "./live-signals.js";
 
@@ -31,8 +32,9 @@ async function startSession(kernelName, cell) {
   const machines = binder();
   if (!isFromJupyter(answer)) {
     await loadTab();
-    if (cell.needs.length === 0) return null;
-    if (!machines) throw new Error(noneFor(cell.needs));
+    const lacking = needsOf(cell);
+    if (lacking.length === 0) return null;
+    if (!machines) throw new Error(noneFor(lacking));
     await askBinder(machines, (words) => page.status("starting", words));
     answer = await ask();
   }
@@ -61,7 +63,7 @@ export async function connect(queue) {
   const pressed = queue.map(({ index }) => index);
   await restarting;
   const isForTab = !session && (tab || wasReloaded); // where no server has answered before
-  if (isForTab && cell.needs.length === 0) {
+  if (isForTab && needsOf(cell).length === 0) {
     await loadTab();
     return connectToTab(cell.code, pressed);
   }
@@ -192,7 +194,7 @@ export function serve(handedIn) {
   window.addEventListener("pagehide", () => session && endSession(session));
 }
 
-const isInTab = () => session === null && Boolean(tab?.isThere());
+export const isInTab = () => session === null && Boolean(tab?.isThere());
 
 export const isThere = () => session !== null || isInTab();
 export const mayRestart = () => isThere() && !restarting;

@@ -1,5 +1,6 @@
 // Where no server answers: the kernel in the reader's own tab, for cells that need no library.
 
+import { needsOf } from "./live-cell.js";
 import { reloadFor, wasReloaded } from "./live-again.js";
 import { TabKernel } from "./tab-kernel.js";
 
@@ -7,7 +8,7 @@ let kernel = null;
 let starting = null; // promise of the kernel's start
 
 /** Those of a page's cells that lack nothing. */
-export const runnable = (cells) => cells.filter(({ needs }) => needs.length === 0);
+export const runnable = (cells) => cells.filter((cell) => needsOf(cell).length === 0);
 
 /** Have a kernel; `page` is live-kernel.js's, `pressed` are the cells to run after a reload. */
 export async function connect(page, code, pressed) {

@@ -11,7 +11,7 @@ import { element } from "./dom.js";
 import { noteVerdicts } from "./exercise.js";
 import { pressed as pressedBefore } from "./live-again.js";
 import {
-  describe, keepOldOutputUntilNew, say, show, showKeptEdit, showOutput, showProgress, showWords,
+  describe, keepOldOutputUntilNew, say, show, showKeptEdit, showOutput, showProgress, showWords, keepWhatItLacked,
 } from "./live-cell.js";
 import * as edits from "./live-edits.js";
 import * as kernel from "./live-kernel.js";
@@ -172,6 +172,7 @@ async function run(cell) {
     for (const below of cells.slice(cell.index + 1)) below.codeInKernel = null; // to run again
 
   keepOldOutputUntilNew(cell);
+  const ranInTab = kernel.isInTab();
   const reply = await execute(cell, code).catch(({ message }) => ({ status: "lost", why: message }));
 
   clearInterval(clock);
@@ -186,6 +187,8 @@ async function run(cell) {
   const hasRun = reply.status === "ok" || (cell.mayFail && cell.result[0] === "failed");
   cell.codeInKernel = hasRun ? code : null;
   if (!hasRun) emptyQueue("stopped: the cell above failed");
+  // An edit needs what the tab has not got: another kernel may have it, or the reader is told.
+  if (ranInTab && keepWhatItLacked(cell, code, reply)) enqueue([cell]);
 }
 
 async function execute(cell, code) {

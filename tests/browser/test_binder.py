@@ -102,13 +102,13 @@ def binder() -> Iterator[Binder]:
 
 
 def open_with(visit: Callable[..., LivePage], pages: Web, binder: Binder | None) -> LivePage:
-    page = visit(pages, log_in=False).open("cells.html")
-    page.edit(0, "class Base:", "import numpy\nclass Base:")  # which a tab has not got
-    if binder:
+    page = visit(pages, log_in=False)
+    if binder:  # also when the page is loaded again, as it is for the tab's ranks
         said = json.dumps({"url": binder.url, "repository": "owner/book", "ref": "main"})
-        page.page.evaluate(
-            "said => document.getElementById('live-status').dataset.binder = said", said
-        )
+        name_it = f"document.getElementById('live-status').dataset.binder = {json.dumps(said)}"
+        page.page.add_init_script(f"addEventListener('DOMContentLoaded', () => {{ {name_it} }})")
+    page.open("cells.html")
+    page.edit(0, "class Base:", "import numpy\nclass Base:")  # which a tab has not got
     return page
 
 

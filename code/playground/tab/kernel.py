@@ -97,8 +97,6 @@ def bundle_of(value: Any) -> dict[str, Any]:
 def told(error: BaseException) -> dict[str, Any]:
     """An error as Jupyter says it: of its lines, those in cells and in the book's modules."""
     name = type(error).__name__
-    if isinstance(error, ModuleNotFoundError):
-        error.add_note("No library is in this tab: `make serve` runs the book on a machine.")
     if isinstance(error, WorldError):  # the message is all that there is to tell
         return {"ename": name, "evalue": str(error), "traceback": [f"{name}: {error}"]}
     report = traceback.TracebackException.from_exception(error)
