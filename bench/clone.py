@@ -6,8 +6,6 @@ pip finds them on this machine. Keeps the seconds in `bench/recorded/clone.json`
 into the README.
 """
 
-import argparse
-import json
 import os
 import re
 import signal
@@ -23,6 +21,7 @@ from playwright.sync_api import sync_playwright
 
 from bench.live import OPTIONS, PAGE, READING, LivePage, press
 from bench.pairs import ROOT
+from bench.readme import main
 from playground.build.pdf import find_browser
 from playground.environment import environment
 
@@ -120,19 +119,5 @@ def readme_sentence(measured: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.clone", description=__doc__)
-    parser.add_argument("--record", action="store_true", help="keep the result, update the README")
-    record = parser.parse_args().record
-    measured = measure()
-    print(readme_sentence(measured))
-    if record:
-        RECORD.write_text(json.dumps(measured, indent=1) + "\n")
-        readme = ROOT / "README.md"
-        marks = r"(<!-- bench.clone -->\n).*?(<!-- end -->)"
-        text = re.sub(marks, rf"\1{readme_sentence(measured)}\n\2", readme.read_text(), flags=re.S)
-        readme.write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    main("bench.clone", __doc__, RECORD, measure, readme_sentence)

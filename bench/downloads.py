@@ -7,9 +7,7 @@ be downloaded. Keeps the sums in `bench/recorded/downloads.json`, which `install
 writes a line of the README.
 """
 
-import argparse
 import io
-import json
 import platform
 import re
 import subprocess
@@ -26,6 +24,7 @@ from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 
 from bench.pairs import ROOT
+from bench.readme import main
 from playground.environment import environment
 
 ONLY_FOR_GPUS = re.compile(r"cuda-|nvidia-|triton$|torch$")
@@ -144,19 +143,5 @@ def readme_sentence(measured: dict[str, Any]) -> str:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.downloads", description=__doc__)
-    parser.add_argument("--record", action="store_true", help="keep the result, update the README")
-    record = parser.parse_args().record
-    measured = measure()
-    print(readme_sentence(measured))
-    if record:
-        RECORD.write_text(json.dumps(measured, indent=1) + "\n")
-        readme = ROOT / "README.md"
-        marks = r"(<!-- bench.downloads -->\n).*?(<!-- end -->)"
-        text = re.sub(marks, rf"\1{readme_sentence(measured)}\n\2", readme.read_text(), flags=re.S)
-        readme.write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    main("bench.downloads", __doc__, RECORD, measure, readme_sentence)

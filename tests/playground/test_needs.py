@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from playground.build.needs import imported, lack_in, names, needs
+from playground.build.needs import lack_in, names, needs
+from playground.build.tab import imported
 
 LACK = lack_in(sys.stdlib_module_names)
 
@@ -27,7 +28,13 @@ from distributed.parts import (
 x = 'import important'
 """
     parts = ["distributed.parts.cut_up", "distributed.parts.others"]
-    assert {*imported(ast.parse(code))} == {"os", "numpy", "array", "torch.distributed", *parts}
+    assert {*imported(ast.walk(ast.parse(code)))} == {
+        "os",
+        "numpy",
+        "array",
+        "torch.distributed",
+        *parts,
+    }
 
 
 @pytest.mark.parametrize(

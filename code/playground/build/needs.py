@@ -6,11 +6,10 @@ read when the book is built: what a reader imports in an edit, the tab's Python 
 
 import ast
 import symtable
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-from playground.build.tab import CARRIED, IN_THE_TAB, PACKAGES, modules
+from playground.build.tab import CARRIED, IN_THE_TAB, OURS, imported, modules
 
-OURS = (*PACKAGES, "bench")
 OFFERED = {f"distributed.{name}": None for name in ("launch", "world", "Group")}  # by the package
 
 Lack = Callable[[str], str | None]  # a dotted name → the library that it takes; None: it is there
@@ -41,7 +40,7 @@ def needs(cells: Sequence[tuple[str, bool]], lack: Lack) -> list[list[str]]:
         except SyntaxError:  # a magic of IPython, or meant to fail
             found.append([])
             continue
-        lacking = dict.fromkeys(filter(None, map(lack, imported(tree))))
+        lacking = dict.fromkeys(filter(None, map(lack, imported(ast.walk(tree)))))
         made, used = names(scope)
         if not stands_alone:
             lacking |= dict.fromkeys(lib for name in used - made for lib in missing.get(name, []))
@@ -49,17 +48,6 @@ def needs(cells: Sequence[tuple[str, bool]], lack: Lack) -> list[list[str]]:
                 missing[name] = [*lacking]
         found.append([*lacking])
     return found
-
-
-def imported(tree: ast.Module) -> Iterator[str]:
-    """The dotted names that code imports: of our own modules, with what is taken from them."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            is_ours = node.module.split(".")[0] in OURS
-            taken = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from taken if is_ours else [node.module]
 
 
 def names(scope: symtable.SymbolTable) -> tuple[set[str], set[str]]:

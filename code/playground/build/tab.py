@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,20 +24,26 @@ from playground.build.digest import path_of
 
 CODE = Path(__file__).parents[2]
 PACKAGES = ("distributed", "playground")
+OURS = (*PACKAGES, "bench")  # of these, the names that are taken may be modules
 OFFERED = ("distributed", "playground/planner", "playground/show", "playground/tab")
 CARRIED = {"cloudpickle": Path(cloudpickle.__file__).parent}  # libraries that come along
 IN_THE_TAB = {"distributed.world": None}  # `playground.tab.world` stands in for it
 
 
-def imports_of(path: Path) -> Iterator[str]:
-    """The dotted names that a module imports as soon as it is imported itself."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The dotted names that these import: of our own modules, with what is taken from them."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            is_ours = node.module.split(".")[0] in PACKAGES
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from names if is_ours else [node.module]
+            is_ours = node.module.split(".")[0] in OURS
+            taken = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from taken if is_ours else [node.module]
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """The dotted names that a module imports as soon as it is imported itself."""
+    return imported(ast.parse(path.read_text(encoding="utf-8")).body)
 
 
 def name_of(path: Path) -> str:
