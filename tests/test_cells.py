@@ -1,5 +1,6 @@
 """The cells of a page, read without running them: what a kernel would only find after minutes."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from playground.build.digest import CELL
 from playground.build.pieces import LOAD, load
+from playground.build.tab import imported
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(page for page in (ROOT / "book").rglob("*.md") if CELL.search(page.read_text()))
@@ -56,3 +58,13 @@ def test_the_proof_of_an_answer_is_one_live_cell(page: Path, proof: str, words: 
     live = [cell for cell in CELL.findall(where.read_text()) if not REMOVED.search(cell)]
     texts = [load(where, loads[1]) if (loads := LOAD.search(cell)) else cell for cell in live]
     assert [words in text for text in texts].count(True) == 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "book")))
+def test_a_page_needs_no_tool_of_the_tests(page: Path) -> None:
+    """A reader who changes code has the page executed, and has not installed them."""
+    tools = re.findall(r"^[\w-]+", (ROOT / "requirements-dev.txt").read_text(), re.M)
+    names = imported(ast.walk(ast.parse(program(page, live=False))))
+    assert {name.split(".")[0] for name in names}.isdisjoint(
+        tool.replace("-", "_") for tool in tools
+    )
