@@ -26,7 +26,7 @@ from distributed.materialise import by_reset_parameters, leave_meta, make_real
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
 from distributed.sharding_plan import Plan, Precision, check_are_groups, check_module
-from distributed.zero2 import ReduceInBackward
+from distributed.reduce_in_backward import ReduceInBackward
 
 REFUSED = {
     "order": "{name} has a gradient after its block was resharded: blocks must follow each other, "

@@ -14,7 +14,7 @@ from distributed.hsdp import ReduceOverHosts
 from distributed.sharded import ShardedOptimizer
 from distributed.usage import Usage
 from distributed.zero1 import ReduceInStep, ReplicatedWeights
-from distributed.zero2 import ReduceInBackward
+from distributed.reduce_in_backward import ReduceInBackward
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {}
 
