@@ -11,10 +11,10 @@ from distributed.blocks import Block, BlockwiseWeights
 from distributed.buckets import Bucket, State
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.hsdp import ReduceOverHosts
+from distributed.reduce_in_backward import ReduceInBackward
 from distributed.sharded import ShardedOptimizer
 from distributed.usage import Usage
 from distributed.zero1 import ReduceInStep, ReplicatedWeights
-from distributed.reduce_in_backward import ReduceInBackward
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {}
 
