@@ -20,6 +20,7 @@ from distributed import Group, launch
 from distributed.bucketed_ddp import Reducer
 from distributed.buckets import Bucket, Hook, all_reduce_hook, fill_buckets
 from distributed.join import Join, share_optimizer
+from distributed.one_wrapper import check_can_be_wrapped
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import broadcast_module, train_wrapped
 from distributed.usage import Usage
@@ -27,8 +28,16 @@ from distributed.usage import Usage
 
 class Phase(Enum):
     IDLE = auto()  # between two backward passes
-    BACKWARD = auto()  # since the pass reached an output of the module, or the first gradient came
+    BACKWARD = auto()  # since the pass reached an output of the module, or had the first gradient
     FAILED = auto()  # the pass raised: the next one drops what it computed
+
+
+TRANSITIONS = {
+    (Phase.IDLE, Phase.BACKWARD),
+    (Phase.BACKWARD, Phase.IDLE),
+    (Phase.BACKWARD, Phase.FAILED),
+    (Phase.FAILED, Phase.IDLE),
+}
 
 
 class DistributedDataParallel(nn.Module):
@@ -82,12 +91,11 @@ class DistributedDataParallel(nn.Module):
         self.has_order = self.usage.find_unused
         self.sync = True  # False within no_sync()
         self.joining: Join | None = None  # within join()
-        # Autograd holds the callback as long as the backward pass runs, and lets go of it when the
-        # pass ends or raises. None between passes; a dead reference once a pass has failed.
-        self.at_end: weakref.ref[Any] | None = None
-        # Whether the module has returned what may hide a tensor: then it says nothing if a pass
-        # reaches no output of ours.
-        self.hides_outputs = False
+        self.phase = Phase.IDLE
+        self.if_let_go: weakref.finalize | None = None  # BACKWARD: if the pass raises, → FAILED
+        # Whether the module has returned an object that may have tensors inside: then it says
+        # nothing if a pass reaches no output of ours.
+        self.has_opaque_output = False
         self.group = group or Group.default()
         broadcast_module(module, self.group)
         about_as_they_come = [*reversed(self.names)]
@@ -107,14 +115,15 @@ class DistributedDataParallel(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and `torch.save`: all but what `_prepare` makes, and the moment."""
         state = self.__dict__ | {"order": self.order(), "hook": self.reducer.hook}
-        for name in ("gradient_buffers", "reducer", "sync", "joining", "at_end"):
+        for name in ("gradient_buffers", "reducer", "sync", "joining", "phase", "if_let_go"):
             del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         order, hook = state.pop("order"), state.pop("hook")
         super().__setstate__(state)
-        self.sync, self.joining, self.at_end = True, None, None
+        self.sync, self.joining = True, None
+        self.phase, self.if_let_go = Phase.IDLE, None
         self.usage.counts = {}
         parameters = {name: p for p, name in self.names.items()}
         self._prepare([parameters[name] for name in order], hook)
@@ -122,12 +131,6 @@ class DistributedDataParallel(nn.Module):
     @property
     def buckets(self) -> list[Bucket]:
         return self.reducer.buckets
-
-    @property
-    def phase(self) -> Phase:
-        if self.at_end is None:
-            return Phase.IDLE
-        return Phase.FAILED if self.at_end() is None else Phase.BACKWARD
 
     # ------------------------------------------------------------------ what programs call
 
@@ -147,8 +150,8 @@ class DistributedDataParallel(nn.Module):
             for part in tree_leaves(output):
                 if isinstance(part, torch.Tensor) and part.grad_fn:
                     part.register_hook(self._start_pass)
-                elif not shows_all(part):
-                    self.hides_outputs = True
+                elif is_opaque(part):
+                    self.has_opaque_output = True
         return output
 
     @contextlib.contextmanager
@@ -216,27 +219,33 @@ class DistributedDataParallel(nn.Module):
 
     # ------------------------------------------------------------------ a backward pass
 
+    def _enter(self, phase: Phase) -> None:
+        assert (self.phase, phase) in TRANSITIONS, f"{self.phase} → {phase}"
+        self.phase = phase
+
     def _start_pass(self, _gradient: Any = None) -> None:
         """Called by autograd when the backward pass reaches an output of the module."""
         self._abandon_failed_pass()
         # A reentrant checkpoint is a pass within the pass, with an end of its own: begin outside.
         if self.sync and self.phase is Phase.IDLE:
+            self._enter(Phase.BACKWARD)
             end = self._end_pass
-            self.at_end = weakref.ref(end)
+            # Autograd calls it at the end of the pass, and lets go of it uncalled if that raises.
+            self.if_let_go = weakref.finalize(end, self._enter, Phase.FAILED)
+            self.if_let_go.atexit = False
             torch.autograd.Variable._execution_engine.queue_callback(end)
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         """Called by autograd when a gradient is complete."""
-        phase = self.phase
-        if phase is Phase.FAILED:  # and neither forward nor _start_pass was called since
+        if self.phase is Phase.FAILED:  # and neither forward nor _start_pass was called since
             raise RuntimeError("the last backward pass raised: call the wrapper, not its module")
         self._check_can_be_reduced(parameter)
         if not self.sync:
             self.usage.check_may_come(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
             return
-        if phase is Phase.IDLE:
-            if not self.hides_outputs:
+        if self.phase is Phase.IDLE:
+            if not self.has_opaque_output:
                 raise RuntimeError(
                     f"a gradient for {self.names[parameter]} came in a backward pass that reached "
                     "no output of the wrapper: call the wrapper, not its module (PyTorch's "
@@ -260,7 +269,9 @@ class DistributedDataParallel(nn.Module):
         elif self.usage.find_unused:  # other ranks may have gradients
             self._start_reducing()
             self._finish()
-        self.at_end = None  # a pass without gradients of ours was for others
+        assert self.if_let_go
+        self.if_let_go.detach()
+        self._enter(Phase.IDLE)  # a pass without gradients of ours was for others
 
     def _finish(self) -> None:
         """No more gradients come: reduce what is left, and wait for all means."""
@@ -283,9 +294,9 @@ class DistributedDataParallel(nn.Module):
             self.usage.compare(self.group)
         for parameter in self.usage.used_by_any:
             parameter.grad = self.reducer.bucket_of[parameter].views[parameter]
-        came, self.usage.counts = self.usage.counts, {}
+        ready, self.usage.counts = self.usage.counts, {}
         if not self.has_order:
-            self._agree_on_order([*came, *(p for p in self.names if p not in came)])
+            self._agree_on_order([*ready, *(p for p in self.names if p not in ready)])
 
     def _take_part_with_zeros(self) -> None:
         """What a rank without data does while others run forward and backward."""
@@ -301,7 +312,7 @@ class DistributedDataParallel(nn.Module):
         if self.phase is Phase.FAILED:
             self.reducer.abandon_pass()
             self.usage.counts.clear()
-            self.at_end = None
+            self._enter(Phase.IDLE)
 
     def _check_can_be_reduced(self, parameter: nn.Parameter) -> None:
         if parameter.grad is not None and parameter.grad.layout != torch.strided:
@@ -332,10 +343,10 @@ class DistributedDataParallel(nn.Module):
 
     # ------------------------------------------------------------------ the order of buckets
 
-    def _agree_on_order(self, came: list[nn.Parameter]) -> None:
-        """The order in which rank 0's gradients came, as PyTorch does."""
+    def _agree_on_order(self, ready: list[nn.Parameter]) -> None:
+        """The order in which rank 0's gradients were ready, as PyTorch does."""
         index_of = {p: i for i, p in enumerate(self.names)}
-        order = torch.tensor([index_of[p] for p in came], device=self.group.device)
+        order = torch.tensor([index_of[p] for p in ready], device=self.group.device)
         parameters = [*self.names]
         self._use_order([parameters[i] for i in self.group.broadcast(order).tolist()])
 
@@ -359,36 +370,11 @@ class DistributedDataParallel(nn.Module):
         return buckets
 
 
-def check_can_be_wrapped(module: nn.Module) -> None:
-    """Raise ValueError for a module that is wrapped already, or whose gradients are sparse.
-
-    DDP's rungs and ZeRO's optimizers are known by their hooks, FSDP by its kind of parameters, and
-    PyTorch's DDP only if it is `module` itself.
-    """
-    for name, part in module.named_modules():
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
-            weight = f"{name}.weight".lstrip(".")
-            raise ValueError(f"module: {weight} gets sparse gradients: give it sparse=False")
-    for name, parameter in module.named_parameters():
-        hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
-        owners = [getattr(hook, "__self__", None) for hook in hooks]
-        found: list[Any] = [o for o in owners if isinstance(o, nn.Module | torch.optim.Optimizer)]
-        if hasattr(parameter, "placements"):
-            found.append(parameter)  # a DTensor
-        if isinstance(module, nn.parallel.DistributedDataParallel):
-            found.append(module)
-        if found:
-            raise ValueError(
-                f"module: {name} is in a {type(found[0]).__name__} already: use that one, or "
-                "wrap copy.deepcopy(module)"
-            )
-
-
-def shows_all(part: Any) -> bool:
-    """Whether a part of an output, with no gradient of its own, holds no tensor that has one."""
+def is_opaque(part: Any) -> bool:
+    """Whether a part of an output, itself without a history, may lead to a tensor that has one."""
     if isinstance(part, torch.Tensor):
-        return not part.requires_grad  # a parameter that the module returns as it is
-    return part is None or isinstance(part, int | float | complex | str | bytes)
+        return part.requires_grad  # a parameter that the module returns as it is
+    return not (part is None or isinstance(part, int | float | complex | str | bytes))
 
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.ddp import check_can_be_wrapped
 from distributed.flat_unit import PARTITIONS, Layout, in_buckets
+from distributed.one_wrapper import check_can_be_wrapped
 from distributed.simple_ddp import check_same_lines, check_same_model
 
 # These update each element by itself, so that a parameter can be cut anywhere.

@@ -57,10 +57,10 @@ class Usage:
         A gradient may be of an earlier pass, within `no_sync`: so what is there counts, not what
         came in this one.
         """
-        came = [self.counts.get(p, 0) for p in self.names]
+        here = [self.counts.get(p, 0) for p in self.names]
         have = [int(p.grad is not None) for p in self.names]
-        both = torch.tensor([came, have], device=group.device)
+        both = torch.tensor([here, have], device=group.device)
         most, used = group.all_reduce(both, "max").tolist()
         self.used_by_any = {p for p, n in zip(self.names, used, strict=True) if n}
         if self.expected is None:  # a rank that had no data yet expects what others saw
-            self.expected = dict(zip(self.names, came if self.counts else most, strict=True))
+            self.expected = dict(zip(self.names, here if self.counts else most, strict=True))
