@@ -21,7 +21,13 @@ from torch.utils._pytree import tree_leaves
 
 from distributed import Group
 from distributed.blocks import Block, BlockwiseWeights, check_blocks
-from distributed.execution_order import OUT_OF_ORDER, BackwardPass, ExecutionOrder, ForwardPass
+from distributed.execution_order import (
+    OUT_OF_ORDER,
+    BackwardPass,
+    BackwardState,
+    ExecutionOrder,
+    ForwardPass,
+)
 from distributed.materialise import by_reset_parameters, leave_meta, make_real
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
@@ -35,6 +41,8 @@ REFUSED = {
     "noticed: return tensors in tuples, dicts or a dataclass",
     "second derivative": "create_graph=True: a second derivative would read blocks that are "
     "resharded by then; give reshard_after_forward=False, or take Zero2",
+    "failed": "the last backward pass raised: call zero_grad() of the optimizer, which drops what "
+    "that pass has reduced, and begin the step anew",
     "state dict": "a module of ZeRO-3 has no values between its passes: use checkpoint.save and "
     "checkpoint.load, or full_parameters()",
     "transform": "torch.func transforms what a forward pass computes, and gathering cannot be "
@@ -137,6 +145,8 @@ class Schedule:
         with torch.no_grad():
             if self.backward.is_recomputing():
                 self.backward.pre_recompute(block)
+            elif self.backward.state is BackwardState.BACKWARD and grad_mode:
+                raise RuntimeError(REFUSED["failed"])
             else:
                 self.forward.pre_forward(block, grad_mode)
             block.wait_for_unshard()

@@ -272,6 +272,42 @@ def test_a_graph_from_before_the_step_is_autograds_error_as_on_one_device(pools,
         pools[RANKS](sharded, chain, options, after_the_step)
 
 
+# --- a backward pass that raises
+
+
+def fail_and_go_on(zero, zero_grad):
+    """A pass that raises in the third of four blocks, and then two steps: their losses."""
+
+    def fail(_):
+        raise ArithmeticError("on purpose")
+
+    model, x = zero.module, torch.ones(2, 4, dtype=torch.float64)
+    hook = model[2].register_forward_hook(lambda *found: found[2].register_hook(fail) and None)
+    with pytest.raises(ArithmeticError):
+        model(x).square().sum().backward()
+    hook.remove()
+    if zero_grad:
+        zero.zero_grad()
+    return train(model, zero.step)
+
+
+def after_a_failed_pass(group, options, zero_grad):
+    return sharded(
+        group, chain, options, lambda model, step: fail_and_go_on(step.__self__, zero_grad)
+    )
+
+
+@OPTIONS
+def test_after_a_pass_that_raised_and_zero_grad_all_is_as_before(pools, options):
+    assert_as_alone(pools[RANKS](after_a_failed_pass, options, True), alone(chain))
+
+
+@OPTIONS
+def test_after_a_pass_that_raised_a_forward_pass_asks_for_zero_grad(pools, options):
+    with pytest.raises(RankError, match=r"the last backward pass raised: call zero_grad\(\)"):
+        pools[RANKS](after_a_failed_pass, options, False)
+
+
 # --- a block that is called plainly and under a reentrant checkpoint, alike on all ranks
 
 
