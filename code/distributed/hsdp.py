@@ -7,6 +7,7 @@ Gathering stays where links are fast. Between hosts go only gradients, once a st
 N-th from each of a host's N ranks ("hybrid sharding": Zhao et al. 2023, §3.2.2).
 """
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +15,8 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.all_reduce import ring_sent
 from distributed.flat_unit import FlatUnit
+from distributed.mesh import mesh
 from distributed.runtime.script import run_script
 from distributed.sharded import Gradients
 from distributed.simple_ddp import check_same_model
@@ -25,8 +26,7 @@ from distributed.zero3 import Zero3
 class Hsdp(Zero3):
     """Zero3 over `group`, the ranks of one host; `replicas` hold what this rank holds.
 
-    Every rank is in one group of each kind. All groups have as many ranks as the others of their
-    kind, and a shard is on one rank of each host: see `in_hosts`.
+    They are this rank's row and column of a mesh of hosts: see `mesh`.
     """
 
     def __init__(
@@ -52,8 +52,9 @@ class ReduceOverHosts:
 
     def __init__(self, inside: Gradients, units: Sequence[FlatUnit], replicas: Group):
         self.inside, self.units, self.replicas = inside, units, replicas
-        self.mark_ready, self.forget = inside.mark_ready, inside.forget
-        self.no_sync, self.tensors = inside.no_sync, inside.tensors
+
+    def mark_ready(self, parameter: nn.Parameter) -> None:
+        self.inside.mark_ready(parameter)
 
     def reduce(self) -> None:
         """dW[s]{partial over hosts} → dW[s], however many backward passes a step has."""
@@ -65,26 +66,14 @@ class ReduceOverHosts:
         for handle in handles:
             handle.wait()
 
+    def forget(self) -> None:
+        self.inside.forget()
 
-def in_hosts(group: Group, per_host: int) -> tuple[Group, Group]:
-    """The ranks of this rank's host, and the ranks with its place on the other hosts.
+    def no_sync(self) -> contextlib.AbstractContextManager[None]:
+        return self.inside.no_sync()
 
-    Ranks 0 to per_host − 1 are on the first host, and so on. Raises ValueError unless hosts are
-    full. Every rank must call it.
-    """
-    if per_host < 1 or group.size % per_host:
-        raise ValueError(f"per_host={per_host}: {group.size} ranks do not fill hosts of that size")
-    host, place = divmod(group.rank, per_host)
-    return group.split(host), group.split(place)
-
-
-def between_hosts(shards: Sequence[int], host: int, hosts: int) -> int:
-    """Elements that a rank of this host sends to other hosts in a step: a ring all-reduce of each.
-
-    `shards` are the lengths of its shards of all units. It is 2(hosts − 1)/hosts of their sum where
-    hosts divide each of them.
-    """
-    return sum(ring_sent(shard, host, hosts).numbers for shard in shards)
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
+        return self.inside.tensors()
 
 
 def train_rank(
@@ -97,7 +86,7 @@ def train_rank(
     from distributed.workbench.data import batches
     from distributed.workbench.training import make_network, train
 
-    inside, between = (RingGroup(part) for part in in_hosts(group, per_host))
+    inside, between = (RingGroup(part) for part in mesh(group, per_host))
     model = make_network(seed=group.rank).to(group.device)
     trained = Hsdp(model, torch.optim.AdamW, inside, between, lr=1e-2)
     *early, last = (shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps))
@@ -116,6 +105,7 @@ def main(
     ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 30, device: str = "auto"
 ) -> None:
     """Train on what plays several hosts: the losses of one device, and few bytes between hosts."""
+    from distributed.traffic import between_hosts
     from distributed.workbench.data import batches
     from distributed.workbench.training import Alone, make_network, train
 

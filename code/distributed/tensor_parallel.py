@@ -12,6 +12,7 @@ import numpy as np
 
 from distributed import Group, launch
 from distributed.dp import shard
+from distributed.mesh import mesh
 from distributed.runtime.script import run_script
 from distributed.single_device import (
     Array,
@@ -54,14 +55,6 @@ def cut(weights: Arrays, rank: int, ranks: int) -> Arrays:
         "layer_0/weights": weights["layer_0/weights"][:, mine].copy(),
         "layer_1/weights": weights["layer_1/weights"][mine].copy(),
     }
-
-
-def mesh(group: Group, across: int) -> tuple[Group, Group]:
-    """Ranks as a table with rows of `across`: this rank's row, and its column."""
-    if across < 1 or group.size % across:
-        raise ValueError(f"across={across}: {group.size} ranks do not make rows of that length")
-    row, column = divmod(group.rank, across)
-    return group.split(row), group.split(column)
 
 
 def train_rank(

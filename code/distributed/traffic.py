@@ -62,6 +62,15 @@ def ddp_sent(ddp: DistributedDataParallel) -> dict[str, int]:
     return dict(zip(PHASES, (0, sent, 0), strict=True))
 
 
+def between_hosts(shards: Sequence[int], host: int, hosts: int) -> int:
+    """Elements that a rank of this host sends to other hosts in a step: a ring all-reduce of each.
+
+    `shards` are the lengths of its shards of all units. It is 2(hosts − 1)/hosts of their sum where
+    hosts divide each of them.
+    """
+    return sum(ring_sent(shard, host, hosts).numbers for shard in shards)
+
+
 def shard_sizes(zero: ShardedOptimizer) -> tuple[list[int], int]:
     """The lengths of this rank's shard of each block, and of the root, for `elements_sent`."""
     if not isinstance(zero, Zero3):

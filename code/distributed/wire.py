@@ -26,12 +26,13 @@ from distributed.all_reduce import ring_sent
 from distributed.compressors import Cast, hook
 from distributed.ddp import DistributedDataParallel
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
-from distributed.hsdp import Hsdp, between_hosts, in_hosts
+from distributed.hsdp import Hsdp
+from distributed.mesh import mesh
 from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import average_gradients
-from distributed.traffic import CLASSES, elements_sent, shard_sizes
+from distributed.traffic import CLASSES, between_hosts, elements_sent, shard_sizes
 from distributed.workbench.emulated import emulated_network, train_step
 from distributed.workbench.measure import seconds
 from distributed.workbench.training import make_network
@@ -139,7 +140,7 @@ def zero(site: Site, n: int, stage: int) -> Work:
 
 
 def hsdp(site: Site, n: int) -> Work:
-    inside, between = (RingGroup(part) for part in in_hosts(site.group, site.group.local_size))
+    inside, between = (RingGroup(part) for part in mesh(site.group, site.group.local_size))
     model = make_network(width=width_for(n), depth=6)
     zero = Hsdp(model, torch.optim.Adam, inside, between)
     blocks, root = shard_sizes(zero)

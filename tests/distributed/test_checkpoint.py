@@ -24,7 +24,8 @@ from torch.distributed.fsdp import fully_shard
 from distributed import checkpoint
 from distributed.boxes import boxes
 from distributed.checkpoint import full_state_dict, latest, load, load_path, save, steps
-from distributed.hsdp import Hsdp, in_hosts
+from distributed.hsdp import Hsdp
+from distributed.mesh import mesh
 from distributed.runtime.report import RankError
 from distributed.workbench.data import batches
 from distributed.workbench.memory_meter import MemoryUse
@@ -356,7 +357,7 @@ def test_the_full_state_is_never_whole_on_the_other_ranks(pools):
 
 
 def hosts_save_once(group, folder):
-    inside, between = in_hosts(group, 2)
+    inside, between = mesh(group, 2)
     model = make_network(width=9)
     zero = Hsdp(model, torch.optim.Adam, inside, between, lr=0.01)
     train(model, zero.step, batches(1797, 8, 2), 8.0)
@@ -594,7 +595,7 @@ def with_a_stale_listing(group, folder, seen):
 
 def hosts_with_stale_listings(group, folder):
     """The second of two hosts does not see the last step."""
-    inside, between = in_hosts(group, 2)
+    inside, between = mesh(group, 2)
     zero = Hsdp(make_network(width=4), torch.optim.SGD, inside, between, lr=0.1)
     if between.rank == 0:
         for step in (1, 2):

@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from distributed.hsdp import Hsdp, between_hosts, in_hosts
+from distributed.hsdp import Hsdp
+from distributed.mesh import mesh
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.traffic import elements_sent, shard_sizes
+from distributed.traffic import between_hosts, elements_sent, shard_sizes
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train
 
@@ -16,7 +17,7 @@ CLIP = 0.5
 
 
 def weights_of_rank(group, per_host, micro):
-    inside, between = in_hosts(group, per_host)
+    inside, between = mesh(group, per_host)
     model = make_network(seed=group.rank, width=11, depth=3).double()
     trained = Hsdp(model, torch.optim.AdamW, inside, between, lr=0.01)
 
@@ -50,7 +51,7 @@ def test_weights_are_those_of_one_device_on_every_host(pools, ranks, per_host, m
 
 
 def sent_by_rank(group, per_host):
-    inside, between = (RingGroup(part) for part in in_hosts(group, per_host))
+    inside, between = (RingGroup(part) for part in mesh(group, per_host))
     model = make_network(width=16, depth=4)
     trained = Hsdp(model, torch.optim.SGD, inside, between, lr=0.1)
     inside.trace, between.trace = Trace(0), Trace(0)
@@ -78,12 +79,12 @@ def test_between_hosts_goes_a_share_once_a_step(pools, ranks, per_host):
 
 
 def test_hosts_must_be_full(pools):
-    with pytest.raises(RankError, match="per_host=4: 6 ranks do not fill hosts of that size"):
-        pools[6](in_hosts, 4)
+    with pytest.raises(RankError, match="across=4: 6 ranks do not make rows of that length"):
+        pools[6](mesh, 4)
 
 
 def buffers_of_rank(group):
-    inside, between = in_hosts(group, 2)
+    inside, between = mesh(group, 2)
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     model[1].running_mean.fill_(group.rank)
     Hsdp(model, torch.optim.SGD, inside, between, lr=0.1)
@@ -95,7 +96,7 @@ def test_buffers_come_from_rank_0(pools):
 
 
 def another_model_on_the_second_host(group):
-    inside, between = in_hosts(group, 2)
+    inside, between = mesh(group, 2)
     width = 3 if group.rank >= 2 else 2
     Hsdp(nn.Linear(2, width), torch.optim.SGD, inside, between, lr=0.1)
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from distributed import pipeline_parallel, tensor_parallel
 from distributed.all_reduce import ring_sent
+from distributed.mesh import mesh
 from distributed.pipeline_parallel import (
     bubble,
     crossing,
@@ -52,7 +53,7 @@ def test_results_go_along_rows_and_gradients_along_columns(pools, ranks, across)
 
 def test_a_mesh_must_come_out_even(pools):
     with pytest.raises(RankError, match="across=2: 3 ranks do not make rows"):
-        pools[3](tensor_parallel.mesh, 2)
+        pools[3](mesh, 2)
 
 
 @pytest.mark.parametrize("stages", [1, 2, 3, 5])

@@ -15,7 +15,8 @@ from torch import nn
 
 from distributed import Group, checkpoint
 from distributed.ddp import DistributedDataParallel
-from distributed.hsdp import Hsdp, in_hosts
+from distributed.hsdp import Hsdp
+from distributed.mesh import mesh
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
 from distributed.zero1 import Zero1
@@ -82,7 +83,7 @@ class Trainer:
             options["bucket_bytes"] = segment.bucket_bytes
         where: tuple[Group, ...] = (self.group,)
         if segment.strategy == "hsdp":
-            where = in_hosts(self.group, segment.per_host)
+            where = mesh(self.group, segment.per_host)
         groups_here = [kind_of(segment, one) for one in where]
         self.optimizer = ZEROS[segment.strategy](
             self.module, optimizer_class, *groups_here, **options, **settings
