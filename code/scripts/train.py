@@ -1,0 +1,619 @@
+"""The one file to copy: train a transformer on your tokens, on 1 to N GPUs (or CPUs, to try it).
+
+    python make_tokens.py *.txt DATA
+    torchrun --nproc-per-node 8 train.py DATA RUN --batch 512 --micro 16
+
+DATA has train*.bin and val*.bin. RUN is a folder that all hosts see, for checkpoints and the log.
+Start it again, on any number of ranks that divides the batch: it goes on there. SIGTERM or Ctrl+C
+saves first. Every random number follows from the seed, its purpose, the step and the place in the
+global batch, so there is no generator to save, and nothing depends on how many ranks there are.
+"""
+
+import argparse
+import ctypes
+import json
+import math
+import os
+import shutil
+import signal
+import struct
+import sys
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import nullcontext
+from dataclasses import MISSING, asdict, dataclass, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)  # TFLOP/s in bf16
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be set: `--min-lr 1e-5` sets min_lr, and `--no-bf16` a flag that is on."""
+
+    data: str
+    run: str
+    # the model: GPT-2 small
+    vocab: int = 50304
+    context: int = 1024
+    width: int = 768
+    layers: int = 12
+    heads: int = 12
+    dropout: float = 0.0
+    # the recipe; `batch` is global: it stays the same on any number of ranks
+    steps: int = 20_000
+    batch: int = 512  # sequences of a step
+    micro: int = 16  # sequences that a rank takes at once
+    lr: float = 6e-4
+    min_lr: float = 6e-5
+    warmup: int = 700  # steps
+    decay: float = 0.1
+    clip: float = 1.0
+    seed: int = 0
+    # how it is computed
+    ddp: bool = False  # a replica on every rank, in place of shards
+    bf16: bool = True
+    recompute: bool = False  # activations of a block, in the backward pass
+    compile: bool = False
+    deterministic: bool = False  # the same bits again on GPUs, too, at a price
+    timeout: int = 600  # s that a collective may take
+    # when to speak and to save, in steps
+    log_every: int = 10
+    eval_every: int = 500
+    eval_batches: int = 20
+    save_every: int = 500
+    keep: int = 2  # checkpoints
+
+
+class Stop(Exception):
+    """The end on all ranks alike: a line for whoever started the job, and the exit status."""
+
+    def __init__(self, line: str, status: int = 1):
+        super().__init__(line)
+        self.status = status
+
+
+def agree(problem: str | None) -> None:
+    """Raise Stop on all ranks if some of them, which all call this, have a problem."""
+    problems: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    for rank, found in enumerate(problems):
+        if found:
+            raise Stop(f"rank {rank}: {found}")
+
+
+def tried(function: Callable, *args: Any) -> tuple[Any, str | None]:
+    """What it returns, and what is wrong with a file or a setting: for `agree`, on all ranks."""
+    try:
+        return function(*args), None
+    except (OSError, ValueError) as error:
+        return None, str(error)
+
+
+def any_rank(*flags: bool) -> list[bool]:
+    """Which of them are true on some rank. On CPUs: it does not wait for a GPU's work."""
+    found = torch.tensor(flags, dtype=torch.int32)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return found.bool().tolist()
+
+
+def seed_of(*what: int | str) -> int:
+    return zlib.crc32(repr(what).encode())
+
+
+# --- The data: files of tokens, mapped into memory. No loader, so none of its processes is left.
+
+
+class Tokens:
+    """The sequences of all files of a part: `context` tokens, and the one that follows each."""
+
+    def __init__(self, part: str, settings: Settings):
+        self.settings, self.epoch = settings, -1
+        self.files = [(path, self.map(path)) for path in self.paths(part)]
+        counts = [(len(tokens) - 1) // settings.context for _, tokens in self.files]
+        self.starts = torch.tensor([0, *counts]).cumsum(0)
+        if len(self) < settings.batch:
+            raise ValueError(f"{part}*.bin: {len(self)} sequences, fewer than --batch")
+
+    def paths(self, part: str) -> list[Path]:
+        paths = sorted(Path(self.settings.data).glob(f"{part}*.bin"))
+        if not paths:
+            raise ValueError(f"{self.settings.data}: no {part}*.bin there. make_tokens.py makes it")
+        return paths
+
+    def map(self, path: Path) -> torch.Tensor:
+        """uint16 (or uint32: the format of llm.c knows both), after a header of 1 KiB."""
+        with path.open("rb") as file:
+            head = file.read(1024)
+        magic, _, tokens = struct.unpack("<iii", head[:12]) if len(head) == 1024 else (0, 0, 0)
+        dtype = {20240520: torch.uint16, 20240801: torch.uint32}.get(magic)
+        if dtype is None:
+            raise ValueError(
+                f"{path}: damaged, or no file of tokens: its header is of no known kind"
+            )
+        size, there = 1024 + tokens * dtype.itemsize, path.stat().st_size
+        if there != size:
+            raise ValueError(
+                f"{path}: damaged: {tokens} tokens are {size} bytes, {there} are there"
+            )
+        every = size // dtype.itemsize
+        return torch.from_file(str(path), False, every, dtype=dtype)[1024 // dtype.itemsize :]
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    def order(self, step: int) -> torch.Tensor:
+        """The sequences of a step. [batch]"""
+        settings = self.settings
+        epoch, place = divmod(step, len(self) // settings.batch)
+        if epoch != self.epoch:
+            shuffler = torch.Generator().manual_seed(seed_of(settings.seed, "order", epoch))
+            self.epoch, self.shuffled = epoch, torch.randperm(len(self), generator=shuffler)
+        return self.shuffled[place * settings.batch : (place + 1) * settings.batch]
+
+    def read(self, sequences: torch.Tensor) -> torch.Tensor:
+        """[sequences, context + 1], int64, on the CPU"""
+        rows = []
+        for sequence in sequences.tolist():
+            file = int(torch.searchsorted(self.starts, sequence, right=True)) - 1
+            path, tokens = self.files[file]
+            start = (sequence - int(self.starts[file])) * self.settings.context
+            row = tokens[start : start + self.settings.context + 1].long()
+            if row.max() >= self.settings.vocab:
+                large, vocab = int(row.max()), self.settings.vocab
+                raise ValueError(f"{path}: token {large} behind token {start}, but --vocab {vocab}")
+            rows.append(row)
+        return torch.stack(rows)
+
+
+# --- The model. YOURS HERE: it has `blocks`, and called with tokens and targets it gives the loss.
+
+
+class Block(nn.Module):
+    def __init__(self, settings: Settings):
+        super().__init__()
+        width, self.heads, self.dropout = settings.width, settings.heads, settings.dropout
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dropout = self.dropout if self.training else 0.0
+        q, k, v = (
+            self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
+        )
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
+        x = x + F.dropout(self.out(mixed.transpose(1, 2).flatten(2)), dropout)
+        return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), dropout)
+
+
+class Model(nn.Module):
+    def __init__(self, settings: Settings):
+        super().__init__()
+        self.settings = settings
+        self.token = nn.Embedding(settings.vocab, settings.width)
+        self.place = nn.Embedding(settings.context, settings.width)
+        self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
+        self.norm = nn.LayerNorm(settings.width, bias=False)
+        self.head = nn.Linear(settings.width, settings.vocab, bias=False)
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        x = self.token(tokens) + self.place(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            again = self.settings.recompute and self.training
+            x = checkpoint(block, x, use_reentrant=False) if again else block(x)
+        logits = self.head(self.norm(x)).float()  # bf16 is enough to compute with, not to average
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    @torch.no_grad()
+    def init(self) -> None:
+        """Each weight from its own name: whole on each rank for a moment, which keeps its shard."""
+        deep = 0.02 / math.sqrt(2 * self.settings.layers)
+        for name, weight in self.named_parameters():
+            whole = torch.ones(weight.shape, device=weight.device)
+            if "norm" not in name:
+                own = torch.Generator(weight.device).manual_seed(seed_of(self.settings.seed, name))
+                std = deep if name.endswith(("out.weight", "down.weight")) else 0.02
+                whole.normal_(0, std, generator=own)
+            if isinstance(weight, DTensor):
+                place = weight.device_mesh, weight.placements
+                whole = distribute_tensor(whole, *place, src_data_rank=None)
+            weight.copy_(whole)
+
+    def flops(self) -> int:
+        """Of a token, forward and backward: 6 for each weight that multiplies, and attention's."""
+        settings = self.settings
+        looked_up = (settings.vocab + settings.context) * settings.width
+        weights = sum(weight.numel() for weight in self.parameters()) - looked_up
+        return 6 * weights + 12 * settings.layers * settings.width * settings.context
+
+
+def distribute(model: Model, settings: Settings, device: torch.device) -> nn.Module:
+    """From the meta device to this rank's: no rank ever holds the whole model, but with DDP."""
+    if settings.compile:
+        for block in model.blocks:  # equal blocks share what was compiled
+            block.compile()
+    if not settings.ddp:
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        bf16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
+        policy = bf16 if settings.bf16 else MixedPrecisionPolicy()
+        for part in (*model.blocks, model):  # the root last: it takes what no block has
+            fully_shard(part, mesh=mesh, mp_policy=policy)
+    model.to_empty(device=device)  # a buffer of yours is empty now, too: fill it in `init`
+    model.init()
+    if settings.ddp:
+        ids = [device] if device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+    return model
+
+
+# --- Checkpoints: RUN/step-00000500, …, and RUN/latest, which names the last one that is whole.
+
+
+class Checkpoints:
+    """Written in a thread, which needs collectives of its own. All ranks call all methods."""
+
+    def __init__(self, settings: Settings):
+        self.folder, self.keep, self.rank = Path(settings.run), settings.keep, dist.get_rank()
+        self.group = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
+        self.saving: Future | None = None
+
+    def latest(self) -> Path | None:
+        """Rank 0 looks, and all must see the same: they may be on hosts that share nothing."""
+        named, file = [""], self.folder / "latest"
+        if self.rank == 0 and file.exists():
+            named = [file.read_text().strip()]
+        dist.broadcast_object_list(named)
+        if not named[0]:
+            return None
+        folder = self.folder / named[0]
+        missing = f"{file} names {named[0]}, which is not there: name another, or delete the file"
+        agree(None if (folder / ".metadata").exists() else missing)
+        return folder
+
+    def save(self, state: dict[str, Any], step: int) -> None:
+        """Copy it now, and write it while training goes on; `finish` makes it the latest."""
+        self.finish()
+        self.path = self.folder / f"step-{step:08}"
+        if self.rank == 0:  # one that was begun before; others write only after rank 0 has planned
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.saving = dcp.async_save(state, checkpoint_id=self.path, process_group=self.group)
+
+    def writing(self) -> bool:
+        return self.saving is not None and not self.saving.done()
+
+    def finish(self) -> None:
+        """Wait until all have written; name it the latest; delete old ones, and only then."""
+        if self.saving is None:
+            return
+        problem = None
+        try:
+            self.saving.result()
+            if self.rank == 0:
+                self.publish()
+        except (dcp.CheckpointException, OSError) as error:  # a full disk, say
+            problem = f"{self.path} was not written: {str(error).splitlines()[-1]}"
+            if self.rank == 0:
+                shutil.rmtree(self.path, ignore_errors=True)
+        self.saving = None
+        agree(problem)
+
+    def publish(self) -> None:
+        fresh = self.folder / "latest.new"
+        with fresh.open("w") as file:
+            file.write(self.path.name)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.folder / "latest")
+        whole = sorted(file.parent for file in self.folder.glob("step-*/.metadata"))
+        for old in whole[: whole.index(self.path) + 1][: -self.keep]:
+            (old / ".metadata").unlink()  # first: without it nobody takes the rest for whole
+            shutil.rmtree(old)
+
+
+# --- The job: a process for each GPU, and each of them does all of this
+
+
+class Job:
+    def __init__(self, settings: Settings, device: torch.device, signals: Sequence[int]):
+        self.settings, self.device, self.signals = settings, device, signals
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.pieces, left = divmod(settings.batch, self.ranks * settings.micro)
+        if left or not self.pieces:
+            given = f"--batch {settings.batch} is no multiple of --micro {settings.micro}"
+            raise Stop(f"{given} x {self.ranks} ranks: change one of them")
+        files, problem = tried(self.open_files)
+        agree(problem)
+        shared = Path(settings.run, "settings.json").exists()
+        agree(None if shared else f"{settings.run} is not the folder that rank 0 sees: share it")
+        self.data, self.val = files
+        dealt = torch.arange(settings.batch).view(self.pieces, self.ranks, settings.micro)
+        self.own = dealt[:, self.rank].flatten()  # this rank's places in each batch
+
+        with torch.device("meta"):
+            model = Model(settings)
+        self.flops = model.flops()
+        self.model = distribute(model, settings, device)
+        self.weights = [*self.model.parameters()]
+        groups = [
+            {"params": [w for w in self.weights if w.ndim > 1], "weight_decay": settings.decay},
+            {"params": [w for w in self.weights if w.ndim < 2], "weight_decay": 0.0},  # norms
+        ]
+        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
+        self.checkpoints, self.step, self.saved = Checkpoints(settings), 0, -1  # steps done, saved
+        self.resume()
+        self.recent: list[torch.Tensor] = []  # loss and norm of steps that nobody has looked at
+        self.history: list[float] = []  # the mean loss of each step of this run
+        self.restart_clock()
+
+    def open_files(self) -> tuple[Tokens, Tokens]:
+        run, settings = Path(self.settings.run), self.settings
+        if self.rank == 0:
+            run.mkdir(parents=True, exist_ok=True)
+            (run / "settings.json").write_text(json.dumps(asdict(settings), indent=1))
+        return Tokens("train", settings), Tokens("val", settings)
+
+    def state(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        done = {"step": self.step, "sequences": len(self.data)}
+        return {"model": model, "optimizer": optimizer, **done}
+
+    def resume(self) -> None:
+        if (folder := self.checkpoints.latest()) is None:
+            return
+        state = self.state()
+        try:
+            dcp.load(state, checkpoint_id=folder, process_group=self.checkpoints.group)
+        except dcp.CheckpointException as error:  # on all ranks alike
+            raise Stop(f"{folder} was not read: {str(error).splitlines()[-1]}") from None
+        if state["sequences"] != len(self.data):
+            was = f"had {state['sequences']} when {folder} was saved: their order is another now"
+            raise Stop(f"{self.settings.data} has {len(self.data)} sequences, and {was}")
+        parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
+        set_state_dict(self.model, self.optimizer, **parts)
+        self.step = self.saved = state["step"]
+        if self.rank == 0:
+            print(f"goes on after step {self.step}", flush=True)
+
+    def save(self) -> None:
+        if self.saved != self.step:
+            self.look()  # what is not finite ends here
+            self.checkpoints.save(self.state(), self.step)
+            self.saved = self.step
+
+    def train(self) -> None:
+        settings = self.settings
+        while self.step < settings.steps:
+            rows, problem = tried(self.data.read, self.data.order(self.step)[self.own])
+            flags = bool(self.signals), problem is not None, self.checkpoints.writing()
+            asked, damaged, writing = any_rank(*flags)
+            if damaged:
+                agree(problem)
+            if not writing:
+                self.checkpoints.finish()
+            if asked:
+                self.save()
+                self.checkpoints.finish()
+                line = f"ended by a signal. Step {self.step} is saved: start it again to go on"
+                raise Stop(line, 128 + signal.SIGTERM)  # not 0, which would mean that all is done
+
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rate()
+            loss = self.backward(rows)
+            norm = nn.utils.clip_grad_norm_(self.weights, settings.clip)
+            norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
+            self.recent.append(torch.stack([loss, norm]))
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.step += 1
+
+            done = self.step == settings.steps
+            if done or self.step % settings.log_every == 0:
+                self.report()
+            if done or self.step % settings.eval_every == 0:
+                self.validate()
+            if done or self.step % settings.save_every == 0:
+                self.save()
+                self.restart_clock()
+        self.checkpoints.finish()
+
+    def rate(self) -> float:
+        """Learning rate: up in a line, and down in half a cosine."""
+        settings = self.settings
+        if self.step < settings.warmup:
+            return settings.lr * (self.step + 1) / settings.warmup
+        through = (self.step - settings.warmup) / max(1, settings.steps - settings.warmup)
+        above = (settings.lr - settings.min_lr) * (1 + math.cos(math.pi * through)) / 2
+        return settings.min_lr + above
+
+    def backward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Add up the gradients of this rank's pieces; the last sends them. This rank's loss. []"""
+        settings, total = self.settings, torch.zeros((), device=self.device)
+        for number, piece in enumerate(self.to_device(rows)):
+            last = number == self.pieces - 1
+            if not settings.ddp:
+                self.model.set_requires_gradient_sync(last)
+            place = number * self.ranks + self.rank  # of the piece, in the batch
+            torch.manual_seed(seed_of(settings.seed, "dropout", self.step, place))
+            with self.model.no_sync() if settings.ddp and not last else nullcontext():
+                loss = self.loss(piece) / self.pieces
+                loss.backward()
+            total += loss.detach()
+        return total
+
+    def loss(self, piece: torch.Tensor) -> torch.Tensor:
+        ddp = self.settings.ddp and self.settings.bf16  # shards have a policy of their own
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=ddp):
+            return self.model(piece[:, :-1], piece[:, 1:])
+
+    def to_device(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        if self.device.type == "cuda":
+            rows = rows.pin_memory()  # then the copy does not wait for the GPU
+        return rows.to(self.device, non_blocking=True).split(self.settings.micro)
+
+    def look(self) -> None:
+        """Fetch the losses of all ranks since the last look, and stop where one is not finite."""
+        if not self.recent:
+            return
+        own = torch.stack(self.recent)
+        self.recent.clear()
+        of_all = [torch.empty_like(own) for _ in range(self.ranks)]
+        dist.all_gather(of_all, own)
+        seen = torch.stack(of_all, -1).cpu()  # [steps, 2, ranks]
+        for place, what, rank in (~seen.isfinite()).nonzero().tolist():
+            step, value = self.step - len(seen) + place + 1, seen[place, what, rank].item()
+            name = "norm of all gradients" if what else "loss"
+            raise Stop(f"step {step}, rank {rank}: the {name} is {value}. This is not saved")
+        self.history += seen[:, 0].mean(1).tolist()
+        self.norm = seen[-1, 1, 0].item()
+
+    @torch.no_grad()
+    def validate(self) -> None:
+        """The mean loss of the same sequences each time, and on any number of ranks."""
+        self.look()
+        settings, total = self.settings, torch.zeros((), device=self.device)
+        batches = min(settings.eval_batches, len(self.val) // settings.batch)
+        self.model.eval()
+        for batch in range(batches):
+            rows, problem = tried(self.val.read, batch * settings.batch + self.own)
+            agree(problem)
+            for piece in self.to_device(rows):
+                total += self.loss(piece) / (self.pieces * self.ranks * batches)
+        self.model.train()
+        dist.all_reduce(total)
+        self.say(f"val loss {total.item():.4f}", {"val_loss": total.item()})
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        self.since, self.timed_from = time.perf_counter(), self.step
+
+    def report(self) -> None:
+        self.look()  # which waits for the GPU: only then is the time that of the work
+        loss, rate = self.history[-1], self.optimizer.param_groups[0]["lr"]
+        tokens = (self.step - self.timed_from) * self.settings.batch * self.settings.context
+        speed = tokens / (time.perf_counter() - self.since)
+        record = {"loss": loss, "norm": self.norm, "lr": rate, "tokens_per_s": speed}
+        line = f"loss {loss:.4f} · norm {self.norm:.2f} · lr {rate:.1e} · {speed:,.0f} tokens/s"
+        if self.device.type == "cuda":
+            record["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+            line += f" · peak {record['peak_gib']:.1f} GiB"
+            peaks = [peak for name, peak in PEAKS.items() if name in torch.cuda.get_device_name()]
+            if peaks:
+                record["mfu"] = speed * self.flops / (self.ranks * peaks[0] * 1e12)
+                line += f" · MFU {record['mfu']:.1%}"
+        self.say(line, record)
+        self.restart_clock()
+
+    def say(self, line: str, record: dict[str, Any]) -> None:
+        """A line to read, and one of JSON."""
+        if self.rank == 0:
+            print(f"step {self.step} · {line}", flush=True)
+            try:
+                with Path(self.settings.run, "log.jsonl").open("a") as file:
+                    file.write(json.dumps({"step": self.step, **record}) + "\n")
+            except OSError as error:  # the disk is full: no reason to end here
+                print(error, file=sys.stderr)
+            # YOUR LOGGER HERE: wandb.log(record, step=self.step)
+
+
+def join(settings: Settings) -> torch.device:
+    """Meet the other ranks. Gloo is there beside NCCL, for checkpoints, `agree` and `any_rank`."""
+    if "RANK" not in os.environ:  # without torchrun: one rank
+        one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        os.environ |= one | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    recorder = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
+    recorder["TORCH_FR_DUMP_TEMP_FILE"] = f"{settings.run}/collectives_of_rank_"
+    os.environ |= recorder | os.environ  # if one hangs, each rank writes what NCCL did last
+    gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
+    if gpu:
+        torch.cuda.set_device(device)
+    if not dist.is_initialized():  # Ray has done it
+        backend, timeout = (
+            "cpu:gloo,cuda:nccl" if gpu else "gloo",
+            timedelta(seconds=settings.timeout),
+        )
+        dist.init_process_group(backend, timeout=timeout, device_id=device if gpu else None)
+    if dist.get_rank() == 0:
+        where = (
+            f"nccl · {torch.cuda.get_device_name()}" if gpu else "gloo · no GPU found, so on CPUs"
+        )
+        print(f"{dist.get_world_size()} ranks · {where}", flush=True)
+    return device
+
+
+def parse(words: tuple[str, ...]) -> Settings:
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
+    for field in fields(Settings):
+        name = "--" + field.name.replace("_", "-")
+        if field.default is MISSING:
+            parser.add_argument(field.name)
+        elif field.type is bool:
+            flag = argparse.BooleanOptionalAction
+            parser.add_argument(name, action=flag, default=field.default)
+        else:
+            parser.add_argument(name, type=field.type, default=field.default)  # type: ignore[arg-type]
+    return Settings(**vars(parser.parse_args(words)))
+
+
+def watch_signals() -> list[int]:
+    """Those that have come: a step ends before its rank does. A second one ends it at once."""
+    come: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        come.append(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, note)
+    if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # the one of torchrun's death, too
+    return come
+
+
+def main(*words: str, signals: Sequence[int] = ()) -> list[float]:
+    """Train, on this rank; the mean loss of each step of this run. Raises Stop, on all ranks."""
+    settings = parse(words)
+    device = join(settings)
+    torch.set_float32_matmul_precision("high")
+    if settings.deterministic:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+        torch.use_deterministic_algorithms(True)
+    job = Job(settings, device, signals)
+    try:
+        job.train()
+    except Stop:
+        job.checkpoints.finish()  # the last good one may still be on its way
+        raise
+    return job.history
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:], signals=watch_signals())
+        status = 0
+    except Stop as stop:
+        status = stop.status
+        if dist.get_rank() == 0:
+            print(f"train.py: {stop}", file=sys.stderr)
+    dist.destroy_process_group()  # not before the model is gone: that can hang
+    sys.exit(status)

@@ -1,0 +1,153 @@
+"""code/scripts/train.py, in warm ranks: the same losses however it is started, stopped and shared.
+
+What takes torchrun itself, or minutes, is in test_train_accidents.py.
+"""
+
+import json
+import os
+import random
+import signal
+import struct
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from playground.lab.one_host import SCRIPTS, as_module
+
+
+def signal_at(step: int, rank: int):
+    """A fault: this rank gets SIGTERM as the step begins."""
+
+    def fault(module: ModuleType, own: int) -> None:
+        order = module.Tokens.order
+
+        def and_signal(self: Any, at: int) -> torch.Tensor:
+            if at == step and own == rank:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return order(self, at)
+
+        module.Tokens.order = and_signal
+
+    return fault
+
+
+def not_finite_at(step: int, rank: int):
+    """A fault: this rank's loss is NaN in a step."""
+
+    def fault(module: ModuleType, own: int) -> None:
+        loss = module.Job.loss
+
+        def and_nan(self: Any, piece: torch.Tensor) -> torch.Tensor:
+            found = loss(self, piece)
+            return found * torch.nan if self.step == step - 1 and own == rank else found
+
+        module.Job.loss = and_nan
+
+    return fault
+
+
+def losses(said: list) -> list[float]:
+    """Equal on all ranks, of a run to the end."""
+    assert [kind for kind, _ in said] == ["losses"] * len(said), said
+    (first,) = {tuple(found) for _, found in said}
+    return list(first)
+
+
+@pytest.mark.parametrize("how", ["--no-ddp", "--ddp"])
+def test_a_run_that_is_stopped_goes_on_to_the_last_bit(how: str, train, tmp_path: Path) -> None:
+    words = [how, "--steps=12", "--dropout=0.1"]
+    expected = losses(train(*words, run="once"))
+    assert len(expected) == 12
+    step = random.SystemRandom().randrange(1, 12)
+    stopped = train(*words, fault=signal_at(step, rank=1))
+    line = f"ended by a signal. Step {step} is saved: start it again to go on"
+    assert stopped == [("stop 143", line)] * 2
+    assert (tmp_path / "run/latest").read_text() == f"step-{step:08}"
+    assert losses(train(*words)) == expected[step:], f"stopped after step {step}"
+
+
+def test_the_curve_is_the_same_on_any_number_of_ranks(train, tmp_path: Path) -> None:
+    """Replicas on one rank that compute activations again; shards on 2, then 4, then 3. Dropout,
+    too: it follows the place in the batch."""
+    words = ["--no-bf16", "--dropout=0.1", "--steps=12"]
+    expected = losses(train(*words, "--ddp", "--recompute", ranks=1, run="one"))
+    for ranks, until in ((2, 4), (4, 8)):
+        stopped = train(*words, ranks=ranks, fault=signal_at(until, rank=0))
+        assert {kind for kind, _ in stopped} == {"stop 143"}
+    assert losses(train(*words, ranks=3)) == pytest.approx(expected[8:], rel=1e-5)
+    *_, record = map(json.loads, (tmp_path / "run/log.jsonl").read_text().splitlines())
+    *_, of_one = map(json.loads, (tmp_path / "one/log.jsonl").read_text().splitlines())
+    assert record["step"] == of_one["step"] == 12
+    assert record["val_loss"] == pytest.approx(of_one["val_loss"], rel=1e-5)
+
+
+def test_nan_ends_all_ranks_and_the_last_good_checkpoint_stays(train, tmp_path: Path) -> None:
+    said = train("--steps=12", fault=not_finite_at(7, rank=1))
+    line = "step 7, rank 1: the loss is nan. This is not saved"
+    assert said == [("stop 1", line)] * 2
+    assert (tmp_path / "run/latest").read_text() == "step-00000005"
+    assert [path.name for path in (tmp_path / "run").glob("step-*")] == ["step-00000005"]
+
+
+def test_old_checkpoints_go_when_a_new_one_is_whole(train, tmp_path: Path) -> None:
+    losses(train("--steps=10", "--save-every=2", "--keep=2"))
+    kept = sorted(path.parent.name for path in (tmp_path / "run").glob("step-*/.metadata"))
+    assert kept == ["step-00000008", "step-00000010"]
+    assert (tmp_path / "run/latest").read_text() == kept[-1]
+    assert len([*(tmp_path / "run").glob("step-*")]) == 2
+
+
+def test_a_batch_that_ranks_cannot_share_is_one_line(train, tmp_path: Path) -> None:
+    said = train("--steps=1", "--micro=4", ranks=2)
+    line = "--batch 12 is no multiple of --micro 4 x 2 ranks: change one of them"
+    assert said == [("stop 1", line)] * 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_ranks_damaged_file_ends_all_of_them(train, tokens: str) -> None:
+    """Found in the middle of an epoch, by whichever rank reads it."""
+
+    def fault(module: ModuleType, own: int) -> None:
+        order = module.Tokens.order
+
+        def other(self: Any, step: int) -> torch.Tensor:
+            if step == 2 and own == 1:
+                self.files[0][1].fill_(300)
+            return order(self, step)
+
+        module.Tokens.order = other
+
+    said = train("--steps=20", fault=fault)
+    assert {kind for kind, _ in said} == {"stop 1"}
+    (line,) = {line for _, line in said}
+    assert line.startswith(f"rank 1: {tokens}/train_0.bin: token 300 behind token ")
+    assert line.endswith("but --vocab 256")
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda file: file.unlink(), "no val*.bin there. make_tokens.py makes it"),
+        (lambda file: file.write_bytes(b""), "its header is of no known kind"),
+        (lambda file: file.write_bytes(b"x" * 5000), "its header is of no known kind"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-3]), "are there"),
+        (lambda file: file.write_bytes(file.read_bytes()[:1224]), "are there"),
+    ],
+)
+def test_a_damaged_file_of_tokens_is_named(damage, line: str, tmp_path: Path) -> None:
+    module = as_module(SCRIPTS / "train.py")
+    file, numbers = tmp_path / "val.bin", list(range(200))
+    file.write_bytes(
+        struct.pack("<256i", 20240520, 1, 200, *[0] * 253) + struct.pack("<200H", *numbers)
+    )
+    settings = module.Settings(str(tmp_path), "run", vocab=256, context=10, batch=4)
+    rows = module.Tokens("val", settings).read(torch.tensor([0, 3]))
+    assert rows.tolist() == [numbers[:11], numbers[30:41]]
+    damage(file)
+    with pytest.raises(ValueError, match=r".") as caught:
+        module.Tokens("val", settings)
+    assert str(tmp_path) in str(caught.value)
+    assert line in str(caught.value)
