@@ -17,7 +17,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from distributed import Group
-from distributed.checkpoint import steps
+from distributed.checkpoint_folder import steps
 from distributed.elastic import train_rank
 
 

@@ -3,14 +3,10 @@
     rank r: W[s], states[s] → boxes of parameters → one file of each rank      save
     files → the boxes that the shards of another number of ranks need          load
 
-Files are those of `torch.distributed.checkpoint`, which PyTorch's FSDP writes and reads too. A
-folder gets its name when all that is in it is on the disk: a kill leaves the last one whole.
+Files are those of `torch.distributed.checkpoint`, which PyTorch's FSDP writes and reads too.
 """
 
-import os
-import shutil
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +19,12 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from distributed import Group, launch
 from distributed.boxes import Boxed
+from distributed.checkpoint_folder import as_rank_0_found, latest, new_checkpoint, path_of, steps
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
-from distributed.simple_ddp import broadcast_text
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
 
-STAGES: dict[int, Callable[..., ShardedOptimizer]] = {1: Zero1, 2: Zero2, 3: Zero3}
-GROUPS, CLASS, SINGLE = "optim.param_groups.", "about.optimizer", "about.single"
-NOTES = GROUPS, CLASS, SINGLE, "extra."
+GROUPS, CLASS, SCALARS = "optim.param_groups.", "about.optimizer", "about.scalars"
+NOTES = GROUPS, CLASS, SCALARS, "extra."
 DECAY = "decoupled_weight_decay"
 # What torch's learning-rate schedulers note in a group, beside the optimizer's own settings.
 OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
@@ -85,66 +77,16 @@ def save(zero: ShardedOptimizer, folder: str | Path, step: int, **extra: Any) ->
     What rank 0 gives as `extra` is returned by `load`. Buffers that ranks do not share, such as
     running statistics, are rank 0's, as in `full_state_dict` and as DDP has it.
     """
-    group, folder = zero.group, Path(folder)
-    whole = folder / f"step-{step:08}"
-    partial, old = (folder / f".{whole.name}.{end}" for end in ("partial", "old"))
-    if group.rank == 0:
-        folder.mkdir(parents=True, exist_ok=True)
-        tidy(folder)
-    group.barrier()
     parts = state(zero)
-    if group.rank:  # what is whole on every rank is rank 0's: dcp would take some rank's of each
+    if zero.group.rank:  # what is whole everywhere is rank 0's: dcp would take some rank's of each
         model = parts["model"].items()
         parts["model"] = {name: part for name, part in model if isinstance(part, Boxed)}
     else:
-        about = {"optimizer": type(zero.optimizer).__name__, "single": single_states(zero)}
+        about = {"optimizer": type(zero.optimizer).__name__, "scalars": scalar_states(zero)}
         parts |= {"extra": extra, "about": about}
-    dcp.save(parts, checkpoint_id=partial, process_group=group.backend)
-    if group.rank == 0:
-        if whole.exists():
-            whole.rename(old)
-        partial.rename(whole)
-        entry = os.open(folder, os.O_RDONLY)
-        os.fsync(entry)  # the name, too, is on the disk
-        os.close(entry)
-        tidy(folder)
-    group.barrier()
-    return whole
-
-
-def tidy(folder: Path) -> None:
-    """Remove what is not finished, or replaced; an old folder that nothing replaced comes back."""
-    for path in steps(folder).values():
-        if path.suffix == ".old":
-            path.rename(folder / path.stem.strip("."))
-    for left in (*folder.glob(".step-*.partial"), *folder.glob(".step-*.old")):
-        shutil.rmtree(left)
-
-
-def steps(folder: str | Path) -> dict[int, Path]:
-    """Step → its whole checkpoint, in order; the old one where a kill came between the renames."""
-    paths = (*Path(folder).glob(".step-*.old"), *Path(folder).glob("step-*"))
-    return dict(sorted((step_of(path), path) for path in paths))
-
-
-def step_of(path: Path) -> int:
-    """The N of step-N, and of .step-N.old."""
-    return int(path.stem.strip(".").removeprefix("step-"))
-
-
-def of_rank_0(found: dict[int, Path], folder: str | Path, group: Group) -> dict[int, Path]:
-    """`steps(folder)` as rank 0 found it, on every rank.
-
-    A listing can be stale on one host, and ranks that choose for themselves mix two steps.
-    """
-    text = " ".join(["names:", *(path.name for path in found.values())])
-    names = broadcast_text(text, group).split()[1:]
-    return {step_of(Path(name)): Path(folder) / name for name in names}
-
-
-def latest(group: Group, folder: str | Path) -> int | None:
-    """The last step that is whole, or None: the same answer on every rank. All must ask."""
-    return max(of_rank_0(steps(folder), folder, group), default=None)
+    with new_checkpoint(folder, step, zero.group) as path:
+        dcp.save(parts, checkpoint_id=path, process_group=zero.group.backend)
+    return path_of(folder, step)
 
 
 def load(zero: ShardedOptimizer, folder: str | Path, step: int | None = None) -> dict[str, Any]:
@@ -155,7 +97,7 @@ def load(zero: ShardedOptimizer, folder: str | Path, step: int | None = None) ->
     """
     found = steps(folder)
     for group in (zero.replicas, zero.group):  # with HSDP the hosts agree, then their ranks
-        found = of_rank_0(found, folder, group) if group else found
+        found = as_rank_0_found(found, folder, group) if group else found
     if not found or step not in (None, *found):
         which = "checkpoint" if step is None else f"checkpoint of step {step}"
         there = ", ".join(map(str, found)) or "none"
@@ -169,26 +111,12 @@ def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     about = dcp.FileSystemReader(path).read_metadata()
     saved: dict[str, Any] = about.state_dict_metadata
     check_model(zero, saved, path)
-    notes: dict[str, Any] = {}
-    for key, about_it in saved.items():
-        if key.startswith(NOTES):
-            is_tensor = isinstance(about_it, TensorStorageMetadata)  # a learning rate can be one
-            dtype = about_it.properties.dtype if is_tensor else None
-            notes[key] = torch.empty(about_it.size, dtype=dtype) if is_tensor else None
-    dcp.load(notes, checkpoint_id=path, process_group=zero.group.backend)
+    notes = read_notes(zero, saved, path)
     check_optimizer_of(zero, notes, path)
     zero.zero_grad()
-    zero.optimizer.state.clear()
-    single = single_states_of(saved, notes)
-    for name, _, _, local, _ in zero.parameter_shards():  # memory for the files' states
-        shape = saved[f"model.{name}"].size
-        for key, found in below(f"optim.state.{name}.", saved).items():
-            size = local.shape if found.size == shape and key not in single else found.size
-            made = torch.zeros(size, dtype=found.properties.dtype, device=local.device)
-            zero.optimizer.state[local].setdefault(key, made)
-    wanted = saved.keys() - notes
+    make_states(zero, saved, scalars_in_file(saved, notes))
     parts = {
-        part: {key: value for key, value in values.items() if f"{part}.{key}" in wanted}
+        part: {key: value for key, value in values.items() if is_shard(f"{part}.{key}", saved)}
         for part, values in state(zero).items()
     }
     dcp.load(parts, checkpoint_id=path, process_group=zero.group.backend)
@@ -201,21 +129,54 @@ def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     return unflatten_state_dict(extra, about.planner_data).get("extra", {})
 
 
-def single_states(zero: ShardedOptimizer) -> list[str]:
-    """The optimizer's states that are one number for many, such as the count of steps."""
+def read_notes(zero: ShardedOptimizer, saved: dict[str, Any], path: str | Path) -> dict[str, Any]:
+    """What a file has beside shards: settings of groups, `extra`, and what it says of itself."""
+    notes: dict[str, Any] = {}
+    for key, entry in saved.items():
+        if key.startswith(NOTES):
+            notes[key] = None
+            if isinstance(entry, TensorStorageMetadata):  # a learning rate can be one
+                notes[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    dcp.load(notes, checkpoint_id=path, process_group=zero.group.backend)
+    return notes
+
+
+def is_shard(key: str, saved: dict[str, Any]) -> bool:
+    """Whether a file has a parameter, a buffer or a state under this name."""
+    return key in saved and not key.startswith(NOTES)
+
+
+def make_states(zero: ShardedOptimizer, saved: dict[str, Any], scalars: set[str]) -> None:
+    """Memory for the states of this rank's shards that a file has: zeros, to be read into."""
+    zero.optimizer.state.clear()
+    for name, _, _, local, _ in zero.parameter_shards():
+        whole = saved[f"model.{name}"].size
+        for key, entry in below(f"optim.state.{name}.", saved).items():
+            is_elementwise = entry.size == whole and key not in scalars
+            size = local.shape if is_elementwise else entry.size
+            made = torch.zeros(size, dtype=entry.properties.dtype, device=local.device)
+            zero.optimizer.state[local].setdefault(key, made)
+
+
+def scalar_states(zero: ShardedOptimizer) -> list[str]:
+    """Keys of the states that are one element for a whole parameter, such as the count of steps."""
     states = [(local, zero.optimizer.state[local]) for _, _, _, local, _ in zero.parameter_shards()]
-    return sorted({k for local, kept in states for k in kept if kept[k].dim() < local.dim()})
+    return sorted({key for local, of in states for key in of if of[key].dim() < local.dim()})
 
 
-def single_states_of(saved: dict[str, Any], notes: dict[str, Any]) -> set[str]:
-    """The same from a file. FSDP does not note them, but of a matrix they have another shape.
+def scalars_in_file(saved: dict[str, Any], notes: dict[str, Any]) -> set[str]:
+    """`scalar_states` of whoever saved it. It decides only for parameters without dimensions.
 
-    A parameter without dimensions is why: its count of steps looks as its momentum does.
+    Of those, a count of steps and a momentum have one shape, so `save` notes which is which.
+    PyTorch does not. In its files, a key is one of them where a matrix has a state without
+    dimensions under it.
     """
-    found = set(notes.get(SINGLE) or ())
-    for place, state_of in below("optim.state.", saved).items():
-        name, key = place.rsplit(".", 1)
-        if not state_of.size and saved[f"model.{name}"].size:
+    if SCALARS in notes:
+        return set(notes[SCALARS])
+    found = set()
+    for name_and_key, entry in below("optim.state.", saved).items():
+        name, key = name_and_key.rsplit(".", 1)
+        if saved[f"model.{name}"].size and not entry.size:
             found.add(key)
     return found
 
@@ -282,10 +243,11 @@ def train_and_save(
 ) -> list[float]:
     """One rank: go on from the last checkpoint, or begin; losses of the steps that are done now."""
     from distributed.dp import shard
+    from distributed.stages import CLASSES
     from distributed.workbench.data import batches
     from distributed.workbench.training import make_network, train
 
-    zero = STAGES[stage](make_network(seed=group.rank), torch.optim.AdamW, group, lr=1e-2)
+    zero = CLASSES[stage](make_network(seed=group.rank), torch.optim.AdamW, group, lr=1e-2)
     done = load(zero, folder)["done"] if latest(group, folder) else 0
     losses = []
     for step, rows in enumerate(batches(1797, batch, until)):

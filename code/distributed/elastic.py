@@ -8,7 +8,6 @@ never stopped, to the bit, on as many ranks; on fewer or more they are the same 
 """
 
 import json
-import math
 import os
 import shutil
 import signal
@@ -19,9 +18,11 @@ from pathlib import Path
 import torch
 
 from distributed import Group, launch
-from distributed.checkpoint import STAGES, latest, load, save, steps
+from distributed.checkpoint import load, save
+from distributed.checkpoint_folder import latest, steps
 from distributed.runtime.report import RankError
 from distributed.runtime.script import run_script, under_torchrun
+from distributed.stages import CLASSES
 
 
 def train_rank(
@@ -45,7 +46,7 @@ def train_rank(
     from distributed.workbench.training import make_network, train
 
     check_shared(folder, group)
-    zero = STAGES[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
+    zero = CLASSES[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
     losses: list[float] = json.loads(load(zero, folder)["losses"]) if latest(group, folder) else []
     for step, rows in enumerate(batches(1797, batch, until)):
         if step < len(losses):
@@ -96,34 +97,6 @@ def forget_all_but(keep: int, folder: str, group: Group) -> None:
             shutil.rmtree(path)
 
 
-def best_interval(saving: float, between_failures: float) -> float:
-    """Seconds of work from one checkpoint to the next, if a save takes `saving` (s).
-
-    √(2 · saving · between_failures) loses the least, as long as saves are short (Young 1974).
-    Raises ValueError unless both are more than 0.
-    """
-    if not (saving > 0 and between_failures > 0):
-        raise ValueError(f"saving={saving}, between_failures={between_failures}: more than 0 each")
-    return math.sqrt(2 * saving * between_failures)
-
-
-def better_interval(saving: float, between_failures: float) -> float:
-    """The same where saves are not short beside the time between failures (Daly 2006).
-
-    Work and save together take as long as in `best_interval`, but for a small correction.
-    """
-    share = saving / (2 * between_failures)
-    if share >= 1:
-        return between_failures
-    both = best_interval(saving, between_failures)
-    return both * (1 + math.sqrt(share) / 3 + share / 9) - saving
-
-
-def share_lost(interval: float, saving: float, between_failures: float, restart: float) -> float:
-    """The share of time that is no progress: saves, work done twice, and restarts."""
-    return saving / interval + (interval / 2 + restart) / between_failures
-
-
 def main(
     folder: str = "",
     ranks: int = 4,
@@ -140,8 +113,8 @@ def main(
     Under torchrun no rank waits longer than `patience` (s) for another: it fails, and torchrun
     starts all of them again.
     """
-    if stage not in STAGES:
-        raise ValueError(f"stage={stage}: choose from {', '.join(map(str, STAGES))}")
+    if stage not in CLASSES:
+        raise ValueError(f"stage={stage}: choose from {', '.join(map(str, CLASSES))}")
     if until < 1 or every < 1 or patience <= 0:
         raise ValueError(f"until={until}, every={every}, patience={patience}: more than 0 of each")
     if folder:

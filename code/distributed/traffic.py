@@ -10,7 +10,7 @@ With N ranks and Ψ parameters, a ring's reduce-scatter or all-gather sends Ψ(N
 (Rajbhandari et al. 2020, §7.) What is still gathered from the forward pass need not come again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -22,12 +22,10 @@ from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 from distributed.sharded import ShardedOptimizer
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
+from distributed.stages import CLASSES
 from distributed.zero3 import Zero3
 
 PHASES = ("forward", "backward", "step")
-CLASSES: dict[int, Callable[..., ShardedOptimizer]] = {1: Zero1, 2: Zero2, 3: Zero3}
 
 
 def elements_sent(

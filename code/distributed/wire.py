@@ -32,7 +32,8 @@ from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import average_gradients
-from distributed.traffic import CLASSES, between_hosts, elements_sent, shard_sizes
+from distributed.stages import CLASSES
+from distributed.traffic import between_hosts, elements_sent, shard_sizes
 from distributed.workbench.emulated import emulated_network, train_step
 from distributed.workbench.measure import seconds
 from distributed.workbench.training import make_network

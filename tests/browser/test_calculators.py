@@ -10,8 +10,8 @@ from playwright.sync_api import Locator
 from serving import Server
 
 from distributed.all_reduce import SENT, children
+from distributed.checkpoint_interval import best_interval, share_lost
 from distributed.cost import Cluster, Link
-from distributed.elastic import best_interval, share_lost
 from distributed.model_states import STAGES, Recipe, per_rank
 from distributed.plan import INTERCONNECTS
 from distributed.published import failures

@@ -23,7 +23,8 @@ from torch.distributed.fsdp import fully_shard
 
 from distributed import checkpoint
 from distributed.boxes import boxes
-from distributed.checkpoint import full_state_dict, latest, load, load_path, save, steps
+from distributed.checkpoint import full_state_dict, load, load_path, save
+from distributed.checkpoint_folder import latest, steps
 from distributed.hsdp import Hsdp
 from distributed.mesh import mesh
 from distributed.runtime.report import RankError

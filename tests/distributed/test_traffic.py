@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from distributed.ddp import DistributedDataParallel
 from distributed.ring_group import RingGroup
-from distributed.traffic import CLASSES, count_sent, ddp_sent, elements_sent, shard_sizes
+from distributed.stages import CLASSES
+from distributed.traffic import count_sent, ddp_sent, elements_sent, shard_sizes
 from distributed.workbench.data import batches
 from distributed.workbench.training import make_network
 from distributed.zero3 import Zero3

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed import elastic, wire
+from distributed.checkpoint_interval import best_interval, better_interval, share_lost
 from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
 
@@ -68,21 +69,21 @@ def test_nonsense_is_named_before_any_rank_starts(arguments, message):
 
 @given(st.floats(0.1, 100), st.floats(1e4, 1e7), st.floats(0.3, 3))
 def test_no_interval_loses_less_than_youngs(saving, between, factor):
-    best = elastic.best_interval(saving, between)
-    least = elastic.share_lost(best, saving, between, 10.0)
-    assert elastic.share_lost(best * factor, saving, between, 10.0) >= least * (1 - 1e-12)
+    best = best_interval(saving, between)
+    least = share_lost(best, saving, between, 10.0)
+    assert share_lost(best * factor, saving, between, 10.0) >= least * (1 - 1e-12)
 
 
 @pytest.mark.parametrize(("between", "best"), [(24 * 60, 117), (6 * 60, 57), (15, 9.1)])
 def test_dalys_interval_is_that_of_his_figures(between, best):
     """A save of 5 minutes, in minutes: figures 3, 4 and 5 of Daly 2006."""
-    assert elastic.better_interval(5, between) == pytest.approx(best, rel=0.01)
-    assert elastic.better_interval(5, 1) == 1, "there is no use in saving more rarely than failing"
+    assert better_interval(5, between) == pytest.approx(best, rel=0.01)
+    assert better_interval(5, 1) == 1, "there is no use in saving more rarely than failing"
 
 
 @given(st.floats(0.1, 10), st.floats(1e5, 1e7))
 def test_both_intervals_agree_where_saves_are_short(saving, between):
-    both = elastic.better_interval(saving, between), elastic.best_interval(saving, between)
+    both = better_interval(saving, between), best_interval(saving, between)
     assert both[0] == pytest.approx(both[1], rel=0.01)
 
 
@@ -98,7 +99,7 @@ def test_a_training_that_makes_no_sense_is_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         elastic.main(**arguments)
     with pytest.raises(ValueError, match=r"saving=0.* more than 0 each"):
-        elastic.best_interval(0.0, 1.0)
+        best_interval(0.0, 1.0)
 
 
 def test_a_run_goes_on_from_any_number_of_ranks(pools, tmp_path):

@@ -8,7 +8,7 @@ from distributed import hsdp
 from distributed.ddp import DistributedDataParallel
 from distributed.elastic import train_rank
 from distributed.model_states import Recipe, total
-from distributed.traffic import CLASSES
+from distributed.stages import CLASSES
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train, train_together
 from distributed.world import launch

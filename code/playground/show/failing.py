@@ -1,7 +1,7 @@
 """What a failure does to a run, and how often to save: figures, a calculator, recorded accidents.
 
 The calculator's formulas are its own, as they must be; a test moves the sliders and compares with
-`distributed.elastic` and `distributed.published`.
+`distributed.checkpoint_interval` and `distributed.published`.
 """
 
 import math

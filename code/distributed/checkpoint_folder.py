@@ -1,0 +1,81 @@
+"""A folder of checkpoints, each of which is whole or not there.
+
+    .step-00000010.partial, while ranks write → step-00000010, when all of it is on the disk
+
+A folder gets its name by one `rename`, which a file system does wholly or not at all: a kill
+leaves the last checkpoint whole.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from distributed import Group
+from distributed.simple_ddp import broadcast_text
+
+
+@contextlib.contextmanager
+def new_checkpoint(folder: str | Path, step: int, group: Group) -> Iterator[Path]:
+    """A path for all ranks to write into, which becomes folder/step-N at the end of the block.
+
+    Every rank must come to the end, or none. One of that step that is there is replaced.
+    """
+    folder = Path(folder)
+    final = path_of(folder, step)
+    partial, old = (folder / f".{final.name}.{end}" for end in ("partial", "old"))
+    if group.rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        tidy(folder)
+    group.barrier()
+    yield partial
+    group.barrier()
+    if group.rank == 0:
+        if final.exists():
+            final.rename(old)
+        partial.rename(final)
+        entry = os.open(folder, os.O_RDONLY)
+        os.fsync(entry)  # the name, too, is on the disk
+        os.close(entry)
+        tidy(folder)
+    group.barrier()
+
+
+def tidy(folder: Path) -> None:
+    """Remove what is not finished, or replaced; an old folder that nothing replaced is restored."""
+    for step, path in steps(folder).items():
+        if path.suffix == ".old":
+            path.rename(path_of(folder, step))
+    for useless in (*folder.glob(".step-*.partial"), *folder.glob(".step-*.old")):
+        shutil.rmtree(useless)
+
+
+def path_of(folder: str | Path, step: int) -> Path:
+    return Path(folder) / f"step-{step:08}"
+
+
+def step_of(path: Path) -> int:
+    """The N of step-N, and of .step-N.old."""
+    return int(path.stem.strip(".").removeprefix("step-"))
+
+
+def steps(folder: str | Path) -> dict[int, Path]:
+    """Step → its whole checkpoint, in order; the old one where a kill was between two renames."""
+    paths = (*Path(folder).glob(".step-*.old"), *Path(folder).glob("step-*"))
+    return dict(sorted((step_of(path), path) for path in paths))
+
+
+def as_rank_0_found(found: dict[int, Path], folder: str | Path, group: Group) -> dict[int, Path]:
+    """`steps(folder)` of rank 0, on every rank.
+
+    A listing can be stale on one host, and ranks that choose for themselves mix two steps.
+    """
+    text = " ".join(["names:", *(path.name for path in found.values())])
+    names = broadcast_text(text, group).split()[1:]
+    return {step_of(Path(name)): Path(folder) / name for name in names}
+
+
+def latest(group: Group, folder: str | Path) -> int | None:
+    """The last step that is whole, or None: the same answer on every rank. All must ask."""
+    return max(as_rank_0_found(steps(folder), folder, group), default=None)
