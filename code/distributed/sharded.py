@@ -70,8 +70,8 @@ class ParameterShard(NamedTuple):
 class Phase(Enum):
     """What is true of the gradients, from one step to the next."""
 
-    EMPTY = auto()  # none has come: a step would have nothing to do
-    PARTIAL = auto()  # some have come; they can still grow
+    EMPTY = auto()  # there is none: a step would have nothing to do
+    PARTIAL = auto()  # there are some; they can still grow
     REDUCED = auto()  # each unit's `gradient` is the mean, maybe clipped: only a step may follow
 
 
@@ -93,14 +93,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
         settings: Mapping[str, Any],
     ):
         trained = [unit for unit in weights.units if unit.layout.trainable]
-        local = [mine for unit in trained for mine in hand_out(unit, plan)]
+        local = [mine for unit in trained for mine in local_parameters(unit, plan)]
+        # Also a group of which this rank has nothing: a schedule counts on finding all of them.
         groups = [{**group, "params": []} for group in plan.param_groups]
         for mine in local:
-            groups[mine.number]["params"].append(mine.parameter)
-        # Also a group of which this rank has nothing: a schedule counts on finding all of them.
-        optimizer = plan.optimizer_class(groups, **settings)
-        super().__init__(optimizer.param_groups, optimizer.defaults)  # these very dicts
-        self.optimizer, self.state = optimizer, optimizer.state
+            groups[mine.group]["params"].append(mine.parameter)
+        super().__init__(groups, defaults={})
+        # The optimizer that updates shards. It adds its own settings to the groups.
+        self.optimizer = plan.optimizer_class(self.param_groups, **settings)
+        self.defaults = self.optimizer.defaults
+        self._share_groups_and_states()
 
         self.plan, self.weights, self.gradients = plan, weights, gradients
         self.module, self.group, self.names = plan.module, plan.group, plan.names
@@ -117,6 +119,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 parameter.grad_dtype = unit.layout.reduce_dtype  # autograd adds in it, too
                 parameter.register_post_accumulate_grad_hook(self.mark_ready)
 
+    def _share_groups_and_states(self) -> None:
+        """One list of groups and one dict of states for both: what a schedule sets here counts."""
+        self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Called by autograd when a parameter's gradient is complete. EMPTY, PARTIAL → PARTIAL."""
         if self.phase is Phase.REDUCED:
@@ -128,7 +134,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """dW[N·s]{partial over ranks} → dW[s], their mean in the shards' dtype. → REDUCED.
 
         `step()` and `clip_grad_norm_()` do it; then each of `trained` has its `gradient`. Raises
-        RuntimeError if no gradient has come.
+        RuntimeError if there is no gradient.
         """
         if self.phase is Phase.EMPTY:
             raise RuntimeError("step() without gradients: call backward() first")
@@ -220,7 +226,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """This rank's states and all groups' settings, from its own `state_dict()`."""
         self.optimizer.load_state_dict(state_dict)
-        self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+        self._share_groups_and_states()
 
     @torch.no_grad()
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
@@ -269,7 +275,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds, by what it is for."""
-        states = [value for kept in self.optimizer.state.values() for value in kept.values()]
+        states = [value for found in self.optimizer.state.values() for value in found.values()]
         whole = self.weights.tensors()
         narrow = [unit.shard for unit in self.units if not unit.is_cast]
         return {
@@ -289,10 +295,10 @@ class LocalParameter(NamedTuple):
     unit: FlatUnit
     at: slice  # in the unit's shard
     pieces: list[Piece]
-    number: int  # of the group
+    group: int  # index in the optimizer's param_groups
 
 
-def hand_out(unit: FlatUnit, plan: Plan) -> Iterator[LocalParameter]:
+def local_parameters(unit: FlatUnit, plan: Plan) -> Iterator[LocalParameter]:
     """This rank's shard of a unit, as few tensors as its groups allow."""
     pieces = unit.layout.pieces(plan.group.rank)
     whole = plan.partition == "parameter"
@@ -301,5 +307,4 @@ def hand_out(unit: FlatUnit, plan: Plan) -> Iterator[LocalParameter]:
         values = unit.shard[at]
         if whole:
             values = values.view(run[0].parameter.shape)
-        number = plan.group_of[run[0].parameter]
-        yield LocalParameter(nn.Parameter(values), unit, at, run, number)
+        yield LocalParameter(nn.Parameter(values), unit, at, run, plan.group_of[run[0].parameter])
