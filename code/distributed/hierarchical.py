@@ -16,7 +16,8 @@ from distributed.parts import Sent
 from distributed.runtime.group import COMBINE, divide, divisors
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import as_tensor
-from distributed.shared_memory import SharedGroup, stores_in_order
+from distributed.shared_buffers import stores_in_order
+from distributed.shared_memory import SharedGroup
 
 
 class HierarchicalGroup(Group):
@@ -75,7 +76,7 @@ def within_host(group: Group) -> Group:
     """What the ranks of one host add up through: memory that they share, where they can.
 
     GPUs speak through NCCL, and some processors cannot share memory either: see
-    `shared_memory.STORES_IN_ORDER`.
+    `shared_buffers.STORES_IN_ORDER`.
     """
     can_share = group.device.type == "cpu" and stores_in_order()
     return SharedGroup(group) if can_share else group

@@ -6,124 +6,21 @@ Ranks of one host need no messages: they read and write each other's memory. A `
 methods of a `Group`. What its `empty` makes is reduced where it stands, all else is copied there.
 """
 
-import math
-import os
 import platform
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from distributed import Group, launch
 from distributed.parts import cut_up, others
-from distributed.runtime.group import COMBINE, timeout_of
+from distributed.runtime.group import COMBINE
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import as_tensor
+from distributed.shared_buffers import Resident, Shared, SharedBarrier, stores_in_order
 
-# Processors that show a rank's stores to the others in the order in which it made them. All else
-# here rests on that: numbers first, then how far it is. Elsewhere a fence would have to stand
-# between, and Python has none.
-STORES_IN_ORDER = ("x86_64", "AMD64", "i686", "i386")
-OFFSETS = 1 << 40  # more than a buffer has bytes
-
-
-def stores_in_order() -> bool:
-    """Whether this processor is one on which ranks can share memory; see STORES_IN_ORDER."""
-    return platform.machine() in STORES_IN_ORDER
-
-
-class Shared:
-    """As many bytes on every rank of a host, which all of them can read and write."""
-
-    def __init__(self, group: Group, size: int):
-        if not hasattr(os, "memfd_create"):
-            raise ValueError("shared memory between ranks needs Linux (memfd_create)")
-        # It has no name in any folder, so nothing is ever left behind.
-        file = os.memfd_create(f"rank {group.rank}")
-        os.truncate(file, size)
-        whose = torch.zeros(group.size, 2, dtype=torch.int64)
-        whose[group.rank] = torch.tensor([os.getpid(), file])
-        Group.all_reduce(group, whose)
-        paths = [f"/proc/{process}/fd/{opened}" for process, opened in whose.tolist()]
-        self.buffers = [
-            torch.from_file(path, shared=True, size=size, dtype=torch.uint8) for path in paths
-        ]
-        self.mine = self.buffers[group.rank]
-        group.barrier()  # all have opened all
-        os.close(file)
-
-    def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:
-        """What `rank` has there, in the dtype and shape of x."""
-        return view_in(self.buffers[rank], offset, x)
-
-
-def view_in(buffer: torch.Tensor, offset: int, x: torch.Tensor) -> torch.Tensor:
-    """What is in buffer[bytes] from `offset` on, in the dtype and shape of x."""
-    return buffer[offset : offset + x.nbytes].view(x.dtype).view(x.shape)
-
-
-class Resident:
-    """Shared memory that `SharedGroup.empty` gave away: used as long as a tensor lives in it."""
-
-    def __init__(self, shared: Shared, rank: int):
-        self.buffers: list[torch.Tensor | None] = [*shared.buffers]
-        self.buffers[rank] = None  # ours would keep it alive
-        self.start, self.size = shared.mine.data_ptr(), shared.mine.nbytes
-        self.storage = StorageWeakRef(shared.mine.untyped_storage())
-
-    def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:
-        """What `rank` has there, in the dtype and shape of x, which is what this rank has there."""
-        buffer = self.buffers[rank]
-        return x if buffer is None else view_in(buffer, offset, x)
-
-    def offset(self, x: torch.Tensor) -> int | None:
-        """At which byte of this rank's buffer x begins; None if x is not in there."""
-        start = x.data_ptr() - self.start
-        inside = 0 <= start <= start + x.nbytes <= self.size
-        # Where nothing lives any more, the same addresses may belong to any other tensor.
-        return start if inside and self.is_used() else None
-
-    def is_used(self) -> bool:
-        return not self.storage.expired()
-
-
-class SharedBarrier:
-    """Where ranks of a host wait for each other, and tell each other a number.
-
-    TimeoutError names a rank that has not come in the time in which the group's collectives end.
-    """
-
-    def __init__(self, group: Group):
-        shared = Shared(group, 3 * 8)
-        self.of_ranks = [buffer.view(torch.int64).numpy() for buffer in shared.buffers]
-        self.mine = self.of_ranks[group.rank]
-        self.number, self.told = 0, 0
-        self.timeout = timeout_of(group.backend, group.device).total_seconds()
-
-    def wait(self) -> None:
-        """Nobody passes before all have come: each writes how often it came, reads the others'."""
-        self.number += 1
-        self.mine[0] = self.number
-        for rank, counters in enumerate(self.of_ranks):
-            tries, give_up = 0, math.inf
-            while counters[0] < self.number:
-                tries += 1
-                if tries == 200:
-                    give_up = time.monotonic() + self.timeout
-                elif time.monotonic() > give_up:
-                    raise TimeoutError(f"rank {rank} has not come within {self.timeout:g} s")
-                # Whoever we wait for may need this core: let it go, and for longer after a while.
-                time.sleep(0 if tries < 200 else 20e-6)
-
-    def tell(self, number: int) -> list[int]:
-        """Every rank's number, in rank order. Two places, in turns: one may still be read."""
-        self.told += 1
-        place = 1 + self.told % 2
-        self.mine[place] = number
-        self.wait()
-        return [int(counters[place]) for counters in self.of_ranks]
+# use(here, parts): parts[r] is what rank r has of x[k, s], along [here] of s, for all to read.
+Use = Callable[[slice, list[torch.Tensor]], None]
 
 
 class SharedGroup(Group):
@@ -135,7 +32,7 @@ class SharedGroup(Group):
     """
 
     keeps = True
-    block = 1 << 15  # numbers: they stay in a processor's cache while all ranks' are added
+    block = 1 << 15  # elements: they stay in a processor's cache while all ranks' are added
 
     def __init__(self, group: Group, scratch: int = 1 << 22):
         if group.local_size < group.size or group.device.type != "cpu":
@@ -147,37 +44,36 @@ class SharedGroup(Group):
             )
         super().__init__(group.device, group.board, group.local_size, group.backend, group.queue)
         self.trace = group.trace
-        self.sync = SharedBarrier(group)
-        # Two, used in turns: a rank can fill one while others still read the other.
+        self.barrier_in_memory = SharedBarrier(group)
         self.scratch = [Shared(group, scratch), Shared(group, scratch)]
-        self.made = 0
-        self.resident: dict[int, Resident] = {}  # by their numbers, alike on all ranks
+        self.next_id = 0
+        self.resident: dict[int, Resident] = {}  # by ids that are alike on all ranks
 
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """x[n] in shared memory. Every rank must call it, with the same n and dtype.
 
-        Memory that no rank uses any more is given back here, where all of them meet.
+        Memory that no rank uses any more is freed here, where all of them meet.
         """
         if self.resident:
             used = torch.tensor([each.is_used() for each in self.resident.values()]).int()
             marks = Group.all_reduce(self, used, "max").tolist()
-            for number, mark in zip([*self.resident], marks, strict=True):
+            for id, mark in zip([*self.resident], marks, strict=True):
                 if not mark:
-                    del self.resident[number]
+                    del self.resident[id]
         shared = Shared(self, max(1, n * dtype.itemsize))
         x = shared.mine[: n * dtype.itemsize].view(dtype)
-        self.made += 1
-        self.resident[self.made] = Resident(shared, self.rank)
+        self.resident[self.next_id] = Resident(shared, self.rank)
+        self.next_id += 1
         return x
 
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
         """x[...]{partial over ranks} → x[...]: each rank adds up one part, and all copy it.
 
-        Numbers of 16 bits are added in float32 and rounded once, all others in their own dtype.
+        Elements of 16 bits are added in float32 and rounded once, all others in their own dtype.
         """
 
-        def work(flat: torch.Tensor) -> None:
-            for here, theirs in self.of_all_ranks(flat.view(1, -1)):
+        def run(flat: torch.Tensor) -> None:
+            def use(here: slice, theirs: list[torch.Tensor]) -> None:
                 parts = [cut_up(view[0], self.size) for view in theirs]
                 mine = [of_rank[self.rank] for of_rank in parts]
                 if theirs[self.rank].data_ptr() == flat.data_ptr():  # x is shared
@@ -185,78 +81,92 @@ class SharedGroup(Group):
                 else:
                     whole = cut_up(flat[here], self.size)
                     self.add_up(mine, op, to=[whole[self.rank], mine[self.rank]])
-                    self.sync.wait()
+                    self.barrier_in_memory.wait()
                     for rank in others(self):
                         whole[rank].copy_(parts[rank][rank])
 
-        return self._shared(f"all_reduce {op}", x, work, op, async_op)
+            self.with_all_ranks(flat.view(1, -1), use)
+
+        return self._shared(f"all_reduce {op}", x, run, op, async_op)
 
     def reduce_scatter(
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
     ) -> Any:
         """x[N·s]{partial over ranks} → out[s]: rank r adds up the r-th of N equal parts.
 
-        x is spent, as in every group. Numbers of 16 bits are added in float32 and rounded once.
+        x is spent, as in every group. Elements of 16 bits are added in float32 and rounded once.
         """
         self.check_parts(x, out)
 
-        def work(flat: torch.Tensor) -> None:
-            for here, theirs in self.of_all_ranks(flat.view(self.size, -1)):
-                self.add_up([view[self.rank] for view in theirs], op, to=[out.view(-1)[here]])
+        def use(here: slice, theirs: list[torch.Tensor]) -> None:
+            self.add_up([view[self.rank] for view in theirs], op, to=[out.view(-1)[here]])
 
-        return self._shared(f"reduce_scatter {op}", x, work, op, async_op, out)
+        def run(flat: torch.Tensor) -> None:
+            self.with_all_ranks(flat.view(self.size, -1), use)
+
+        return self._shared(f"reduce_scatter {op}", x, run, op, async_op, out)
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
         """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
         self.check_parts(out, x)
 
-        def work(flat: torch.Tensor) -> None:
-            for here, theirs in self.of_all_ranks(flat.view(1, -1)):
-                for target, view in zip(out.view(self.size, -1), theirs, strict=True):
-                    target[here].copy_(view[0])
+        def use(here: slice, theirs: list[torch.Tensor]) -> None:
+            for target, view in zip(out.view(self.size, -1), theirs, strict=True):
+                target[here].copy_(view[0])
 
-        return self._shared("all_gather", x, work, async_op=async_op, out=out)
+        def run(flat: torch.Tensor) -> None:
+            self.with_all_ranks(flat.view(1, -1), use)
+
+        return self._shared("all_gather", x, run, async_op=async_op, out=out)
 
     def broadcast(self, x: Any, source: int = 0, async_op: bool = False) -> Any:
         """x[...] of rank `source` → x[...] on every rank."""
         self.check_rank("source", source)
 
-        def work(flat: torch.Tensor) -> None:
-            for here, theirs in self.of_all_ranks(flat.view(1, -1)):
+        def run(flat: torch.Tensor) -> None:
+            def use(here: slice, theirs: list[torch.Tensor]) -> None:
                 if self.rank != source:
                     flat[here].copy_(theirs[source][0])
 
-        return self._shared(f"broadcast from {source}", x, work, async_op=async_op)
+            self.with_all_ranks(flat.view(1, -1), use)
 
-    def of_all_ranks(self, x: torch.Tensor) -> Iterator[tuple[slice, list[torch.Tensor]]]:
-        """What every rank has of x[k, s]: where along s, and N of [k, there].
+        return self._shared(f"broadcast from {source}", x, run, async_op=async_op)
 
-        What is shared, on all ranks, is there as a whole, and left alone until all have read it.
-        Anything else is copied into shared memory, a chunk at a time.
+    def with_all_ranks(self, x: torch.Tensor, use: Use) -> None:
+        """Call use(here, parts) with what every rank has of x[k, s]: parts[N] of [k, here].
+
+        What is shared, on all ranks, is worked on where it stands. Anything else is copied into
+        shared memory, a chunk at a time.
         """
-        places = self.sync.tell(self.place(x))
-        if min(places) >= 0:
-            found = enumerate(divmod(place, OFFSETS) for place in places)
-            yield slice(None), [self.resident[i].view(rank, at, x) for rank, (i, at) in found]
-            self.sync.wait()
+        found = self.barrier_in_memory.tell(*self.find(x))  # all have written their x
+        if min(id for id, _ in found) < 0:
+            self._with_copies(x, use)
             return
+        parts = [self.resident[id].view(rank, at, x) for rank, (id, at) in enumerate(found)]
+        use(slice(None), parts)
+        self.barrier_in_memory.wait()  # all have read: x may be written again
+
+    def _with_copies(self, x: torch.Tensor, use: Use) -> None:
+        """The same through scratch memory: a rank can fill one while others still read the other.
+
+        So one barrier a chunk is enough. Nobody passes the next one before all have read this.
+        """
         k, s = x.shape
         width = self.scratch[0].mine.nbytes // (k * x.itemsize)
         for start in range(0, s, width):
-            chunk = x[:, start : start + width]
-            scratch = self.scratch[0]
-            scratch.view(self.rank, 0, chunk).copy_(chunk)
-            self.scratch.reverse()
-            self.sync.wait()
             here = slice(start, start + width)
-            yield here, [scratch.view(rank, 0, chunk) for rank in range(self.size)]
+            chunk, scratch = x[:, here], self.scratch[0]
+            self.scratch.reverse()
+            scratch.view(self.rank, 0, chunk).copy_(chunk)
+            self.barrier_in_memory.wait()  # all have copied theirs
+            use(here, [scratch.view(rank, 0, chunk) for rank in range(self.size)])
 
-    def place(self, x: torch.Tensor) -> int:
-        """Where x is in shared memory, as one number; -1 if it is not there."""
-        for i, resident in self.resident.items():
+    def find(self, x: torch.Tensor) -> tuple[int, int]:
+        """In which shared memory x is, by its id, and at which byte; (-1, 0) if in none."""
+        for id, resident in self.resident.items():
             if (offset := resident.offset(x)) is not None:
-                return i * OFFSETS + offset
-        return -1
+                return id, offset
+        return -1, 0
 
     def add_up(self, sources: list[torch.Tensor], op: str, to: list[torch.Tensor]) -> None:
         """All ranks' sources[N][n] → to[0][n], and copied to the others; block by block.
@@ -288,16 +198,16 @@ class SharedGroup(Group):
         self,
         call: str,
         x: Any,
-        work: Callable[[torch.Tensor], None],
+        run: Callable[[torch.Tensor], None],
         op: str = "sum",
         async_op: bool = False,
         out: Any = None,
     ) -> Any:
-        """Do `work` on flat x, and record it. In its turn: there is one scratch, one barrier."""
+        """Call run(flat x), and record it. In its turn: there is one scratch, one barrier."""
 
         def traced(_: Group) -> None:
             with as_tensor(x, writes=out is None) as tensor, self._traced(call) as trace:
-                work(tensor.view(-1))
+                run(tensor.view(-1))
                 if trace:
                     trace.handed_over += tensor.nbytes
 

@@ -7,7 +7,8 @@ import torch
 
 from distributed.hierarchical import HierarchicalGroup, within_host
 from distributed.runtime.group import Group
-from distributed.shared_memory import STORES_IN_ORDER, SharedGroup
+from distributed.shared_buffers import STORES_IN_ORDER
+from distributed.shared_memory import SharedGroup
 
 
 def kinds(group):

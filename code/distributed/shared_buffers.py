@@ -1,0 +1,123 @@
+"""Memory that all ranks of a host can read and write, and a barrier in it.
+
+    buffers[rank][bytes], the same on every rank: whoever writes is seen by all
+
+Ranks write and read where they stand, so that a barrier is all the communication there is: first
+write, then wait until all have written, then read.
+"""
+
+import math
+import os
+import platform
+import time
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from distributed import Group
+from distributed.runtime.group import timeout_of
+
+# Processors that show a rank's stores to the others in the order in which it made them. All else
+# here rests on that: elements first, then the count that says so. Elsewhere a fence would have to
+# stand between, and Python has none.
+STORES_IN_ORDER = ("x86_64", "AMD64", "i686", "i386")
+
+
+def stores_in_order() -> bool:
+    """Whether this processor is one on which ranks can share memory; see STORES_IN_ORDER."""
+    return platform.machine() in STORES_IN_ORDER
+
+
+class Shared:
+    """As many bytes on every rank of a host, which all of them can read and write."""
+
+    def __init__(self, group: Group, size: int):
+        if not hasattr(os, "memfd_create"):
+            raise ValueError("shared memory between ranks needs Linux (memfd_create)")
+        # It has no name in any folder, so nothing is ever left behind.
+        file = os.memfd_create(f"rank {group.rank}")
+        os.truncate(file, size)
+        files = torch.zeros(group.size, 2, dtype=torch.int64)
+        files[group.rank] = torch.tensor([os.getpid(), file])
+        Group.all_reduce(group, files)
+        paths = [f"/proc/{process}/fd/{opened}" for process, opened in files.tolist()]
+        self.buffers = [
+            torch.from_file(path, shared=True, size=size, dtype=torch.uint8) for path in paths
+        ]
+        self.mine = self.buffers[group.rank]
+        group.barrier()  # all have opened all
+        os.close(file)
+
+    def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:
+        """What `rank` has there, in the dtype and shape of x."""
+        return view_in(self.buffers[rank], offset, x)
+
+
+def view_in(buffer: torch.Tensor, offset: int, x: torch.Tensor) -> torch.Tensor:
+    """What is in buffer[bytes] from `offset` on, in the dtype and shape of x."""
+    return buffer[offset : offset + x.nbytes].view(x.dtype).view(x.shape)
+
+
+class Resident:
+    """Shared memory of a tensor from `SharedGroup.empty`: used as long as a tensor lives in it."""
+
+    def __init__(self, shared: Shared, rank: int):
+        self.buffers: list[torch.Tensor | None] = [*shared.buffers]
+        self.buffers[rank] = None  # ours would keep it alive
+        self.start, self.size = shared.mine.data_ptr(), shared.mine.nbytes
+        self.storage = StorageWeakRef(shared.mine.untyped_storage())
+
+    def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:
+        """What `rank` has there, in the dtype and shape of x, which is what this rank has there."""
+        buffer = self.buffers[rank]
+        return x if buffer is None else view_in(buffer, offset, x)
+
+    def offset(self, x: torch.Tensor) -> int | None:
+        """At which byte of this rank's buffer x begins; None if x is not in there."""
+        start = x.data_ptr() - self.start
+        inside = 0 <= start <= start + x.nbytes <= self.size
+        # Where nothing lives any more, the same addresses may belong to any other tensor.
+        return start if inside and self.is_used() else None
+
+    def is_used(self) -> bool:
+        return not self.storage.expired()
+
+
+class SharedBarrier:
+    """Where ranks of a host wait for each other, and tell each other two integers.
+
+    cells[0]                how often this rank has been here
+    cells[1:3], cells[3:5]  what it tells, in turns: others may still read what it told before
+
+    TimeoutError names a rank that is not here in the time in which the group's collectives end.
+    """
+
+    def __init__(self, group: Group):
+        shared = Shared(group, 5 * 8)
+        self.of_ranks = [buffer.view(torch.int64).numpy() for buffer in shared.buffers]
+        self.mine = self.of_ranks[group.rank]
+        self.count, self.told = 0, 0
+        self.timeout = timeout_of(group.backend, group.device).total_seconds()
+
+    def wait(self) -> None:
+        """Nobody passes before all are here: each writes how often it was, reads the others'."""
+        self.count += 1
+        self.mine[0] = self.count
+        for rank, cells in enumerate(self.of_ranks):
+            tries, give_up = 0, math.inf
+            while cells[0] < self.count:
+                tries += 1
+                if tries == 200:
+                    give_up = time.monotonic() + self.timeout
+                elif time.monotonic() > give_up:
+                    raise TimeoutError(f"rank {rank} has not come within {self.timeout:g} s")
+                # Whoever we wait for may need this core: let it go, and for longer after a while.
+                time.sleep(0 if tries < 200 else 20e-6)
+
+    def tell(self, first: int, second: int) -> list[tuple[int, int]]:
+        """What every rank tells, in rank order. A barrier."""
+        self.told += 1
+        at = 1 + 2 * (self.told % 2)
+        self.mine[at], self.mine[at + 1] = first, second
+        self.wait()
+        return [(int(cells[at]), int(cells[at + 1])) for cells in self.of_ranks]
