@@ -19,7 +19,7 @@ from torch import nn
 from distributed import Group
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.guards import REFUSED
-from distributed.materialise import hide
+from distributed.materialise import free_values
 from distributed.sharding_plan import Plan
 
 
@@ -95,7 +95,7 @@ class Block:
         self.views: dict[nn.Parameter, torch.Tensor] = {}  # of W[N·s]: UNSHARDED
         for unit, full in self.full.items():
             self.views |= unit.layout.views(full)
-        self.hidden = {parameter: parameter.data for parameter in self.views}  # NaN: otherwise
+        self.placeholders = {p: p.data for p in self.views}  # NaN: otherwise
         self.in_backward = True
         self.state = State.SHARDED
         self.handles: list[Any] = []  # of all-gathers that nobody has waited for: GATHERING only
@@ -135,7 +135,7 @@ class Block:
         self._wait()  # prefetched, and not used: it must not be written later, over the next one
         if self.state is State.UNSHARDED:
             self.check_untouched()
-            self._show(self.hidden, self.version + 1)
+            self._show(self.placeholders, self.version + 1)
         self.buffer.block = None
         self._enter(State.SHARDED)
 
@@ -154,7 +154,7 @@ class Block:
     def check_untouched(self) -> None:
         """RuntimeError where a parameter is not what was shown, or was written into."""
         unsharded = self.state is State.UNSHARDED
-        for parameter, shown in (self.views if unsharded else self.hidden).items():
+        for parameter, shown in (self.views if unsharded else self.placeholders).items():
             if parameter.data_ptr() != shown.data_ptr():
                 raise RuntimeError(REFUSED["storage"].format(name=self.names[parameter]))
             if unsharded and parameter._version != self.version:
@@ -219,7 +219,7 @@ class BlockwiseWeights:
         for block in self.all():
             block.check_untouched()
 
-    def publish(self) -> None:
+    def refresh(self) -> None:
         """Nothing is sent: what is gathered from now on is new, and what is here is old."""
         for block in self.all():
             block.forget()
@@ -244,7 +244,7 @@ def owners(plan: Plan, modules: Sequence[nn.Module]) -> dict[int, list[nn.Parame
 
 
 def shard(layout: Layout, group: Group, make: Callable[[Sequence[nn.Parameter]], None]) -> FlatUnit:
-    """Copy rank 0's values of some parameters, keep this rank's W[s], and hide the rest."""
+    """Copy rank 0's values of some parameters, keep this rank's W[s], and free the rest."""
     make(layout.parameters)
     full = torch.empty(layout.size, dtype=layout.dtype, device=group.device)
     layout.write({p: p.data for p in layout.parameters}, full)
@@ -252,7 +252,7 @@ def shard(layout: Layout, group: Group, make: Callable[[Sequence[nn.Parameter]],
     kept = group.empty(layout.shard_size, layout.dtype)
     kept.copy_(layout.shard(full, group.rank))
     for parameter in layout.parameters:
-        hide(parameter, layout.param_dtype)
+        free_values(parameter, layout.param_dtype)
     return FlatUnit(layout, group, kept)
 
 

@@ -1,6 +1,6 @@
 """Any shard of an array as boxes: what lets files be written by 4 ranks and read by 3.
 
-    numbers start…stop of a flattened matrix = the rest of a row, whole rows, the beginning of a row
+    flattened matrix[start:stop] = the rest of a row, whole rows, the beginning of a row
 
 Files of `torch.distributed.checkpoint` know where each box of a parameter is. Whoever reads asks
 for its own boxes, and gets the overlaps.
@@ -24,7 +24,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets, sizes
 
 
 def boxes(shape: Sequence[int], start: int, stop: int) -> Iterator[Box]:
-    """Cut the numbers start…stop of a flattened array into boxes of it, in order.
+    """Cut the elements start…stop of a flattened array into boxes of it, in order.
 
     With k dimensions there are at most 2k − 1.
     """
@@ -66,11 +66,11 @@ class Boxed(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:  # type: ignore[override]
         raise NotImplementedError(f"{func}: a Boxed tensor is only to be saved and loaded")
 
-    def add(self, of: slice, numbers: torch.Tensor) -> None:  # type: ignore[override]
-        """The numbers `of` the flattened parameter are in numbers[n]."""
+    def add(self, of: slice, elements: torch.Tensor) -> None:  # type: ignore[override]
+        """The elements `of` the flattened parameter are in elements[n]."""
         at = 0
         for box in boxes(self.shape, of.start, of.stop):
-            self.parts[box] = numbers[at : at + prod(box[1])].view(box[1])
+            self.parts[box] = elements[at : at + prod(box[1])].view(box[1])
             at += prod(box[1])
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:

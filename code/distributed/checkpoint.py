@@ -123,7 +123,7 @@ def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     for kind, group in enumerate(zero.optimizer.param_groups):
         read = below(f"{GROUPS}{kind}.", notes)
         group.update({**read, "params": group["params"]})
-    zero.weights.publish()
+    zero.weights.refresh()
     extra = {key: value for key, value in notes.items() if key.startswith("extra.")}
     # Files have no dicts within dicts: they note, beside each value, where it was.
     return unflatten_state_dict(extra, about.planner_data).get("extra", {})

@@ -121,10 +121,10 @@ class BackwardState(Enum):
 class BackwardPass:
     """Goes back through the visits of a forward pass, whatever this rank's graph has of them.
 
-    state   IDLE ── start ──→ BACKWARD ── reset, by `gradients` at the end or by zero_grad ──→ IDLE
-    order   in BACKWARD, what it goes back through: the same on every rank
-    place   in BACKWARD, the index in `order` of the visit that has its turn. All behind it had
-            theirs, all before it are still to come. len(order): no turn has begun
+    state     IDLE ── start ──→ BACKWARD ── reset, at the end of the pass or by zero_grad ──→ IDLE
+    order     in BACKWARD, the visits that it goes back through: the same on every rank
+    position  in BACKWARD, the index in `order` of the visit that has its turn. All behind it had
+              theirs, all before it have not. len(order): no turn has begun
 
     As a policy of `gradients` it says that a unit may be reduced in the last turn of its block.
     """
@@ -143,13 +143,13 @@ class BackwardPass:
 
     def reset(self) -> None:
         """Policy: → IDLE, and none can go back through the forward passes before."""
-        self.state, self.order, self.place = BackwardState.IDLE, ExecutionOrder(), 0
+        self.state, self.order, self.position = BackwardState.IDLE, ExecutionOrder(), 0
         self.forward.order = ExecutionOrder()
 
     def start(self, order: ExecutionOrder) -> None:
         """IDLE → BACKWARD: a gradient is there, and with it the end of these visits."""
         assert self.state is BackwardState.IDLE
-        self.state, self.order, self.place = BackwardState.BACKWARD, order, len(order)
+        self.state, self.order, self.position = BackwardState.BACKWARD, order, len(order)
         if order.visits and order.visits[-1].block.in_backward:
             prefetch_unshard(order.visits[-1].block)
 
@@ -158,29 +158,29 @@ class BackwardPass:
         if self.state is BackwardState.IDLE:
             self.start(self.forward.order)
 
-    def pre_block_backward(self, block: Block, order: ExecutionOrder, place: int) -> None:
-        """The gradient of a block's output is there: unshard it, as all ranks do at this place."""
+    def pre_block_backward(self, block: Block, order: ExecutionOrder, position: int) -> None:
+        """The gradient of a block's output is there: unshard it, as all ranks do then."""
         if self.state is BackwardState.IDLE:
             self.start(order)
         self.gradients.pre_backward()
         if order is self.order:
-            if place > self.place:
+            if position > self.position:
                 return  # another output of it was earlier, and its turn is over
-            self._go_back_to(place)
+            self._go_back_to(position)
         block.wait_for_unshard()
 
     def post_backward(self) -> None:
         """Policy: other ranks may have gone back further than this rank's graph does."""
         self._go_back_to(0)
 
-    def _go_back_to(self, place: int) -> None:
+    def _go_back_to(self, position: int) -> None:
         """Give all visits down to this one their turn, whatever this rank's graph has of them."""
         assert self.state is BackwardState.BACKWARD
-        while self.place > place:
+        while self.position > position:
             if self.gradients.sync:
                 self.gradients.reduce_in_order(only_complete=False)
-            self.place -= 1
-            self._begin_turn(self.order.visits[self.place].block)
+            self.position -= 1
+            self._begin_turn(self.order.visits[self.position].block)
 
     def _begin_turn(self, block: Block) -> None:
         """Expect a block's gradients, start to gather it, and prefetch the one before it."""
@@ -189,8 +189,8 @@ class BackwardPass:
                 self.gradients.expect(unit)
         if block.in_backward:
             block.unshard()
-        if self.place:
-            ahead = self.order.visits[self.place - 1].block
+        if self.position:
+            ahead = self.order.visits[self.position - 1].block
             if ahead.in_backward and ahead.buffer is not block.buffer:
                 prefetch_unshard(ahead)
 
@@ -200,7 +200,7 @@ class BackwardPass:
         The root has no turns: it is in use until the end.
         """
         assert self.state is BackwardState.BACKWARD
-        return self.order.first.get(self.block_of[unit], -1) >= self.place
+        return self.order.first.get(self.block_of[unit], -1) >= self.position
 
     def check(self, unit: FlatUnit, parameter: nn.Parameter) -> None:
         """Policy: a gradient that is ready after its turn would be in no rank's order."""
@@ -215,11 +215,11 @@ class BackwardPass:
         is_in_autograd = torch._C._current_graph_task_id() != -1
         return self.state is BackwardState.BACKWARD and is_in_autograd
 
-    def place_of(self, block: Block) -> int:
+    def position_of(self, block: Block) -> int:
         """The visit that a checkpoint computes again: the block's last one not yet behind us."""
-        for place in reversed(range(min(self.place + 1, len(self.order)))):
-            if self.order.visits[place].block is block:
-                return place
+        for position in reversed(range(min(self.position + 1, len(self.order)))):
+            if self.order.visits[position].block is block:
+                return position
         return len(self.order)
 
     def pre_recompute(self, block: Block) -> None:
@@ -227,10 +227,10 @@ class BackwardPass:
 
         What this rank has computed, and lacks gradients of, is of the same checkpoint: it is next.
         """
-        place = self.place_of(block)
-        if all(self._is_done(one) for one in self.order.visits[place + 1 : self.place + 1]):
-            self._go_back_to(place)
+        position = self.position_of(block)
+        if all(self._is_done(one) for one in self.order.visits[position + 1 : self.position + 1]):
+            self._go_back_to(position)
 
     def _is_done(self, visit: Visit) -> bool:
-        """Whether this rank's graph has no gradient of this block that is yet to come."""
+        """Whether this rank's graph expects no gradient of this block any more."""
         return not (visit.computed and any(map(self.gradients.missing.get, visit.block.units)))

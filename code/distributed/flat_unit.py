@@ -34,7 +34,7 @@ class Layout:
     padding. "parameter" gives each parameter whole to one rank, the largest first to the rank that
     has least; shards are as long as the longest, and the rest is padding.
 
-    `dtype` is that of the parameters as they came, and of shards. W[N·s] is gathered in
+    `dtype` is that of the parameters in the module, and of shards. W[N·s] is gathered in
     `param_dtype`, dW[N·s] is reduced in `reduce_dtype`: by default both are `dtype`.
     """
 
@@ -150,7 +150,7 @@ class FlatUnit:
             shard = self.layout.shard(out, self.group.rank).copy_(shard)
         return self.group.all_gather(shard, out, async_op)
 
-    def take_in(self, full: torch.Tensor) -> None:
+    def read_back(self, full: torch.Tensor) -> None:
         """W[s] ← what somebody wrote into full[N·s] since it was gathered from W[s].
 
         Elements that are W[s] as it was cast keep all of their digits.

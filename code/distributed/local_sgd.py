@@ -72,9 +72,9 @@ class LocalSGD:
 class Gossip:
     """Each rank averages with its two neighbours in a ring, and never with all (Lian et al. 2017).
 
-    W_r ← (W_{r−1} + W_r + W_{r+1}) / 3: 2Ψ numbers sent a step from each rank, whatever their
+    W_r ← (W_{r−1} + W_r + W_{r+1}) / 3: 2Ψ elements sent a step from each rank, whatever their
     number, and no rank waits for more than two others. Replicas stay near each other, not equal.
-    Two ranks have one neighbour each, and average with that: Ψ numbers.
+    Two ranks have one neighbour each, and average with that: Ψ elements.
     """
 
     def __init__(self, module: nn.Module, group: Group):
@@ -89,10 +89,10 @@ class Gossip:
             return
         flat = torch.cat([p.view(-1) for p in self.parameters])
         left, right = (group.rank - 1) % n, (group.rank + 1) % n
-        came = [group.exchange(flat, right, torch.empty_like(flat), left)]
+        received = [group.exchange(flat, right, torch.empty_like(flat), left)]
         if left != right:
-            came.append(group.exchange(flat, left, torch.empty_like(flat), right))
-        flat = sum(came, flat) / (1 + len(came))
+            received.append(group.exchange(flat, left, torch.empty_like(flat), right))
+        flat = sum(received, flat) / (1 + len(received))
         parts = flat.split([p.numel() for p in self.parameters])
         for p, part in zip(self.parameters, parts, strict=True):
             p.copy_(part.view(p.shape))

@@ -1,7 +1,7 @@
 """Models on the meta device: shapes without memory, made real one part at a time.
 
 `with torch.device("meta"): model = Model()` takes no memory, however large the model. Each rank
-then makes one block, keeps its shard, and lets go of the block before it makes the next.
+then makes one block, cuts out its shard, and frees the block before it makes the next.
 """
 
 from collections.abc import Callable, Iterable
@@ -12,17 +12,17 @@ from torch import nn
 from distributed.runtime.script import run_script
 
 
-def hide(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
-    """Leave NaN where a parameter's values were: in the same shape, but one element in memory."""
+def free_values(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
+    """NaN instead of a parameter's values: in the same shape, but one element in memory."""
     dtype = dtype or parameter.dtype
     nothing = torch.full((), torch.nan, dtype=dtype, device=parameter.device)
     parameter.data = nothing.expand(parameter.shape)
 
 
 def leave_meta(module: nn.Module, device: torch.device) -> dict[torch.Tensor, torch.Tensor]:
-    """Put parameters and buffers on `device` in the place of those on the meta device: old → new.
+    """Replace parameters and buffers on the meta device by new ones on `device`: old → new.
 
-    What was tied stays tied. New parameters are hidden, and new buffers have no values yet.
+    What was tied stays tied. The new ones have no values yet.
     """
     new: dict[torch.Tensor, torch.Tensor] = {}
     for part in module.modules():
@@ -57,7 +57,7 @@ def by_reset_parameters(module: nn.Module) -> None:
 
 
 @torch.no_grad()
-def make_real(
+def materialise(
     module: nn.Module, wanted: Iterable[torch.Tensor], initialise: Callable[[nn.Module], None]
 ) -> None:
     """Give parameters and buffers from the meta device their first values, and nothing else.
@@ -65,10 +65,10 @@ def make_real(
     Each part of the module that holds a wanted one is initialised as a whole: what it has beside
     is made for that time, and forgotten. Raises ValueError for a wanted one that gets no values.
     """
-    left = set(wanted)
+    remaining = set(wanted)
     for path, part in module.named_modules():
         mine = dict([*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)])
-        if left.isdisjoint(mine.values()):
+        if remaining.isdisjoint(mine.values()):
             continue
         before = {name: tensor.data for name, tensor in mine.items()}
         for tensor in mine.values():
@@ -77,7 +77,7 @@ def make_real(
         initialise(part)
         for name, tensor in mine.items():
             value = before[name]
-            if tensor in left:
+            if tensor in remaining:
                 value = getattr(part, name)
                 written = value is not tensor or value._version > versions[name]
                 if not _has_values(value, written):
@@ -87,8 +87,8 @@ def make_real(
                     )
             tensor.data = value.to(tensor.device)
             setattr(part, name, tensor)  # the same object, should it have been replaced
-        left.difference_update(mine.values())
-    assert not left, "everything wanted is somewhere in the module"
+        remaining.difference_update(mine.values())
+    assert not remaining, "everything wanted is somewhere in the module"
 
 
 def _without_values(like: torch.Tensor) -> torch.Tensor:
@@ -108,9 +108,9 @@ def main() -> None:
         model = nn.Sequential(*(nn.Linear(5000, 5000, bias=False) for _ in range(4)))
     leave_meta(model, torch.device("cpu"))
     for name, weight in model.named_parameters():
-        make_real(model, [weight], by_reset_parameters)
+        materialise(model, [weight], by_reset_parameters)
         spread = weight.std().item()
-        hide(weight)
+        free_values(weight)
         print(f"{name}: standard deviation {spread:.6f}, and now {weight[0, 0].item()}")
         assert abs(spread * (3 * 5000) ** 0.5 - 1) < 0.01, "uniform in ±1/√d, as torch.nn.Linear"
         assert weight.untyped_storage().nbytes() == 4

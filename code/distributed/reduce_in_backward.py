@@ -138,7 +138,8 @@ class ReduceInBackward:
 
     def _end_if_begun(self) -> None:
         """End the pass, unless it was torch.autograd.grad, which gives parameters nothing."""
-        if any(len(left) < len(unit.layout.parameters) for unit, left in self.missing.items()):
+        sizes = {unit: len(unit.layout.parameters) for unit in self.units}
+        if any(len(missing) < sizes[unit] for unit, missing in self.missing.items()):
             self.post_backward()
         else:
             self._reset()
@@ -189,9 +190,9 @@ class ReduceInBackward:
         if not unit.group.keeps:
             return unit.new_gradients()
         dtype = unit.layout.reduce_dtype
-        for place, memory in enumerate(self.spare):
+        for index, memory in enumerate(self.spare):
             if memory.dtype == dtype:
-                return self.spare.pop(place)
+                return self.spare.pop(index)
         sizes = [one.layout.size for one in self.units if one.layout.reduce_dtype == dtype]
         return unit.group.empty(max(sizes), dtype)
 
@@ -204,7 +205,7 @@ class ReduceInBackward:
             self.spare.append(memory)
 
     def _finish(self) -> None:
-        """Reduce all units that are left, and wait for them; a missing gradient is zero."""
+        """Reduce all other units, and wait for them; a missing gradient is zero."""
         while self.to_reduce:
             self._start_reduce(self.to_reduce.pop(0))
         while self.under_way:

@@ -18,7 +18,7 @@ from distributed.runtime.script import run_script
 
 
 class ShardSampler(Sampler[int]):
-    """The numbers, among 0 … length − 1, of the examples that `rank` of `ranks` reads.
+    """The indices, in 0 … length − 1, of the examples that `rank` of `ranks` reads.
 
     All ranks together read each example once an epoch. Shares differ by one at most; `drop_last`
     makes them equal by leaving out up to N − 1 examples. Raises ValueError for no such rank.
@@ -64,10 +64,10 @@ class ShardSampler(Sampler[int]):
 
     def order(self) -> np.ndarray:
         """This epoch's order of all examples, the same on every rank."""
-        numbers = np.arange(self.length)
+        order = np.arange(self.length)
         if self.shuffle:
-            np.random.default_rng([self.seed, self.epoch]).shuffle(numbers)
-        return numbers[: self.length - self.length % self.ranks] if self.drop_last else numbers
+            np.random.default_rng([self.seed, self.epoch]).shuffle(order)
+        return order[: self.length - self.length % self.ranks] if self.drop_last else order
 
     def __iter__(self) -> Iterator[int]:
         """The rest of this epoch, however often it is read: `advance` alone moves on in it."""

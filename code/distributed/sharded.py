@@ -26,9 +26,9 @@ class Weights(Protocol):
     units: list[FlatUnit]
 
     def collect(self) -> None:
-        """Take into W[s] what was written into the parameters since `publish`."""
+        """Take into W[s] what was written into the parameters since `refresh`."""
 
-    def publish(self) -> None:
+    def refresh(self) -> None:
         """W[s] has changed on every rank: nobody may see old parameters after this."""
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
@@ -172,7 +172,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self.collect()
             self.reduce()
             self._update()
-            self.weights.publish()
+            self.weights.refresh()
         self.zero_grad()
         return loss
 

@@ -74,7 +74,7 @@ class ReplicatedWeights:
             self.full[FlatUnit(layout, plan.group, shard)] = full
         self.units = [*self.full]
         trained = [p for unit in self.units for p in unit.layout.parameters]
-        self.places = {parameter: place(parameter) for parameter in trained}
+        self.memory = {parameter: memory_of(parameter) for parameter in trained}
         narrow = plan.precision.param_dtype
         for parameter in plan.names:
             if narrow and not parameter.requires_grad and parameter.is_floating_point():
@@ -85,14 +85,14 @@ class ReplicatedWeights:
 
         Raises RuntimeError for a parameter that is not a view of W[N·s] any more.
         """
-        for parameter, known in self.places.items():
-            if place(parameter) != known:
+        for parameter, known in self.memory.items():
+            if memory_of(parameter) != known:
                 raise RuntimeError(REFUSED["storage"].format(name=self.names[parameter]))
         for unit, full in self.full.items():
             if unit.is_cast:
-                unit.take_in(full)
+                unit.read_back(full)
 
-    def publish(self) -> None:
+    def refresh(self) -> None:
         """W[s] → W[N·s]: the parameters that the others updated."""
         for unit, full in self.full.items():
             unit.all_gather(full)
@@ -101,7 +101,7 @@ class ReplicatedWeights:
         return {"parameters": [*self.full.values()]}
 
 
-def place(parameter: nn.Parameter) -> tuple[Any, ...]:
+def memory_of(parameter: nn.Parameter) -> tuple[Any, ...]:
     """Where its values are, and how they lie there."""
     return parameter.data_ptr(), parameter.dtype, parameter.stride()
 

@@ -28,15 +28,15 @@ from distributed.execution_order import (
     ExecutionOrder,
     ForwardPass,
 )
-from distributed.materialise import by_reset_parameters, leave_meta, make_real
+from distributed.materialise import by_reset_parameters, leave_meta, materialise
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
 from distributed.sharding_plan import Plan, Precision, check_are_groups, check_module
 
 REFUSED = {
     "order": OUT_OF_ORDER,
-    "view": "{name} returns a view of its parameters, and the next block takes their place: return "
-    "a clone(), or give reshard_after_forward=False",
+    "view": "{name} returns a view of its parameters, and the next block is gathered over them: "
+    "return a clone(), or give reshard_after_forward=False",
     "output": "{name} returns {kind}, in which no tensor is found, so its backward pass cannot be "
     "noticed: return tensors in tuples, dicts or a dataclass",
     "second derivative": "create_graph=True: a second derivative would read blocks that are "
@@ -107,7 +107,7 @@ class Zero3(ShardedOptimizer):
         unmade = {*real.values()}
 
         def make(tensors: Iterable[torch.Tensor]) -> None:
-            make_real(module, unmade.intersection(tensors), initialise)
+            materialise(module, unmade.intersection(tensors), initialise)
 
         make(module.buffers())
         weights = BlockwiseWeights(plan, modules, prefetch, reshard_after_forward, make)
@@ -154,12 +154,12 @@ class Schedule:
     def post_forward(self, block: Block, module: nn.Module, args: Any, output: Any) -> None:
         """A block has computed: when the gradient of its output is there, its turn comes again."""
         if self.backward.is_recomputing():
-            order, place = self.backward.order, self.backward.place_of(block)
+            order, position = self.backward.order, self.backward.position_of(block)
         else:
             with torch.no_grad():
-                place = self.forward.post_forward(block)
+                position = self.forward.post_forward(block)
             order = self.forward.order
-        pre_backward = partial(self.pre_backward, block, order, place)
+        pre_backward = partial(self.pre_backward, block, order, position)
         for tensor in self._tensors_of(block, output):
             if tensor.requires_grad:
                 tensor.register_hook(pre_backward)
@@ -177,13 +177,13 @@ class Schedule:
         return tensors
 
     def pre_backward(
-        self, block: Block, order: ExecutionOrder, place: int, gradient: torch.Tensor
+        self, block: Block, order: ExecutionOrder, position: int, gradient: torch.Tensor
     ) -> None:
         """The gradient of a block's output is there: its backward pass is next."""
         if torch.is_grad_enabled() and self.refuse_second_derivative:
             raise RuntimeError(REFUSED["second derivative"])
         with torch.no_grad():
-            self.backward.pre_block_backward(block, order, place)
+            self.backward.pre_block_backward(block, order, position)
 
 
 def refuse_state_dict(module: nn.Module, prefix: str, keep_vars: bool) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from distributed.blocks import check_blocks
-from distributed.materialise import by_reset_parameters, leave_meta, make_real
+from distributed.materialise import by_reset_parameters, leave_meta, materialise
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
@@ -210,7 +210,7 @@ def test_what_is_real_already_keeps_its_values():
     model.running_mean = torch.full((2,), 5.0)
     model.bias = nn.Parameter(torch.full((2,), 6.0))
     real = leave_meta(model, torch.device("cpu"))
-    make_real(model, real.values(), by_reset_parameters)
+    materialise(model, real.values(), by_reset_parameters)
     assert (model.running_mean == 5).all()
     assert (model.bias == 6).all()
     assert (model.weight == 1).all()
@@ -231,7 +231,7 @@ def test_parameters_that_are_replaced_by_their_first_values_stay_the_same_object
         model = Replacing(2, 2)
     real = leave_meta(model, torch.device("cpu"))
     before = [*model.parameters()]
-    make_real(model, real.values(), by_reset_parameters)
+    materialise(model, real.values(), by_reset_parameters)
     assert all(a is b for a, b in zip(model.parameters(), before, strict=True))
     assert (model.weight == 3).all()
 
@@ -242,7 +242,7 @@ def test_what_was_tied_on_the_meta_device_stays_tied():
         model[1].weight = model[0].weight
     leave_meta(model, torch.device("cpu"))
     assert model[1].weight is model[0].weight
-    make_real(model, model.parameters(), fill_with_two)
+    materialise(model, model.parameters(), fill_with_two)
     assert (model[1].weight == 2).all()
 
 

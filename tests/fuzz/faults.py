@@ -114,11 +114,11 @@ def not_zeroed(patch: pytest.MonkeyPatch) -> None:
 def last_bucket_not_sent(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-1 and ZeRO-2 do not send the last unit's new parameters"
 
-    def publish(self: ReplicatedWeights) -> None:
+    def refresh(self: ReplicatedWeights) -> None:
         for unit, full in [*self.full.items()][:-1] or self.full.items():
             unit.all_gather(full)
 
-    patch.setattr(ReplicatedWeights, "publish", publish)
+    patch.setattr(ReplicatedWeights, "refresh", refresh)
 
 
 @fault
@@ -179,11 +179,11 @@ def offset(patch: pytest.MonkeyPatch) -> None:
 def old_weights(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-3 keeps the root gathered after a step"
 
-    def publish(self: BlockwiseWeights) -> None:
+    def refresh(self: BlockwiseWeights) -> None:
         for block in self.blocks:
             block.reshard()
 
-    patch.setattr(BlockwiseWeights, "publish", publish)
+    patch.setattr(BlockwiseWeights, "refresh", refresh)
 
 
 @fault
