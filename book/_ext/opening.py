@@ -14,7 +14,8 @@ from myst_nb.sphinx_ import HideCodeCellNode
 from pages import modules_by_part, named
 from sphinx.application import Sphinx
 
-from playground.build.digest import CELL, imports_of
+from playground.build.digest import CELL
+from playground.build.reach import imports_of
 from playground.build.toc import chapters, pages_in_order
 
 WORDS, LINES, STEP = 180, 20, 5  # read in a minute; and minutes are told in steps

@@ -1,5 +1,7 @@
 """Which pages are executed anew after a change: those that use what changed, and no others."""
 
+import os
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,12 @@ PAGES = {str(page.relative_to(ROOT / "book")): page for page in ROOT.glob("book/
 
 
 def pages_that_use(name: str) -> set[str]:
-    return {page for page, path in PAGES.items() if ROOT / name in used_by(path)}
+    return {page for page, path in PAGES.items() if ROOT / name in files_used_by(path)}
+
+
+def files_used_by(page: Path) -> set[Path]:
+    whole, units = used_by(page)
+    return whole | {unit.file for unit in units if unit.text}
 
 
 @pytest.mark.parametrize(
@@ -51,19 +58,122 @@ def test_no_page_with_cells_that_import_is_thought_to_use_nothing():
     for name, path in PAGES.items():
         cells = cells_of(path)
         if "distributed" in cells or "playground" in cells:
-            assert used_by(path), name
+            assert files_used_by(path), name
 
 
-def test_a_changed_module_changes_the_digests_of_its_pages_alone(monkeypatch):
-    before = {name: digest(page) for name, page in PAGES.items()}
-    read = Path.read_bytes
+THREE = {
+    "__init__.py": """
+        HOMES = {"start": "distributed.runner"}
+        def __getattr__(name): return HOMES[name]
+        """,
+    "runner.py": """
+        '''Docstrings name nothing: `from distributed.runner import never`.'''
+        from distributed.wheels import Wheel, turn as turned
+        LIMIT = 3
+        FREE = 4
+        def start(wheel: "Truck"): return turned(wheel, LIMIT)
+        def never(): return Wheel().stop()
+        """,
+    "wheels.py": """
+        from collections import UserList
+        import distributed.roads as roads
+        class Wheel:
+            def __init__(self): self.at = 0
+            def roll(self): self.at += 1
+            def stop(self): self.at = 0
+        class Truck(UserList):
+            def append(self, one): pass
+        def turn(wheel, n): return roads.along(getattr(wheel, "roll"), n)
+        def bare(): pass
+        @register
+        def kept(): pass
+        print("imported")
+        if __name__ == "__main__":
+            bare()
+        """,
+    "roads.py": """
+        def along(f, n): return n
+        def across(f, n): return n
+        """,
+}
 
-    def changed(self: Path) -> bytes:
-        return read(self) + b"# changed" * (self.name == "zero3.py")
 
-    monkeypatch.setattr(Path, "read_bytes", changed)
-    different = {name for name, page in PAGES.items() if digest(page) != before[name]}
-    assert different == pages_that_use("code/distributed/zero3.py")
+@pytest.fixture
+def little(tmp_path, monkeypatch):
+    """A project of three modules, and a function that says what of it a page reaches."""
+    from playground.build import digest as digest_module
+    from playground.build import reach
+
+    monkeypatch.setattr(reach, "ROOT", tmp_path)
+    monkeypatch.setattr(digest_module, "ROOT", tmp_path)
+    (tmp_path / "requirements.txt").write_text("")
+    folder = tmp_path / "code/distributed"
+    folder.mkdir(parents=True)
+    for name, text in THREE.items():
+        (folder / name).write_text(textwrap.dedent(text))
+
+    def reached(code: str) -> set[str]:
+        write(tmp_path / "page.md", code)
+        _, units = used_by(tmp_path / "page.md")
+        return {f"{u.owner}.{u.name}" if u.owner else u.name for u in units if u.name}
+
+    return reached
+
+
+def test_a_page_reaches_what_it_names_and_what_that_names(little):
+    """By another name, through a package, and by text; no docstring, no annotation, no main."""
+    assert little("from distributed import start\nstart(1)") == {
+        "HOMES", "__getattr__", "start", "turn", "LIMIT", "along",
+    }  # fmt: skip
+
+
+def test_a_method_is_reached_by_its_name_on_any_class_that_is_reached(little):
+    found = little("from distributed.wheels import Wheel, turn\nturn(Wheel(), 2)")
+    assert {"Wheel", "Wheel.__init__", "Wheel.roll"} <= found
+    assert "Wheel.stop" not in found
+    assert "Wheel.stop" in little("from distributed.wheels import Wheel\nWheel().stop()")
+
+
+def test_a_library_may_call_any_method_of_a_class_that_extends_its_own(little):
+    assert "Truck.append" in little("from distributed.wheels import Truck\nTruck()")
+
+
+def test_what_runs_at_import_is_always_reached(little, tmp_path):
+    """And so is what a decorator may have registered."""
+    _ = little("import distributed.wheels")
+    _, units = used_by(tmp_path / "page.md")
+    at_import = "\n".join(unit.text for unit in units)
+    assert 'print("imported")' in at_import
+    assert "def kept" in at_import
+    assert "def bare" not in at_import
+
+
+def test_a_program_that_is_run_runs_all_of_its_main(little, tmp_path):
+    _ = little("!python -m distributed.wheels")
+    whole, units = used_by(tmp_path / "page.md")
+    assert {path.name for path in whole} == {"wheels.py"}
+    assert "along" in {unit.name for unit in units}
+
+
+def test_cells_that_are_no_python_reach_what_any_of_their_words_names(little):
+    assert "turn" in little("from distributed.wheels import bare\nturn this is no Python")
+
+
+def test_a_function_that_a_page_does_not_reach_leaves_its_digest_as_it_is(little, tmp_path):
+    """Nor do imports, docstrings and what stands above it."""
+    page, runner = tmp_path / "page.md", tmp_path / "code/distributed/runner.py"
+    before = write(page, "from distributed import start\nstart(1)")
+    text = runner.read_text()
+
+    def after(old: str, new: str) -> str:
+        runner.write_text(text.replace(old, new))
+        os.utime(runner, ns=(1, hash(new) % 10**15))
+        return digest(page)
+
+    assert after("Wheel().stop()", "Wheel().roll()") == before
+    assert after("FREE = 4", "FREE = 4\n\n\n# Comment") == before
+    assert after("LIMIT = 3", "LIMIT = 5") != before
+    assert after("turned(wheel, LIMIT)", "turned(wheel, FREE)") != before
 
 
 @pytest.fixture

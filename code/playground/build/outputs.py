@@ -27,6 +27,7 @@ OF_A_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
 TEMPORARY = re.compile(r"/tmp/tmp\w{8}\b")
 QUANTITY = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 UNIT_OF_TIME = re.compile(r"\s?(?:[µmn]?s|min(?:utes)?|h|[kMGT]?(?:B|bit|FLOP|flop)/s|seconds)\b")
+LINE = re.compile(r"(\w\.py(?::|\", line |, line ))\d+")  # moves with what is written above it
 NEAR = 1e-3  # numbers of two machines may differ by this share: they add up in other orders
 TINY = 1e-5  # below it a number is the error of a sum, and differs by more
 
@@ -153,7 +154,7 @@ def said(outputs: list[Output]) -> str:
             parts.append("[picture]")
         else:
             parts.append("".join(data.get("text/plain", [])))
-    return "\n".join(parts)
+    return LINE.sub(r"\1…", "\n".join(parts))
 
 
 def kinds(outputs: list[Output]) -> set[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import cloudpickle
 
-from playground.build.digest import path_of
+from playground.build.reach import path_of
 
 CODE = Path(__file__).parents[2]
 PACKAGES = ("distributed", "playground")

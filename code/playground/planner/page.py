@@ -5,7 +5,7 @@ import json
 from html import escape
 from pathlib import Path
 
-from playground.build.digest import path_of
+from playground.build.reach import path_of
 from playground.planner.answer import answer
 from playground.planner.form import FIRST, MORE, OWN, SHAPE, Field
 
