@@ -9,7 +9,7 @@ import torch
 
 from bench.pairs import summary
 from distributed import Group, world
-from distributed.collective_times import OPS
+from distributed.instruments.collective_times import OPS
 from distributed.runtime.script import to_bytes
 from distributed.shared_memory import SharedGroup
 from distributed.workbench.measure import buffers, seconds

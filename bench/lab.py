@@ -23,7 +23,7 @@ from playground.environment import environment
 from playground.lab.accidents import STEP, Training
 from playground.lab.hosts import Laboratory, laboratory
 
-WIRE = str(ROOT / "code/distributed/wire.py")
+WIRE = str(ROOT / "code/distributed/instruments/wire.py")
 BYTES = ("ring", "hierarchical", "gloo", "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "HSDP")
 BANDWIDTHS = ("1000Mbit", "500Mbit", "200Mbit", "100Mbit", "50Mbit")
 COLLECTIVES = ("ring", "hierarchical", "gloo")

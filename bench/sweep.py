@@ -15,8 +15,8 @@ import torch
 from bench.pairs import ROOT
 from distributed import Group, world
 from distributed.all_reduce import ALGORITHMS
-from distributed.collective_times import OPS
 from distributed.collectives import SENT
+from distributed.instruments.collective_times import OPS
 from distributed.runtime.caller import World
 from distributed.runtime.script import to_bytes
 from distributed.workbench.measure import buffers, seconds

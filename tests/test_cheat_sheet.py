@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from distributed.hardware import GPUS
-from distributed.schedules import threshold
+from distributed.planner.hardware import GPUS
+from distributed.planner.schedules import threshold
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))

@@ -15,7 +15,7 @@ from bench import gpu_day, gpu_day_steps
 from bench.gpu_day import Step, run_all, steps
 from bench.gpu_day_steps import SMALL, WAYS, known, rates, train
 
-from distributed.hardware import GPUS
+from distributed.planner.hardware import GPUS
 
 STAMP = {"commit": "abc"}
 MUTE = "import signal; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]"

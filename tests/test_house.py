@@ -15,10 +15,12 @@ ROOT = Path(__file__).parents[1]
 DISTRIBUTED = ROOT / "code/distributed"
 MODULES = sorted(path.stem for path in DISTRIBUTED.glob("[!_]*.py"))
 OFFERED = {"Group", "launch", "world"}  # by the package itself
-PROGRAMS = {"gradient_sync_visualizer", "train_text", "wire"}  # they put modules to work
+PROGRAMS = {"gradient_sync_visualizer", "train_text"}  # they put modules to work
 ROOMS = {  # beside the taught modules: what each may use of this package
     "runtime": {"runtime"},
     "workbench": {"runtime", "workbench", "single_device", "world", "dp", *OFFERED},
+    "planner": {"runtime", "planner", "model_states", "cost", "scaling"},
+    "instruments": {"runtime", "workbench", "instruments", *MODULES, *OFFERED},
 }
 TRACKED = subprocess.run(
     ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -71,13 +73,29 @@ def test_a_taught_module_needs_the_workbench_only_to_show_itself(module):
     assert not [line for line in at_the_top if "workbench" in line]
 
 
+def test_the_planner_stands_between_what_it_uses_and_what_uses_it():
+    """No circle: a module of a chapter uses it only after all that it uses itself was taught."""
+    below = ROOMS["planner"] & {*MODULES}
+    above = {m for m in MODULES if "planner" in parts(DISTRIBUTED / f"{m}.py")}
+    assert above == {"strategy", "plan"}
+    assert max(map(floor_of, below)) <= min(map(floor_of, above))
+
+
+def test_nothing_uses_the_instruments_but_pages():
+    for module in MODULES:
+        assert "instruments" not in parts(DISTRIBUTED / f"{module}.py"), module
+
+
 @pytest.mark.parametrize("room", ROOMS)
 def test_a_room_uses_nothing_that_is_taught_later(room):
     for path in sorted((DISTRIBUTED / room).glob("*.py")):
         assert parts(path) <= ROOMS[room], path.name
 
 
-@pytest.mark.parametrize("folder", ["code/distributed", "code/scripts", "engines"])
+SCRIPTS = ("code/distributed", "code/distributed/planner", "code/distributed/instruments")
+
+
+@pytest.mark.parametrize("folder", [*SCRIPTS, "code/scripts", "engines"])
 def test_a_script_hides_no_module_of_python(folder):
     """Its folder comes first on the path, and Python 3.14 unzips with its own `compression`."""
     names = {path.stem for path in (ROOT / folder).iterdir() if not path.name.startswith("_")}

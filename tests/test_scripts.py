@@ -19,7 +19,7 @@ from distributed.runtime.fork_server import fork_server
 from playground.build.execute import live_pages, scripts_on_no_page
 
 ROOT = Path(__file__).parents[1]
-MODULES = sorted((ROOT / "code/distributed").glob("[!_]*.py"))
+MODULES = sorted((ROOT / "code/distributed").rglob("[!_]*.py"))
 SCRIPTS = [path for path in MODULES if 'if __name__ == "__main__"' in path.read_text()]
 PROCESSES = ("dp",)
 ON_NO_PAGE = scripts_on_no_page(ROOT, live_pages(ROOT))

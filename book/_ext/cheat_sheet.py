@@ -4,8 +4,8 @@
     ```
 
 Nothing is written here twice. The path is that of the map in `book/index.md`, the lines are those
-under "Remember" of its chapters, GPUs are those of `distributed.hardware`, and commands are those
-at the top of the files that start a job. On paper it is one page of A4.
+under "Remember" of its chapters, GPUs are those of `distributed.planner.hardware`, and commands
+are those at the top of the files that start a job. On paper it is one page of A4.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from distributed.hardware import GPUS
+from distributed.planner.hardware import GPUS
 from playground.build.toc import pages_in_order
 
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")

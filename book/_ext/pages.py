@@ -112,7 +112,12 @@ class ModuleReference(SphinxDirective):
 # A page teaches the modules that it shows, whole or in part; what none shows, who names it first.
 SHOWN = r"^(?::?load: |```\{literalinclude\} )(?:\.\./)*code/distributed/(\w+)\.py"
 NAMED = r"code/distributed/(\w+)\.py|distributed\.(\w+)\b"
-ROOMS = {"runtime": "What carries the programs", "workbench": "What they are tried on"}
+ROOMS = {
+    "planner": "What plans with numbers alone",
+    "instruments": "What measures",
+    "runtime": "What carries the programs",
+    "workbench": "What they are tried on",
+}
 
 
 def modules_by_part(root: Path) -> dict[str, list[tuple[Path, str]]]:

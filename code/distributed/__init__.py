@@ -1,7 +1,8 @@
 """What is taught: one chapter of the book, one module. `from distributed import launch` is enough.
 
-`runtime` carries these modules, `workbench` has what they are tried on. The names below come when
-they are first asked for, because the models of cost run where there is no torch.
+`runtime` carries these modules, `workbench` has what they are tried on, `planner` models what they
+cost and `instruments` measures it. The names below come when they are first asked for, because the
+models of cost run where there is no torch.
 """
 
 import sys

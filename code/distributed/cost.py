@@ -148,64 +148,6 @@ def step_ddp(cluster: Cluster, flops: float, sizes: Sequence[float]) -> Step:
     return Step(overlapped(ready, messages, compute), compute, sum(messages))
 
 
-def step_zero(
-    cluster: Cluster, flops: float, stage: int, blocks: Sequence[float], gradient: float = 1.0
-) -> Step:
-    """ZeRO: parameters of each block in bytes, in the order of the forward pass.
-
-    `gradient` is the bytes of a gradient for each of its parameter's. Stage 1 reduces and gathers
-    after the backward pass, 2 reduces in it and gathers after it, both beside no computation, as
-    this book's do; 3 gathers each block in both passes, one ahead.
-    """
-    if stage not in (1, 2, 3):
-        raise ValueError(f"stage={stage}: choose 1, 2 or 3; for DDP there is step_ddp")
-    compute, n = slowest(cluster, flops / cluster.speed), cluster.ranks
-    if n == 1:
-        return Step(compute, compute, 0.0)
-    each = compute / len(blocks)
-    gathers = [half_ring(cluster, size) for size in blocks]
-    scatters = [half_ring(cluster, size * gradient) for size in blocks]
-    if stage < 3:
-        ready = [compute / 3 + 2 / 3 * each * (i + 1) for i in range(len(blocks))]
-        ready = ready if stage == 2 else [compute] * len(blocks)
-        end = overlapped(ready, scatters[::-1], compute) + sum(gathers)
-        return Step(end, compute, sum(scatters) + sum(gathers))
-    forward = in_turn(0.0, gathers, [each / 3] * len(blocks), [0.0] * len(blocks))
-    again = [0.0] * min(2, len(blocks)) + gathers[:-2][::-1]  # the last two are still there
-    end = in_turn(forward, again, [each * 2 / 3] * len(blocks), scatters[::-1])
-    return Step(end, compute, sum(gathers) + sum(again) + sum(scatters))
-
-
-def step_hsdp(
-    cluster: Cluster, flops: float, blocks: Sequence[float], gradient: float = 1.0
-) -> Step:
-    """ZeRO-3 inside of each host; then each rank all-reduces its share between hosts."""
-    inside = cluster._replace(ranks=min(cluster.ranks, cluster.per_host))
-    step = step_zero(inside, flops, 3, blocks, gradient)
-    hosts, link = -(-cluster.ranks // cluster.per_host), cluster.network
-    between = 2 * (hosts - 1) * (link.latency + sum(blocks) * gradient / hosts / link.bandwidth)
-    return Step(step.total + between, step.compute, step.communication + between)
-
-
-def in_turn(
-    begin: float, gathers: Sequence[float], computes: Sequence[float], scatters: Sequence[float]
-) -> float:
-    """When blocks have computed one after the other, and all messages have left (s).
-
-    The next block is gathered while one computes, as soon as the room of the one before is free.
-    Messages leave in the order in which they are asked for.
-    """
-    link = arrived = begin + gathers[0]
-    done = begin
-    for i, (compute, scatter) in enumerate(zip(computes, scatters, strict=True)):
-        start = max(done, arrived)
-        if i + 1 < len(gathers):
-            link = arrived = max(link, done) + gathers[i + 1]
-        done = start + compute
-        link = max(link, done) + scatter if scatter else link
-    return max(done, link)
-
-
 def main(ranks: int = 16384, buckets: int = 200) -> None:
     """A step of DDP on very many ranks: predicted at once."""
     if ranks < 1 or buckets < 1:

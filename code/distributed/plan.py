@@ -11,13 +11,15 @@ from difflib import get_close_matches
 from typing import Any
 
 from distributed.cost import Cluster, Link
-from distributed.hardware import GPUS, gpu, look_up
 from distributed.model_states import RECIPES
+from distributed.planner.hardware import GPUS, gpu, look_up
+from distributed.planner.job import RECIPE, Job, cluster_of
+from distributed.planner.limits import within
+from distributed.planner.schedules import STACKS
+from distributed.planner.shapes import CHECKPOINTS, PRESETS, Model, llama, of_size
+from distributed.planner.speed import achieved, measure
 from distributed.runtime.script import Parser, to_bytes
-from distributed.schedules import STACKS
-from distributed.shapes import CHECKPOINTS, PRESETS, Model, llama, of_size
-from distributed.speed import achieved, measure
-from distributed.strategy import RECIPE, Job, Plan, cluster_of, plan, run_of, within
+from distributed.strategy import Plan, plan, run_of
 
 # Bandwidth inside a host, in one direction, for each device (bytes/s).
 INTERCONNECTS = {

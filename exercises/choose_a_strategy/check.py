@@ -5,9 +5,10 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from distributed.cost import Cluster
-from distributed.hardware import gpu
-from distributed.shapes import of_size
-from distributed.strategy import CLOSE, Job, Option, cluster_of, plan
+from distributed.planner.hardware import gpu
+from distributed.planner.job import Job, Option, cluster_of
+from distributed.planner.shapes import of_size
+from distributed.strategy import CLOSE, plan
 from playground.exercises.check import Draw, Wrong
 
 HINTS = [

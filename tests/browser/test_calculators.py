@@ -14,7 +14,7 @@ from distributed.checkpoint_interval import best_interval, share_lost
 from distributed.cost import Cluster, Link
 from distributed.model_states import STAGES, Recipe, per_rank
 from distributed.plan import INTERCONNECTS
-from distributed.published import failures
+from distributed.planner.published import failures
 from distributed.scaling import Scaling, weak
 from playground.show.calculator import (
     BUCKETS,

@@ -16,10 +16,11 @@ from playwright.sync_api import expect
 from serving import Server
 
 from distributed.cost import Cluster
-from distributed.hardware import gpu
-from distributed.shapes import PRESETS
-from distributed.speed import achieved
-from distributed.strategy import Job, cluster_of, plan, run_of
+from distributed.planner.hardware import gpu
+from distributed.planner.job import Job, cluster_of
+from distributed.planner.shapes import PRESETS
+from distributed.planner.speed import achieved
+from distributed.strategy import plan, run_of
 from playground.planner.answer import answer
 from playground.planner.form import state_of
 

@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed import collectives
 from distributed.all_reduce import ALGORITHMS, tree_broadcast, tree_reduce
-from distributed.collective_times import GROUPS, OPS
 from distributed.collectives import SENT
+from distributed.instruments.collective_times import GROUPS, OPS
 from distributed.ring_group import RingGroup
 from distributed.runtime.group import COMBINE
 from distributed.runtime.report import RankError
@@ -199,7 +199,7 @@ def test_the_sweep_times_every_way_that_has_a_formula_and_the_backends(pools):
 
 
 def run_table(*options):
-    command = [sys.executable, "-m", "distributed.collective_times", *options]
+    command = [sys.executable, "-m", "distributed.instruments.collective_times", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 
@@ -226,8 +226,8 @@ def test_the_table_from_the_command_line():
 def test_the_same_command_under_torchrun_says_it_once():
     torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     done = subprocess.run(
-        [sys.executable, "-m", *torchrun, "distributed.collective_times", "--size", "4KB",
-         "--times", "1", "--algorithm", "ring,shared,hierarchical,backend"],
+        [sys.executable, "-m", *torchrun, "distributed.instruments.collective_times",
+         "--size", "4KB", "--times", "1", "--algorithm", "ring,shared,hierarchical,backend"],
         env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
         capture_output=True, text=True, timeout=100, check=True,
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed.hardware import GIB, GPUS, NETWORKS, gpu, network
+from distributed.planner.hardware import GIB, GPUS, NETWORKS, gpu, network
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -19,7 +19,7 @@ from distributed.cost import (
 )
 from distributed.cost import slowest as slowest_of
 from distributed.ddp import DistributedDataParallel
-from distributed.published import CASES, Case, saved
+from distributed.planner.published import CASES, Case, saved
 from distributed.runtime.trace import overlapped
 from distributed.scaling import BUCKET, buckets, flops_to_hide, step, strong, weak
 from distributed.workbench.emulated import EmulatedLayer, emulated_network, train_step

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.cost import Cluster, Link
-from distributed.schedules import STACKS, fsdp, threshold, zero2, zero3
-from distributed.streams import Streams, Work, half, simulate
+from distributed.planner.schedules import STACKS, fsdp, threshold, zero2, zero3
+from distributed.planner.streams import Streams, Work, half, simulate
 
 ALL = [(stack, name) for stack, schedules in STACKS.items() for name in schedules]
 NONE, FREE = Link(0.0, math.inf), Link(0.0, 1.0)

@@ -5,13 +5,13 @@ import statistics
 
 import pytest
 
-from distributed.hardware import gpu
 from distributed.model_states import Recipe
-from distributed.peak_memory import GPT, activations
-from distributed.published import CASES, WRAPPED, failures, rows
-from distributed.shapes import CHECKPOINTS, PRESETS, gpt, of_size
-from distributed.speed import RECOMPUTE, achieved
-from distributed.validation import (
+from distributed.planner.hardware import gpu
+from distributed.planner.peak_memory import GPT, activations
+from distributed.planner.published import CASES, WRAPPED, failures, rows
+from distributed.planner.shapes import CHECKPOINTS, PRESETS, gpt, of_size
+from distributed.planner.speed import RECOMPUTE, achieved
+from distributed.planner.validation import (
     MODELS,
     Errors,
     implied_bandwidth,

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from distributed.collective_times import OPS, main
+from distributed.instruments.collective_times import OPS, main
 from distributed.runtime.report import RankError
 
 GPUS = torch.cuda.device_count()

@@ -245,14 +245,14 @@ def test_the_kernels_counters_see_what_the_formulas_say(lab: Laboratory) -> None
 
 @pytest.mark.slow
 def test_a_script_that_fails_says_so_with_its_host(lab: Laboratory) -> None:
-    wrong = str(ROOT / "code/distributed/wire.py")
+    wrong = str(ROOT / "code/distributed/instruments/wire.py")
     with pytest.raises(RuntimeError, match=r"(?s)10\.77\.0\.1: .*cases=nothing: choose from"):
         lab.torchrun([wrong, "--cases", "nothing"], 1)
 
 
 @pytest.mark.slow
 def test_the_table_of_collectives_on_two_hosts(lab: Laboratory) -> None:
-    given = ["distributed.collective_times", "--size", "4KB", "--times", "1"]
+    given = ["distributed.instruments.collective_times", "--size", "4KB", "--times", "1"]
     given += ["--algorithm", "ring,hierarchical,backend"]
     first, second = lab.torchrun(given, per_host=2, options=["-m"])
     rows = [line.split() for line in first.splitlines()]

@@ -34,7 +34,7 @@ def files_used_by(page: Path) -> set[Path]:
             ["at_scale/scaling.md", "zero/memory.md"],
             ["zero/zero1.md"],
         ),
-        ("code/distributed/wire.py", ["at_scale/hosts.md"], ["at_scale/step_cost.md"]),
+        ("code/distributed/instruments/wire.py", ["at_scale/hosts.md"], ["at_scale/step_cost.md"]),
         (
             "bench/recorded/lab.json",
             ["at_scale/hosts.md", "at_scale/failures.md"],

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.run import get_args_parser
 
 from distributed.plan import main
-from distributed.strategy import Option
+from distributed.planner.job import Option
 from playground.build.tab import archive, standard
 from playground.planner.answer import answer, html, planned, ways_out
 from playground.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line

@@ -241,7 +241,7 @@ def test_the_modules_of_a_tab_need_no_library():
     names = ("all_reduce", "collectives", "plan")
     assert {known[f"distributed.{name}"] for name in names} == {None}
     assert known["playground.tab.kernel"] is None
-    assert known["distributed.collective_times"] == "torch"
+    assert known["distributed.instruments.collective_times"] == "torch"
     assert known["distributed.single_device"] == "numpy"
     names = zipfile.ZipFile(BytesIO(tab.archive(STANDARD))).namelist()
     assert "distributed/all_reduce.py" in names

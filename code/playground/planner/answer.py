@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from html import escape
 
 from distributed.cost import Cluster
-from distributed.schedules import STACKS
-from distributed.shapes import CHECKPOINTS
-from distributed.strategy import Job, Option, Plan, memory_of, plan, run_of
-from distributed.streams import Span, Step
+from distributed.planner.job import Job, Option, memory_of
+from distributed.planner.schedules import STACKS
+from distributed.planner.shapes import CHECKPOINTS
+from distributed.planner.streams import Span, Step
+from distributed.strategy import Plan, plan, run_of
 from playground.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
 from playground.planner.form import FIELDS, WrongError, asked, query_of, state_of, words_of, wrong
 

@@ -5,7 +5,7 @@ import shlex
 from typing import Any
 
 from distributed.cost import Cluster
-from distributed.strategy import Job, Option
+from distributed.planner.job import Job, Option
 
 # Selective checkpointing as the plan counts it: attention's result and every second product stay.
 SELECTIVE = '''\

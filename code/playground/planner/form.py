@@ -11,13 +11,13 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from distributed.cost import Cluster
-from distributed.hardware import GPUS
 from distributed.model_states import RECIPES
 from distributed.plan import arguments, read
+from distributed.planner.hardware import GPUS
+from distributed.planner.job import RECIPE, Job
+from distributed.planner.schedules import STACKS
+from distributed.planner.shapes import CHECKPOINTS, PRESETS
 from distributed.runtime.script import to_bytes
-from distributed.schedules import STACKS
-from distributed.shapes import CHECKPOINTS, PRESETS
-from distributed.strategy import RECIPE, Job
 
 OWN = "own"  # the model whose shape stands in fields of its own
 

@@ -8,12 +8,12 @@ from matplotlib.figure import Figure
 
 from distributed import scaling
 from distributed.cost import SCATTER, Cluster, Link, step_ddp
-from distributed.published import CASES, OVERLAP, WRAPPED, saved
-from distributed.validation import Errors, runs
-from distributed.validation import scaling as to_many_hosts
-from distributed.wire import LAYERS, SIDE
+from distributed.instruments.wire import LAYERS, SIDE
+from distributed.planner.published import CASES, OVERLAP, WRAPPED, saved
+from distributed.planner.validation import Errors, runs
+from distributed.planner.validation import scaling as to_many_hosts
 from playground.show.colours import GREY, RANKS
-from playground.show.planner import mark_agreement
+from playground.show.figures import mark_agreement
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 

@@ -1,7 +1,7 @@
 """What a failure does to a run, and how often to save: figures, a calculator, recorded accidents.
 
 The calculator's formulas are its own, as they must be; a test moves the sliders and compares with
-`distributed.checkpoint_interval` and `distributed.published`.
+`distributed.checkpoint_interval` and `distributed.planner.published`.
 """
 
 import math
@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from distributed.published import failures
+from distributed.planner.published import failures
 from playground.show.chart import Calculator, slider, style
 from playground.show.colours import GREY, KINDS, RANKS
 from playground.show.recorded import stamp

@@ -156,3 +156,10 @@ def timeline(traces: Sequence[Trace], title: str = "") -> Figure:
     axis.set_yticks([t.rank + 0.2 for t in traces], [f"rank {t.rank}" for t in traces])
     axis.invert_yaxis()
     return figure
+
+
+def mark_agreement(axis: Axes, ends: tuple[float, float], within: float) -> None:
+    """The line on which published is predicted, in the band of those that differ so little."""
+    axis.plot(ends, ends, color=GREY, lw=1)
+    low, high = ([(1 + sign * within) * x for x in ends] for sign in (-1, 1))
+    axis.fill_between(ends, low, high, color=GREY, alpha=0.15)

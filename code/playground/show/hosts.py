@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from distributed.cost import Cluster, Link, all_reduce, step_ddp
+from distributed.instruments.wire import LAYERS, SIDE
 from distributed.powersgd import numbers_to_send
-from distributed.wire import LAYERS, SIDE
 from playground.show.colours import GREY, KINDS, RANKS
 from playground.show.recorded import stamp
 from playground.show.tables import Table

@@ -1,6 +1,6 @@
 """Links beside each other: latency, bandwidth, and the size of message at which both cost the same.
 
-Bandwidths come from `distributed.hardware`, per GPU and in one direction.
+Bandwidths come from `distributed.planner.hardware`, per GPU and in one direction.
 """
 
 from typing import NamedTuple
@@ -9,7 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from distributed.hardware import gpu, network
+from distributed.planner.hardware import gpu, network
 from playground.show.colours import RANKS
 from playground.show.figures import use_style
 from playground.show.tables import Table

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from distributed.cost import Cluster, Link, all_reduce, step_ddp
-from distributed.peak_memory import Shape, activations
+from distributed.planner.peak_memory import Shape, activations
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
 from playground.show.bucket_sizes import read

@@ -1,6 +1,6 @@
 """Time collectives by size, algorithm and dtype, on any backend, as NCCL's tests do.
 
-    python -m distributed.collective_times --op reduce_scatter --size 64MB --ranks 4
+    python -m distributed.instruments.collective_times --op reduce_scatter --size 64MB --ranks 4
 
 `OPS` has all ways to do each collective: the algorithms on messages, and the groups that do them by
 other means.

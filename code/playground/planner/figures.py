@@ -6,12 +6,12 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from distributed.hardware import GIB
-from distributed.schedules import STACKS, threshold
-from distributed.streams import Step, Work, simulate
-from distributed.validation import Errors, Run, Verdict, scaling
+from distributed.planner.hardware import GIB
+from distributed.planner.schedules import STACKS, threshold
+from distributed.planner.streams import Step, Work, simulate
+from distributed.planner.validation import Errors, Run, Verdict, scaling
 from playground.show.colours import GREY, KINDS, RANKS
-from playground.show.figures import use_style
+from playground.show.figures import mark_agreement, use_style
 from playground.show.tables import Table
 
 LANES = {
@@ -100,13 +100,6 @@ def error_figure(runs: Iterable[Run]) -> Figure:
     axis.set(xlabel="tokens/s of each GPU, predicted", ylabel="published")
     axis.legend()
     return figure
-
-
-def mark_agreement(axis: Axes, ends: tuple[float, float], within: float) -> None:
-    """The line on which published is predicted, in the band of those that differ so little."""
-    axis.plot(ends, ends, color=GREY, lw=1)
-    low, high = ([(1 + sign * within) * x for x in ends] for sign in (-1, 1))
-    axis.fill_between(ends, low, high, color=GREY, alpha=0.15)
 
 
 def error_table(runs: Sequence[Run]) -> Table:

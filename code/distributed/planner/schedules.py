@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from distributed.cost import Cluster
+from distributed.planner.streams import Schedule, Streams, Work, half, simulate, wire
 from distributed.runtime.script import run_script
-from distributed.streams import Schedule, Streams, Work, half, simulate, wire
 
 
 def passes(

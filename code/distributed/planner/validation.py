@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from distributed.cost import Cluster, Link
-from distributed.hardware import GIB, gpu
 from distributed.model_states import RECIPES, Recipe
-from distributed.published import rows
+from distributed.planner.hardware import GIB, gpu
+from distributed.planner.job import RECIPE, Job, Option, cluster_of, memory_of, option
+from distributed.planner.published import rows
+from distributed.planner.shapes import PRESETS, Model, gpt, of_size
+from distributed.planner.speed import achieved
 from distributed.runtime.script import run_script
-from distributed.shapes import PRESETS, Model, gpt, of_size
-from distributed.speed import achieved
-from distributed.strategy import RECIPE, Job, Option, cluster_of, memory_of, option
 
 OTHERS = {"bf16 for everything, Adam": Recipe(2, 2, 0, 4)}  # of KempnerForge
 MODELS = PRESETS | {

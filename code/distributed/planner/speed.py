@@ -11,9 +11,9 @@ checkpointing frees is there for larger kernels: see `RECOMPUTE`.
 import time
 from typing import NamedTuple
 
-from distributed.hardware import Gpu
+from distributed.planner.hardware import Gpu
+from distributed.planner.shapes import Model
 from distributed.runtime.script import run_script
-from distributed.shapes import Model
 
 
 class Curve(NamedTuple):
@@ -80,8 +80,8 @@ def measure(d: int = 1024, context: int = 512, rows: int = 2, repeats: int = 3) 
 
 def main() -> None:
     """The share of peak that models of three widths reach, with few tokens and with many."""
-    from distributed.hardware import GPUS
-    from distributed.shapes import PRESETS
+    from distributed.planner.hardware import GPUS
+    from distributed.planner.shapes import PRESETS
 
     for name in ("a100", "h100"):
         for model in ("mpt-1b", "mpt-7b", "llama-3-70b"):

@@ -20,7 +20,7 @@ LATENCY_INSIDE, LATENCY_BETWEEN = 10e-6, 30e-6  # s, of a message; assumed, for 
 
 def rows(unit: str = "") -> list[dict[str, str]]:
     """The published rows with that unit, or all of them, as they stand in the file."""
-    text = files("distributed").joinpath("published.csv").read_text(encoding="utf-8")
+    text = files("distributed.planner").joinpath("published.csv").read_text(encoding="utf-8")
     known = csv.DictReader(text.splitlines())
     return [row for row in known if not unit or row["unit"] == unit]
 

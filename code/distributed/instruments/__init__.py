@@ -1,0 +1,1 @@
+"""Programs that measure what is taught: seconds of collectives, bytes that leave a host."""

@@ -1,0 +1,124 @@
+"""A job on a cluster, and each strategy as an option for it: its bytes and its step.
+
+Memory is that of `model_states` and `shapes`, time that of `schedules`, the speed of a GPU that of
+`speed`. Every number may be replaced by one that you have measured.
+"""
+
+from typing import NamedTuple
+
+from distributed.cost import Cluster, Link
+from distributed.model_states import RECIPES, Recipe, per_rank
+from distributed.planner.hardware import GPUS, Gpu
+from distributed.planner.schedules import STACKS
+from distributed.planner.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model
+from distributed.planner.speed import RECOMPUTE, achieved
+from distributed.planner.streams import Step, Work, simulate
+from distributed.runtime.script import run_script
+
+RECIPE = "bf16, Adam in fp32, fp32 master copy"
+WIRE = 0.8  # of what vendors state, what collectives of many MB reach
+ALLOWANCE = 0.05  # of all the rest: what an allocator loses between pieces
+CONTEXT = 1.5e9  # bytes that CUDA, NCCL and their kernels take on each GPU
+
+
+class Job(NamedTuple):
+    """What each rank does in a step: `accumulate` micro-batches of `rows` × `context` tokens."""
+
+    model: Model
+    rows: float = 1
+    context: int = 2048
+    accumulate: int = 1
+    checkpoint: str = "auto"  # the least that fits, or one of CHECKPOINTS
+    recipe: Recipe = RECIPES[RECIPE]
+    fused_loss: bool = False
+
+    @property
+    def tokens(self) -> float:
+        """Of a micro-batch of one rank."""
+        return self.rows * self.context
+
+
+class Option(NamedTuple):
+    """One strategy: bytes on each rank by what they are for, whether they fit, and its step."""
+
+    name: str
+    checkpoint: str
+    memory: dict[str, float]
+    fits: bool
+    step: Step
+
+    @property
+    def needs(self) -> float:
+        return sum(self.memory.values())
+
+
+def cluster_of(
+    one: Gpu, gpus: int, per_host: int | None = None, network: float | None = None,
+    speed: float = 0.0, share: float = WIRE,
+) -> Cluster:  # fmt: skip
+    """Links of a cluster of these GPUs; `network` is a host's, in bytes/s and one direction."""
+    local = min(gpus, per_host or one.per_host)
+    if network is None:
+        network = local * one.network
+    inside, between = Link(3e-6, share * one.inside), Link(10e-6, share * network)
+    return Cluster(gpus, local, inside, between, speed)
+
+
+def memory_of(job: Job, name: str, cluster: Cluster, checkpoint: str) -> dict[str, float]:
+    """Bytes of each rank at the peak of a step, by what they are for."""
+    model, recipe = job.model, job.recipe
+    stage = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2}.get(name, 3)
+    sharded = min(cluster.ranks, cluster.per_host) if name == "HSDP" else cluster.ranks
+    found = per_rank(model.parameters, sharded, stage, recipe)
+    scores = FUSED if job.fused_loss else PLAIN
+    found["activations"] = model.activations(job.tokens, checkpoint, recipe.parameters, scores)
+    if stage == 3 and sharded > 1:
+        found["gathered"] = (2 * model.block + model.root) * recipe.parameters
+    if stage >= 2 and sharded > 1:
+        found["buckets"] = max(model.block, model.root) * recipe.gradients
+    found["allowance"] = ALLOWANCE * sum(found.values()) + CONTEXT
+    return found
+
+
+def work_of(job: Job, cluster: Cluster, checkpoint: str) -> Work:
+    """Embeddings first, then all layers; each computes in proportion to its parameters."""
+    model = job.model
+    sizes = [model.root, *[model.block] * model.layers]
+    seconds = model.flops(job.context) * job.tokens / cluster.speed
+    again = RECOMPUTE[checkpoint] * seconds
+    return Work(
+        cluster,
+        [job.recipe.parameters * size for size in sizes],
+        [job.recipe.gradients * size for size in sizes],
+        [size / model.parameters for size in sizes],
+        seconds / 3,
+        seconds * 2 / 3 + again,
+        job.accumulate,
+    )
+
+
+def option(job: Job, name: str, cluster: Cluster, memory: float, stack: str = "pytorch") -> Option:
+    """A strategy with the least checkpointing that fits, or the one asked for."""
+    wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
+    for checkpoint in wanted:
+        held = memory_of(job, name, cluster, checkpoint)
+        if sum(held.values()) <= memory:
+            break
+    step = simulate(STACKS[stack][name], work_of(job, cluster, checkpoint))
+    return Option(name, checkpoint, held, sum(held.values()) <= memory, step)
+
+
+def main(ranks: int = 64, rows: int = 4) -> None:
+    """Llama 3 8B on hosts of eight H100s: what each strategy needs, and how long its step takes."""
+    one, model = GPUS["h100"], PRESETS["llama-3-8b"]
+    job = Job(model, rows)
+    cluster = cluster_of(one, ranks, speed=achieved(one, model, job.tokens))
+    for name in STACKS["pytorch"]:
+        found = option(job, name, cluster, one.memory)
+        said = "fits" if found.fits else "does not fit"
+        print(f"{name:7}{found.needs / 1e9:7.1f} GB {said:13}{found.step.total:6.2f} s")
+        assert found.fits == (found.needs <= one.memory)
+
+
+if __name__ == "__main__":
+    run_script(main)

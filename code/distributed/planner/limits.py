@@ -1,0 +1,53 @@
+"""What may be asked of the planner: limits of each argument, and clear words beyond them."""
+
+from distributed.cost import Cluster
+from distributed.planner.job import Job
+from distributed.planner.schedules import STACKS
+from distributed.planner.shapes import CHECKPOINTS
+
+# The least and the most that each argument may be: with room above the largest there is.
+LIMITS = {
+    "params": (1, 1e16),
+    "gpus": (1, 1e8),
+    "per_host": (1, 1e6),
+    "gpu_memory": (1, 1e16),  # bytes
+    "network": (1, 1e16),  # bytes/s of a host
+    "inside": (1, 1e16),  # bytes/s
+    "rows": (1e-6, 1e9),  # less than 1 where several ranks share a row
+    "context": (1, 1e9),
+    "accumulate": (1, 1e6),
+    "speed": (1, 1e20),  # FLOP/s
+    "tokens": (1, 1e18),
+}
+
+
+def within(name: str, value: float) -> None:
+    """Raise ValueError, naming the argument, for what is too small, too large or no number."""
+    least, most = LIMITS[name]
+    if not least <= value <= most:
+        raise ValueError(f"{name}={value:g}: give {least:g} to {most:g}")
+
+
+def check(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> None:
+    """Raise ValueError, naming the argument, for what makes no sense."""
+    given = {
+        "params": job.model.parameters,
+        "gpus": cluster.ranks,
+        "per_host": cluster.per_host,
+        "gpu_memory": memory,
+        "network": cluster.network.bandwidth,
+        "inside": cluster.inside.bandwidth,
+        "rows": job.rows,
+        "context": job.context,
+        "accumulate": job.accumulate,
+        "speed": cluster.speed,
+    }
+    for name, value in given.items():
+        within(name, value)
+    if cluster.ranks > cluster.per_host and cluster.ranks % cluster.per_host:
+        hosts = f"hosts of per_host={cluster.per_host} would not all be full"
+        raise ValueError(f"gpus={cluster.ranks}: {hosts}; give a multiple of it")
+    if job.checkpoint not in ("auto", *CHECKPOINTS):
+        raise ValueError(f"checkpoint={job.checkpoint!r}: choose auto, {', '.join(CHECKPOINTS)}")
+    if stack not in STACKS:
+        raise ValueError(f"stack={stack!r}: choose {', '.join(STACKS)}")
