@@ -8,18 +8,21 @@ The rule by which it recommends stands in `strategy`.
 import json
 import re
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed.cost import Cluster, Link
 from distributed.model_states import RECIPES
 from distributed.planner.hardware import GPUS, gpu, look_up
 from distributed.planner.job import RECIPE, Job, cluster_of
-from distributed.planner.limits import within
+from distributed.planner.limits import rate, size, within
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, PRESETS, Model, llama, of_size
 from distributed.planner.speed import achieved, measure
-from distributed.runtime.script import Parser, to_bytes
+from distributed.runtime.script import Parser
 from distributed.strategy import Plan, plan, run_of
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Bandwidth inside a host, in one direction, for each device (bytes/s).
 INTERCONNECTS = {
@@ -93,42 +96,79 @@ def model_shaped(text: str) -> Model:
         re.fullmatch(r"[1-9]\d{0,8}", p) for p in parts
     ):
         raise ValueError(f"shape={text!r}: give {SHAPE}, six whole numbers above 0")
-    if int(parts[0]) > 10_000:
-        raise ValueError(f"layers={parts[0]}: give 1 to 10,000")
-    return llama(*map(int, parts))
+    layers, width, heads, kv, ffn, words = map(int, parts)
+    if layers > 10_000:
+        raise ValueError(f"layers={layers}: give 1 to 10,000")
+    if width % heads:
+        raise ValueError(f"heads={heads}: a width of {width:,} is no multiple of it")
+    if heads % kv:
+        raise ValueError(f"kv={kv}: {heads} heads are no multiple of it")
+    return llama(layers, width, heads, kv, ffn, words)
 
 
 def measure_module(path: str) -> Model:
-    """The shape of what `path`, package.module:function, makes on the meta device.
+    """The shape of the transformer that `path`, package.module:function, makes on the meta device.
 
-    Layers are the longest row of equal parts, width and words those of the first embedding; the
-    width of the network is what is left. Raises ValueError if there is no such module.
+    Layers are the longest row of equal blocks, width and words those of the first embedding; the
+    width of the network is what is left of a block. Raises ValueError if there is no such module,
+    and if it is no transformer.
     """
+    from torch import nn
+
+    module = made_on_meta(path)
+    count = parameters_of(module)
+    if not count:
+        raise ValueError(f"module={path!r}: {type(module).__name__} has no parameters")
+    none = f"module={path!r}: no transformer: "
+    way = "; plan by --params or --shape"
+    embedding = next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
+    if embedding is None:
+        raise ValueError(f"{none}it has no embedding{way}")
+    rows = [part for part in module.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
+    blocks = max(filter(alike, rows), key=len, default=None)
+    if blocks is None:
+        raise ValueError(f"{none}it has no row of equal blocks{way}")
+    (words, d), block = embedding.weight.shape, parameters_of(blocks[0])
+    ffn = round((block / d - 4 * d - 2) / 2)
+    if ffn < 1:
+        raise ValueError(f"{none}a block of {block:,} parameters is too small for width {d}{way}")
+    rest = count - len(blocks) * block
+    tied = rest < 1.5 * words * d
+    positions = max(0, round(rest / d - (1 if tied else 2) * words - 1))
+    heads = max(1, d // 128)
+    return Model(len(blocks), d, heads, heads, ffn, words, False, tied, positions)
+
+
+def made_on_meta(path: str) -> "nn.Module":
+    """What `path`, package.module:function, makes on the meta device. Raises ValueError."""
     import importlib
 
     import torch
 
+    way = "give package.module:function"
     package, _, name = path.partition(":")
     try:
         make = getattr(importlib.import_module(package), name)
         with torch.device("meta"):
             module = make()
-            count = sum(p.numel() for p in module.parameters())
+    except SystemExit as end:
+        raise ValueError(f"module={path!r}: it ended with {end!r}; {way}") from None
     except Exception as error:  # whatever somebody else's code may raise
-        raise ValueError(f"module={path!r}: {error}; give package.module:function") from None
-    guess, layers = of_size(count), 0
-    for part in reversed([*module.modules()]):  # the first embedding has the last word
-        if isinstance(part, torch.nn.Embedding):
-            words, d = part.weight.shape
-            guess = guess._replace(d=d, words=words, heads=max(1, d // 128), kv=max(1, d // 128))
-        elif isinstance(part, torch.nn.ModuleList | torch.nn.Sequential):
-            sizes = {sum(p.numel() for p in layer.parameters()) for layer in part}
-            layers = max(layers, len(part) if len(sizes) == 1 and sizes != {0} else 0)
-    layers = layers or guess.layers
-    left = (count - guess.words * guess.d) / layers / guess.d
-    return guess._replace(
-        layers=layers, positions=0, ffn=max(1, round((left - 4 * guess.d - 2) / 2))
-    )
+        said = f"{error}; " if package and name else ""
+        raise ValueError(f"module={path!r}: {said}{way}") from None
+    if not isinstance(module, torch.nn.Module):
+        raise ValueError(f"module={path!r}: {module!r} is no module of torch; {way} that makes one")
+    return module
+
+
+def parameters_of(module: "nn.Module") -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def alike(row: "nn.ModuleList | nn.Sequential") -> bool:
+    """Whether all parts have as many parameters, and some."""
+    sizes = {parameters_of(part) for part in row}
+    return len(sizes) == 1 and sizes != {0}
 
 
 def arguments() -> Parser:
@@ -146,7 +186,7 @@ def arguments() -> Parser:
     add("--per-host", type=int, help="GPUs in a host; each GPU has its usual number")
     add("--gpu-memory", help="such as 80GB (10⁹) or 80GiB (2³⁰); each GPU has its own")
     add("--interconnect", choices=INTERCONNECTS, help="inside a host; each GPU has its own")
-    add("--network", help="of a host, in a second and one direction: 400GB is 8 × 400 Gbit/s")
+    add("--network", help="of a host, a second and one direction: 400GB or 3200Gbit, all ports")
     add("--speed", type=float, help="FLOP/s of a GPU, measured; else a model of it")
     add("--rows", type=float, default=1, help="of a micro-batch, on each GPU")
     add("--context", type=int, default=2048, help="tokens in a row")
@@ -173,11 +213,11 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     named = [name for name in ways if getattr(given, name) is not None]
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} are given: one of them says which model")
-    if given.model:
+    if given.model is not None:
         model = model_named(given.model)
     elif given.shape is not None:
         model = model_shaped(given.shape)
-    elif given.module:
+    elif given.module is not None:
         model = measure_module(given.module)
     else:
         parameters = 7e9 if given.params is None else given.params
@@ -199,11 +239,12 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
         RECIPES[given.recipe], given.fused_loss,
     )  # fmt: skip
     speed = achieved(one, model, job.tokens) if given.speed is None else given.speed
-    network = to_bytes(given.network) if given.network else None
+    network = None if given.network is None else rate("network", given.network)
+    memory = one.memory if given.gpu_memory is None else size("gpu_memory", given.gpu_memory)
     cluster = cluster_of(one, gpus, per_host, network, speed)
     if given.interconnect:
         cluster = cluster._replace(inside=INTERCONNECTS[given.interconnect])
-    return job, cluster, to_bytes(given.gpu_memory) if given.gpu_memory else one.memory
+    return job, cluster, memory
 
 
 def main(words: list[str] | None = None) -> None:

@@ -25,6 +25,9 @@ class Plan(NamedTuple):
 def plan(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> Plan:
     """Compare all strategies on ranks with `memory` bytes each. Raises ValueError for nonsense."""
     check(job, cluster, memory, stack)
+    if cluster.ranks == 1:
+        alone = recommend([option(job, "DDP", cluster, memory, stack)], memory)
+        return alone._replace(why=f"one GPU: nothing to share; {alone.why}")
     several = cluster.ranks > cluster.per_host > 1
     names = [name for name in STACKS[stack] if name != "HSDP" or several]
     return recommend([option(job, name, cluster, memory, stack) for name in names], memory)

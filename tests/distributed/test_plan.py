@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from distributed import planner
 from distributed.cost import (
@@ -21,9 +22,9 @@ from distributed.cost import (
     step_ddp,
 )
 from distributed.model_states import RECIPES, STAGES, total
-from distributed.plan import main, measure_module
+from distributed.plan import arguments, main, measure_module, read
 from distributed.planner.hardware import gpu
-from distributed.planner.job import Job, cluster_of, memory_of
+from distributed.planner.job import WIRE, Job, cluster_of, memory_of
 from distributed.planner.limits import LIMITS
 from distributed.planner.peak_memory import GPT, Shape, activations, bytes_at_peak
 from distributed.planner.schedules import STACKS
@@ -292,6 +293,36 @@ def test_a_preset_on_nodes_for_tokens(capsys):
     assert PRESETS["llama-3-70b"].parameters == pytest.approx(70.6e9, rel=0.001)
 
 
+def leaves():
+    sys.exit(0)
+
+
+def no_module():
+    return 7
+
+
+def nothing_to_train():
+    return nn.ReLU()
+
+
+def convolutions():
+    return nn.Sequential(*(nn.Conv2d(64, 64, 3) for _ in range(4)), nn.Flatten())
+
+
+def two_numbers():
+    return nn.Linear(2, 2)
+
+
+def without_blocks():
+    return nn.Sequential(nn.Embedding(50_000, 256), nn.Linear(256, 50_000))
+
+
+def small_under_large_words():
+    """Blocks that are no transformer's: narrower than the embedding by far."""
+    blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+    return nn.ModuleDict({"words": nn.Embedding(50_000, 256), "blocks": blocks})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -306,7 +337,24 @@ def test_a_preset_on_nodes_for_tokens(capsys):
         (["--params", "7e9", "--model", "llama-3-8b"], "model and params are given"),
         (["--gpu", "h1000"], "gpu='h1000' is not known: did you mean h100"),
         (["--model", "llama3-70b"], "model='llama3-70b' is not known: did you mean llama-3-70b"),
-        (["--gpu-memory", "80XB"], "size='80XB'"),
+        (["--gpu-memory", "80XB"], "gpu_memory='80XB': write it with its unit, like 80GB or 80GiB"),
+        (["--gpu-memory", "80"], "gpu_memory='80': write it with its unit"),
+        (["--network", "400"], "network='400': write it with its unit, like 400GB or 400Gbit"),
+        (["--network", ""], "network='': write it with its unit"),
+        (["--model", ""], "model='' is not known: choose one of"),
+        (["--shape", "32,4096,30,30,11008,32000"], "heads=30: a width of 4,096 is no multiple"),
+        (["--shape", "32,4096,32,5,11008,32000"], "kv=5: 32 heads are no multiple"),
+        (["--module", ""], "module='': give package.module:function"),
+        (["--module", f"{__name__}:leaves"], ":leaves': it ended with SystemExit(0)"),
+        (["--module", f"{__name__}:no_module"], "is no module of torch"),
+        (["--module", f"{__name__}:nothing_to_train"], "has no parameters"),
+        (["--module", f"{__name__}:convolutions"], "no transformer: it has no embedding"),
+        (["--module", f"{__name__}:two_numbers"], "no transformer: it has no embedding"),
+        (
+            ["--module", f"{__name__}:without_blocks"],
+            "no transformer: it has no row of equal",
+        ),
+        (["--module", f"{__name__}:small_under_large_words"], "no transformer: a block of 72 par"),
         (["--recipe", "fp4"], "recipe='fp4': choose one of"),
         (["--module", "distributed.nothing:make"], "module='distributed.nothing:make'"),
         (["--context", "1000000000000"], "context=1e+12: give 1 to 1e+09"),
@@ -342,7 +390,7 @@ def test_the_ends_of_all_limits_make_numbers_that_json_has(end, checkpoint, caps
     options = [f"--{n}={int(v) if n in whole else v}" for n, v in given.items()]
     main([*options, "--per-host=1", "--json", f"--checkpoint={checkpoint}"])
     found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
-    assert len(found["options"]) >= len(STAGES)
+    assert len(found["options"]) >= (len(STAGES) if end else 1)
 
 
 @pytest.mark.slow
@@ -362,7 +410,19 @@ def test_a_module_tells_its_shape():
     assert (model.layers, model.d, model.words) == (5, 256, 50_000)
     count = sum(p.numel() for p in gpt_2_in_the_small().parameters())
     assert model.parameters == pytest.approx(count, rel=0.01)
-    assert measure_module("distributed.simple_ddp:make_network").parameters > 0
+
+
+@pytest.mark.parametrize("said", ["400Gbit", "400 Gbit/s", "400Gbps", "50GB", "50GB/s"])
+def test_a_network_is_said_in_bits_or_bytes(said):
+    _, cluster, _ = read(arguments().parse_args(["--gpus", "16", "--network", said]))
+    assert cluster.network.bandwidth == pytest.approx(WIRE * 50e9)
+
+
+def test_on_one_gpu_there_is_one_row(capsys):
+    main(["--gpus", "1", "--params", "1e8"])
+    said = capsys.readouterr().out
+    assert "one GPU: nothing to share" in said
+    assert not any(name in said for name in ("ZeRO", "HSDP"))
 
 
 def test_words_take_memory_and_a_fused_loss_takes_less():

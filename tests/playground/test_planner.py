@@ -66,7 +66,10 @@ WRONG = {
     "recipe=fp8": "recipe",
     "checkpoint=some": "checkpoint",
     "network=fast": "network",
-    "gpu_memory=80": "",  # bytes, without a unit: a number that fits nothing
+    "gpu_memory=80": "gpu_memory",  # bytes, without a unit: a number that fits nothing
+    "network=400": "network",
+    "model=own&heads=30": "heads",
+    "model=own&kv=5": "kv",
     "speed=1e99": "speed",
     "stack=mine": "stack",
     "fused_loss=perhaps": "fused_loss",

@@ -1,5 +1,7 @@
 """What may be asked of the planner: limits of each argument, and clear words beyond them."""
 
+import re
+
 from distributed.cost import Cluster
 from distributed.planner.job import Job
 from distributed.planner.schedules import STACKS
@@ -51,3 +53,24 @@ def check(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> 
         raise ValueError(f"checkpoint={job.checkpoint!r}: choose auto, {', '.join(CHECKPOINTS)}")
     if stack not in STACKS:
         raise ValueError(f"stack={stack!r}: choose {', '.join(STACKS)}")
+
+
+UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+UNITS |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+AMOUNT = r"(\d+(?:\.\d+)?) ?([KMGT]i?)"
+
+
+def size(name: str, said: str) -> float:
+    """Bytes: "80GB" are 10⁹, "80GiB" 2³⁰. Raises ValueError, naming the argument."""
+    found = re.fullmatch(rf"{AMOUNT}B", said)
+    if not found:
+        raise ValueError(f"{name}={said!r}: write it with its unit, like 80GB or 80GiB")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def rate(name: str, said: str) -> float:
+    """Bytes/s, from bytes or bits: "50GB", "400Gbit". Raises ValueError, naming the argument."""
+    found = re.fullmatch(rf"{AMOUNT}(B|bit|bps)(?:/s)?", said)
+    if not found:
+        raise ValueError(f"{name}={said!r}: write it with its unit, like 400GB or 400Gbit")
+    return float(found[1]) * UNITS[found[2]] / (1 if found[3] == "B" else 8)

@@ -15,15 +15,15 @@ from distributed.model_states import RECIPES
 from distributed.plan import arguments, read
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job
+from distributed.planner.limits import rate, size
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, PRESETS
-from distributed.runtime.script import to_bytes
 
 OWN = "own"  # the model whose shape stands in fields of its own
 
 
 class Field(NamedTuple):
-    """One thing to choose. `kind` is "choice", "whole", "number", "bytes" or "yes"."""
+    """One thing to choose. `kind` is "choice", "whole", "number", "size", "rate" or "yes"."""
 
     name: str
     label: str
@@ -80,8 +80,8 @@ FIRST = (
 MORE = (
     Field("accumulate", "micro-batches in a step", "1", "whole", slider=(0, 7)),
     Field("per_host", "GPUs in a host", "", "whole", hint="its usual number"),
-    Field("network", "network of a host, a second", "", "bytes", hint="such as 400GB"),
-    Field("gpu_memory", "memory of a GPU", "", "bytes", hint="such as 80GB"),
+    Field("network", "network of a host, a second", "", "rate", hint="such as 400GB"),
+    Field("gpu_memory", "memory of a GPU", "", "size", hint="such as 80GB"),
     Field("speed", "measured FLOP/s of a GPU", "", "number", hint="such as 4e14"),
     Field("stack", "schedules of", "pytorch", "choice", WHOSE),
     Field("fused_loss", "the loss in one kernel", "", "yes"),
@@ -117,11 +117,11 @@ def check_field(field: Field, value: str) -> None:
         raise WrongError(field.name, f"{value!r} is not known: choose one of the list")
     if field.kind == "yes" and value != "on":
         raise WrongError(field.name, f"{value!r}: on, or nothing")
-    if field.kind == "bytes":
+    if field.kind in ("size", "rate"):
         try:
-            to_bytes(value)
-        except ValueError:
-            raise WrongError(field.name, f"{value!r}: write it like 400GB or 80GiB") from None
+            {"size": size, "rate": rate}[field.kind](field.name, value)
+        except ValueError as error:
+            raise wrong(error) from None
     if field.kind in ("whole", "number"):
         try:
             number = float(value)

@@ -46,7 +46,7 @@ def control(field: Field) -> str:
         set_with = f'<input type="checkbox" {about}>'
     else:
         hint = f' placeholder="{escape(field.hint)}"' if field.hint else ""
-        keys = {"whole": "numeric", "number": "decimal", "bytes": "text"}[field.kind]
+        keys = {"whole": "numeric", "number": "decimal"}.get(field.kind, "text")
         value = f'type="text" inputmode="{keys}" value="{field.default}"{hint} spellcheck="false"'
         set_with = f"<input {about} {value}>"
     if field.slider != (0, 0):
