@@ -252,7 +252,8 @@ def test_the_modules_of_a_tab_need_no_library():
 
 def test_what_is_handed_over_imports_where_nothing_is_installed(tmp_path):
     (tmp_path / "code").write_bytes(tab.archive(STANDARD))
-    code = "import sys; sys.path[:0] = [sys.argv[1]]\n" + "".join(
+    first = "from playground.tab.kernel import stand_in; stand_in()\n"
+    code = f"import sys; sys.path[:0] = [sys.argv[1]]\n{first}" + "".join(
         f"import {name}\n"
         for name, lacking in tab.modules(STANDARD).items()
         if lacking is None and name not in ("distributed.world", "playground.tab")

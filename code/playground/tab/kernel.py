@@ -105,16 +105,21 @@ def told(error: BaseException) -> dict[str, Any]:
     return {"ename": name, "evalue": str(error), "traceback": ["".join(report.format()).rstrip()]}
 
 
+def stand_in() -> None:
+    """From here on `from distributed import launch, Group` means those of a tab."""
+    sys.modules["distributed.world"] = world
+    distributed.HOMES.update(
+        launch=world.__name__, world=world.__name__, Group="playground.tab.group"
+    )
+
+
 def start(page: Any, mail: Any) -> Kernel:
-    """The kernel of this tab. From here on `from distributed import launch` means its ranks."""
+    """The kernel of this tab, whose ranks `launch` starts."""
     if mail.kind.startswith("workers"):
         world.here = world.Ranks(mail)
     else:
         from playground.tab.turns import Turns
 
         world.here = Turns(mail)
-    sys.modules["distributed.world"] = world
-    distributed.HOMES.update(
-        launch=world.__name__, world=world.__name__, Group="playground.tab.group"
-    )
+    stand_in()
     return Kernel(page)
