@@ -13,7 +13,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from bench.ddp import MODELS, make
 from bench.pairs import summary
 from distributed import Group, world
-from distributed.blocks import check_blocks
+from distributed.blockwise_weights import check_blocks
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
 from distributed.workbench.measure import seconds

@@ -92,15 +92,6 @@ class MixedPrecision:
             kept.grad = half.grad = None
 
 
-def make_deep(depth: int = 6, width: int = 64, seed: int = 0) -> nn.Module:
-    """Many sigmoids one after the other: gradients of the first layers are very small."""
-    torch.manual_seed(seed)
-    layers: list[nn.Module] = []
-    for _ in range(depth):
-        layers += [nn.Linear(64 if not layers else width, width), nn.Sigmoid()]
-    return nn.Sequential(*layers, nn.Linear(width, 10))
-
-
 WAYS: dict[str, tuple[torch.dtype, bool, bool]] = {  # dtype, master copy, loss scale
     "float32": (torch.float32, True, False),
     "bfloat16": (torch.bfloat16, True, False),
@@ -155,6 +146,8 @@ def train_rank(
 
 def main(ranks: int = 2, batch: int = 128, steps: int = 40) -> None:
     """Train a small network in each way."""
+    from distributed.workbench.training import make_deep
+
     for way in WAYS:
         module = make_deep(depth=1)
         results = launch(train_rank, way, module, batch, steps, 0.5, ranks=ranks, device="cpu")

@@ -20,7 +20,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from distributed import Group
-from distributed.blocks import Block, BlockwiseWeights, check_blocks
+from distributed.blocks import Block
+from distributed.blockwise_weights import BlockwiseWeights, check_blocks
 from distributed.execution_order import (
     OUT_OF_ORDER,
     BackwardPass,

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from distributed.blocks import check_blocks
+from distributed.blockwise_weights import check_blocks
 from distributed.materialise import by_reset_parameters, leave_meta, materialise
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from distributed import checkpoint, ddp
-from distributed.blocks import Block, BlockwiseWeights
+from distributed.blocks import Block
+from distributed.blockwise_weights import BlockwiseWeights
 from distributed.buckets import Bucket, State
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.hsdp import ReduceOverHosts

@@ -24,6 +24,15 @@ def make_network(seed: int = 0, width: int = 128, depth: int = 1) -> nn.Sequenti
         return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
+def make_deep(depth: int = 6, width: int = 64, seed: int = 0) -> nn.Sequential:
+    """Many sigmoids one after the other: gradients of the first layers are very small."""
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = []
+    for _ in range(depth):
+        layers += [nn.Linear(64 if not layers else width, width), nn.Sigmoid()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
 def train(
     model: nn.Module,
     step: Callable[[], Any],
