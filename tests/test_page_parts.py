@@ -4,9 +4,12 @@ import ast
 import sys
 from pathlib import Path
 
+import pytest
 from docutils import nodes
 from docutils.utils import new_document
 from pybtex.database import parse_string
+
+from playground.build import modules
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -30,17 +33,30 @@ def record(text: str) -> ast.ClassDef:
 
 
 def test_every_taught_module_is_in_the_reference_once_and_under_its_chapter():
-    found = [entry for part in pages.modules_by_part(ROOT).values() for entry in part]
-    modules = [path.stem for path, _ in found]
-    assert sorted(modules) == sorted(p.stem for p in ROOT.glob("code/distributed/[!_]*.py"))
+    found = [entry for part in modules.modules_by_part(ROOT).values() for entry in part]
+    names = [path.stem for path, _ in found]
+    assert sorted(names) == sorted(p.stem for p in ROOT.glob("code/distributed/[!_]*.py"))
     assert dict((path.stem, page) for path, page in found)["zero3"] == "book/zero/zero3"
 
 
 def test_a_page_teaches_what_it_shows_and_not_what_another_one_mentions():
-    found = [entry for part in pages.modules_by_part(ROOT).values() for entry in part]
+    found = [entry for part in modules.modules_by_part(ROOT).values() for entry in part]
     page_of = {path.stem: page for path, page in found}
     assert "distributed/world.py" in (ROOT / "book/reference/runtime.md").read_text()
     assert page_of["world"] == "book/first_steps/several_processes"
+
+
+def test_the_map_of_the_package_is_made_of_what_is_there():
+    make = "make it anew: .venv/bin/python -m playground.build.modules"
+    package = (ROOT / "code/distributed/__init__.py").read_text()
+    assert modules.readme(ROOT) == (ROOT / "code/distributed/README.md").read_text(), make
+    assert modules.in_docstring(package, ROOT) == package, make
+
+
+def test_a_function_that_the_map_sends_to_has_to_be_there():
+    assert modules.link_to("buckets.Bucket.reduce", ROOT) == "[`buckets.Bucket.reduce`](buckets.py)"
+    with pytest.raises(LookupError, match="has no launched"):
+        modules.link_to("buckets.Bucket.launched", ROOT)
 
 
 def test_a_signature_is_what_a_caller_writes():

@@ -11,10 +11,10 @@ from typing import Any
 
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
-from pages import modules_by_part, named
 from sphinx.application import Sphinx
 
 from playground.build.digest import CELL
+from playground.build.modules import modules_by_part, named
 from playground.build.reach import imports_of
 from playground.build.toc import chapters, pages_in_order
 

@@ -19,6 +19,7 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from playground.build.modules import modules_by_part
 from playground.build.toc import chapters
 
 
@@ -109,43 +110,12 @@ class ModuleReference(SphinxDirective):
         self.state.nested_parse(StringList(lines, "module-reference"), 0, parent)
 
 
-# A page teaches the modules that it shows, whole or in part; what none shows, who names it first.
-SHOWN = r"^(?::?load: |```\{literalinclude\} )(?:\.\./)*code/distributed/(\w+)\.py"
-NAMED = r"code/distributed/(\w+)\.py|distributed\.(\w+)\b"
 ROOMS = {
     "planner": "What plans with numbers alone",
     "instruments": "What measures",
     "runtime": "What carries the programs",
     "workbench": "What they are tried on",
 }
-
-
-def modules_by_part(root: Path) -> dict[str, list[tuple[Path, str]]]:
-    """The modules of each part with the page that teaches them, in the order of the book."""
-    parts = chapters(root)
-    pages = {
-        file: (root / f"{file}.md").read_text(encoding="utf-8")
-        for files in parts.values()
-        for file in files
-    }
-    teachers: dict[str, str] = {}
-    for pattern in (SHOWN, NAMED):
-        for file, page in pages.items():
-            for match in re.finditer(pattern, page, re.M):
-                teachers.setdefault(next(filter(None, match.groups())), file)
-    found: dict[str, list[tuple[Path, str]]] = {}
-    for caption, files in parts.items():
-        for file in files:
-            for name in dict.fromkeys(named(pages[file])):
-                path = root / f"code/distributed/{name}.py"
-                if teachers[name] == file and path.exists():
-                    found.setdefault(caption, []).append((path, file))
-    return found
-
-
-def named(page: str) -> list[str]:
-    """The modules of which a page speaks, in its order."""
-    return [match[1] or match[2] for match in re.finditer(NAMED, page)]
 
 
 def public(body: list[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef]:

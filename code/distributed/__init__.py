@@ -1,8 +1,22 @@
 """What is taught: one chapter of the book, one module. `from distributed import launch` is enough.
 
-`runtime` carries these modules, `workbench` has what they are tried on, `planner` models what they
-cost and `instruments` measures it. The names below come when they are first asked for, because the
-models of cost run where there is no torch.
+A module uses its own chapter's and those before, and `runtime`; in reading order:
+
+First steps: single_device, world, dp.
+Collectives: all_reduce, parts, halving_doubling, double_tree, shared_buffers, hierarchical,
+    shared_memory, collectives, ring_group.
+DDP: simple_ddp, overlapped_ddp, buckets, bucketed_ddp, ddp, usage, one_wrapper,
+    gradient_sync_visualizer, sampler, join, accumulation, batchnorm, train_text.
+Training well: large_batch, precision, compressors, one_bit, powersgd, local_sgd, async_sgd, stale.
+ZeRO: model_states, zero1, flat_unit, sharding_plan, guards, sharded, zero2, reduce_in_backward,
+    blocks, zero3, materialise, stages, traffic, blockwise_weights, execution_order, mesh, hsdp,
+    boxes, checkpoint, checkpoint_folder.
+At scale: cost, scaling, plan, strategy, tensor_parallel, pipeline_parallel, checkpoint_interval,
+    elastic.
+
+What each is about says README.md beside this file. `runtime` carries these modules, `workbench` has
+what they are tried on, `planner` models what they cost and `instruments` measures it. The names
+below come when they are first asked for, because the models of cost run where there is no torch.
 """
 
 import sys

@@ -1,0 +1,136 @@
+"""Which chapter teaches which module, and the map of `code/distributed` that is made of it.
+
+    python -m playground.build.modules
+
+writes the map anew: `code/distributed/README.md`, and the list in the docstring of the package.
+"""
+
+import ast
+import re
+import textwrap
+from pathlib import Path
+
+from playground.build.reach import ROOT
+from playground.build.toc import chapters
+
+# A page teaches the modules that it shows, whole or in part; what none shows, who names it first.
+SHOWN = r"^(?::?load: |```\{literalinclude\} )(?:\.\./)*code/distributed/(\w+)\.py"
+NAMED = r"code/distributed/(\w+)\.py|distributed\.(\w+)\b"
+HEAD = """\
+<!-- Made from _toc.yml and the docstrings: python -m playground.build.modules -->
+# What is taught, in reading order
+
+One idea, one module. A module uses modules of its own chapter and of earlier ones, and `runtime`.
+The first of a chapter is the one to begin with. Below the list stands what carries these modules,
+and where to look for what.
+"""
+BEGIN, END = "in reading order:\n\n", "\n\nWhat each is about"  # in the docstring of the package
+FLOORS = {
+    "runtime": "starts ranks, gives them groups, carries and counts their messages",
+    "planner": "models of memory, bytes and time: plain numbers, without torch or NumPy",
+    "instruments": "what measures: seconds of collectives, bytes that leave a host",
+    "workbench": "what modules are tried on: data, networks, one training loop",
+}
+WHERE = {  # what one looks for first, and the functions that do it, in the order of their calls
+    "where a rank begins": "world.launch runtime/rank.be_a_rank",
+    "who sends the bytes of a ring": "all_reduce.ring runtime/transport.Transport.exchange",
+    "where DDP launches a bucket": "bucketed_ddp.Reducer.reduce_full_buckets buckets.Bucket.reduce",
+    "where ZeRO reduces a gradient": "reduce_in_backward.ReduceInBackward.reduce_in_order",
+    "where ZeRO-3 gathers a block": "execution_order.ForwardPass.pre_forward blocks.Block.unshard",
+    "where it prefetches the next": "execution_order.prefetch_unshard",
+    "where a shard is updated": "sharded.ShardedOptimizer.step",
+    "when a checkpoint is there": "checkpoint_folder.new_checkpoint",
+}
+
+
+def modules_by_part(root: Path) -> dict[str, list[tuple[Path, str]]]:
+    """The modules of each part with the page that teaches them, in the order of the book."""
+    parts = chapters(root)
+    pages = {
+        file: (root / f"{file}.md").read_text(encoding="utf-8")
+        for files in parts.values()
+        for file in files
+    }
+    teachers: dict[str, str] = {}
+    for pattern in (SHOWN, NAMED):
+        for file, page in pages.items():
+            for match in re.finditer(pattern, page, re.M):
+                teachers.setdefault(next(filter(None, match.groups())), file)
+    found: dict[str, list[tuple[Path, str]]] = {}
+    for caption, files in parts.items():
+        for file in files:
+            for name in dict.fromkeys(named(pages[file])):
+                path = root / f"code/distributed/{name}.py"
+                if teachers[name] == file and path.exists():
+                    found.setdefault(caption, []).append((path, file))
+    return found
+
+
+def named(page: str) -> list[str]:
+    """The modules of which a page speaks, in its order."""
+    return [match[1] or match[2] for match in re.finditer(NAMED, page)]
+
+
+def summary(path: Path) -> str:
+    """The first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+def title(page: Path) -> str:
+    return next(line[2:] for line in page.read_text("utf-8").splitlines() if line.startswith("# "))
+
+
+def link_to(function: str, root: Path) -> str:
+    """A link to a function, named by its module's path and its own: `buckets.Bucket.reduce`."""
+    module, *names = function.split(".")
+    path = root / f"code/distributed/{module}.py"
+    node: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
+    for name in names:
+        inside = [one for one in ast.iter_child_nodes(node) if getattr(one, "name", "") == name]
+        if not inside:
+            raise LookupError(f"WHERE names {function}, and {module}.py has no {name}")
+        node = inside[0]
+    return f"[`{'.'.join([path.stem, *names])}`]({module}.py)"
+
+
+def readme(root: Path) -> str:
+    """The map of `code/distributed`, in Markdown. Raises LookupError where a function is gone."""
+    lines = [HEAD]
+    for caption, modules in modules_by_part(root).items():
+        lines.append(f"\n## {caption}\n")
+        for page in dict.fromkeys(page for _, page in modules):
+            lines.append(f"\n[{title(root / f'{page}.md')}](../../{page}.md)\n")
+            own = [path for path, of in modules if of == page]
+            lines += [f"- [`{path.stem}`]({path.name}): {summary(path)}" for path in own]
+    lines += ["\n## What carries them\n"]
+    lines += [f"- [`{folder}/`]({folder}): {what}." for folder, what in FLOORS.items()]
+    lines += ["\n## Where to look\n"]
+    for what, functions in WHERE.items():
+        lines.append(f"- {what}: " + ", then ".join(link_to(f, root) for f in functions.split()))
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
+
+
+def contents(root: Path) -> list[str]:
+    """The same in a few lines, for the docstring of the package."""
+    parts = modules_by_part(root).items()
+    return [f"{caption}: {', '.join(path.stem for path, _ in own)}." for caption, own in parts]
+
+
+def in_docstring(text: str, root: Path) -> str:
+    """The text of the package's `__init__.py` with the contents as they are now."""
+    before, begins, rest = text.partition(BEGIN)
+    _, ends, after = rest.partition(END)
+    wrapped = [textwrap.fill(line, 100, subsequent_indent="    ") for line in contents(root)]
+    return "".join([before, begins, "\n".join(wrapped), ends, after])
+
+
+def main() -> None:
+    """Write both anew."""
+    folder = ROOT / "code/distributed"
+    (folder / "README.md").write_text(readme(ROOT), encoding="utf-8")
+    package = folder / "__init__.py"
+    package.write_text(in_docstring(package.read_text("utf-8"), ROOT), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
