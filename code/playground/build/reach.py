@@ -7,8 +7,9 @@ than runs, and less only where a name is put together while it runs.
 
 A method has to be named, unless Python or a library calls it: `__init__`, `_repr_html_`, and all
 methods of a class that extends one of a library (`forward`, `step`). Statements of a module that
-define nothing run when it is imported. After Bacon and Sweeney, "Fast Static Analysis of C++ Virtual Function Calls"
-(1996), who look at classes that are made where this looks at those that are named.
+define nothing run when it is imported. After Bacon and Sweeney, "Fast Static Analysis of C++
+Virtual Function Calls" (1996), who look at classes that are made where this looks at those that
+are named.
 """
 
 import ast
