@@ -73,6 +73,23 @@ def test_a_taught_module_needs_the_workbench_only_to_show_itself(module):
     assert not [line for line in at_the_top if "workbench" in line]
 
 
+def needed_by(module: str) -> set[str]:
+    """The taught modules without which one cannot be imported."""
+    needed: set[str] = set()
+    new = {module}
+    while new:
+        needed |= new
+        bodies = [ast.parse((DISTRIBUTED / f"{name}.py").read_text()).body for name in new]
+        at_the_top = [n.module for body in bodies for n in body if isinstance(n, ast.ImportFrom)]
+        new = {name.partition(".")[2] for name in at_the_top if name} & {*MODULES} - needed
+    return needed - {module}
+
+
+def test_who_takes_the_sharding_takes_no_wrapper_no_ring_and_no_other_stage():
+    assert {"zero3", "execution_order", "reduce_in_backward"} <= needed_by("hsdp")
+    assert needed_by("hsdp").isdisjoint({"ddp", "all_reduce", "zero1", "zero2"})
+
+
 def test_the_planner_stands_between_what_it_uses_and_what_uses_it():
     """No circle: a module of a chapter uses it only after all that it uses itself was taught."""
     below = ROOMS["planner"] & {*MODULES}

@@ -15,7 +15,7 @@ from distributed import Group
 from distributed.blocks import Block, Buffer
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.materialise import free_values
-from distributed.sharding_plan import Plan
+from distributed.sharding_plan import ShardingPlan
 
 
 class BlockwiseWeights:
@@ -27,7 +27,7 @@ class BlockwiseWeights:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ShardingPlan,
         modules: Sequence[nn.Module],
         prefetch: bool,
         reshard_after_forward: bool,
@@ -73,7 +73,7 @@ class BlockwiseWeights:
         return {"gathered": [full for buffer in self.buffers for full in buffer.full.values()]}
 
 
-def owners(plan: Plan, modules: Sequence[nn.Module]) -> dict[int, list[nn.Parameter]]:
+def owners(plan: ShardingPlan, modules: Sequence[nn.Module]) -> dict[int, list[nn.Parameter]]:
     """Number of a module → the parameters that it alone has; -1 → the root's."""
     inside = [(i, part) for i, inner in enumerate(modules) for part in inner.modules()]
     in_blocks = {part for _, part in inside}

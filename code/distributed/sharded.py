@@ -17,7 +17,7 @@ from torch import nn
 from distributed import Group
 from distributed.flat_unit import FlatUnit, Piece, runs
 from distributed.guards import REFUSED, check_not_in_torch_ddp, check_unchanged
-from distributed.sharding_plan import Plan
+from distributed.sharding_plan import ShardingPlan
 
 
 class Weights(Protocol):
@@ -87,7 +87,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ShardingPlan,
         weights: Weights,
         gradients: Gradients,
         settings: Mapping[str, Any],
@@ -298,7 +298,7 @@ class LocalParameter(NamedTuple):
     group: int  # index in the optimizer's param_groups
 
 
-def local_parameters(unit: FlatUnit, plan: Plan) -> Iterator[LocalParameter]:
+def local_parameters(unit: FlatUnit, plan: ShardingPlan) -> Iterator[LocalParameter]:
     """This rank's shard of a unit, as few tensors as its groups allow."""
     pieces = unit.layout.pieces(plan.group.rank)
     whole = plan.partition == "parameter"

@@ -24,7 +24,7 @@ ELEMENTWISE = (
 
 
 class Precision(NamedTuple):
-    """FSDP2's policy: gather in `param_dtype`, reduce in `reduce_dtype`, update as they came.
+    """FSDP2's policy: gather in `param_dtype`, reduce in `reduce_dtype`, update in neither.
 
     Shards, their sums over micro-batches and the optimizer's states have the dtype of the module's
     own parameters, and so has what is None here. Of a module in float32,
@@ -36,7 +36,7 @@ class Precision(NamedTuple):
     reduce_dtype: torch.dtype | None = None
 
 
-class Plan:
+class ShardingPlan:
     """Which parameters are sharded, and in which groups: checked, and alike on all ranks.
 
     `param_groups` are as torch takes them. Raises TypeError for what is no module, and ValueError
@@ -84,11 +84,11 @@ class Plan:
         for bucket in in_buckets(parameters, most):
             is_float = bucket[0].dtype.is_floating_point
             precision = self.precision if is_float else Precision()
-            ordered = sorted(bucket, key=self._place)
+            ordered = sorted(bucket, key=self._group_index)
             found.append(Layout(ordered, self.group.size, self.partition, *precision))
         return found
 
-    def _place(self, parameter: nn.Parameter) -> int:
+    def _group_index(self, parameter: nn.Parameter) -> int:
         return self.group_of.get(parameter, -1)  # what is frozen can be in no group
 
 

@@ -20,7 +20,7 @@ from distributed.flat_unit import FlatUnit, Layout
 from distributed.guards import REFUSED, OwnGradient
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
-from distributed.sharding_plan import Plan, Precision
+from distributed.sharding_plan import Precision, ShardingPlan
 
 
 class Zero1(ShardedOptimizer):
@@ -29,7 +29,7 @@ class Zero1(ShardedOptimizer):
     `optimizer_class` and `settings` are those of `torch.optim`, `param_groups` a list of dicts as
     torch takes it, `group` by default the process group of `init_process_group`. After
     `backward()`, `step()` averages gradients over the ranks, updates, and forgets them; a gradient
-    that did not come counts as zero. Raises what `Plan` raises, before anything is written.
+    that did not come counts as zero. Raises what `ShardingPlan` raises, before anything is written.
 
     `param_dtype` and `reduce_dtype` are FSDP2's (see `Precision`): give the module in float32, and
     with `param_dtype=torch.bfloat16` its parameters and activations get 16 bits, its inputs have
@@ -50,7 +50,7 @@ class Zero1(ShardedOptimizer):
         **settings: Any,
     ):
         precision = Precision(param_dtype, reduce_dtype)
-        plan = Plan(module, optimizer_class, group, param_groups, partition, precision)
+        plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
         weights = ReplicatedWeights(plan, bucket_bytes)
         gradients = ReduceInStep(weights.units)
         super().__init__(plan, weights, gradients, settings)
@@ -59,7 +59,7 @@ class Zero1(ShardedOptimizer):
 class ReplicatedWeights:
     """W[N·s] of each unit is whole on every rank, and the parameters are views of it."""
 
-    def __init__(self, plan: Plan, bucket_bytes: float):
+    def __init__(self, plan: ShardingPlan, bucket_bytes: float):
         self.names = plan.names
         self.full: dict[FlatUnit, torch.Tensor] = {}
         # From the last parameter: its gradient is ready first.

@@ -18,7 +18,7 @@ from distributed.flat_unit import FlatUnit
 from distributed.reduce_in_backward import ReduceInBackward
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
-from distributed.sharding_plan import Plan, Precision
+from distributed.sharding_plan import Precision, ShardingPlan
 from distributed.zero1 import ReplicatedWeights, show
 
 
@@ -43,7 +43,7 @@ class Zero2(ShardedOptimizer):
         **settings: Any,
     ):
         precision = Precision(param_dtype, reduce_dtype)
-        plan = Plan(module, optimizer_class, group, param_groups, partition, precision)
+        plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
         weights = ReplicatedWeights(plan, bucket_bytes)
         gradients = ReduceInBackward(weights.units, AtOnce(), plan.names)
         super().__init__(plan, weights, gradients, settings)

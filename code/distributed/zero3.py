@@ -32,7 +32,7 @@ from distributed.execution_order import (
 from distributed.materialise import by_reset_parameters, leave_meta, materialise
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
-from distributed.sharding_plan import Plan, Precision, check_are_groups, check_module
+from distributed.sharding_plan import Precision, ShardingPlan, check_are_groups, check_module
 
 REFUSED = {
     "order": OUT_OF_ORDER,
@@ -104,7 +104,7 @@ class Zero3(ShardedOptimizer):
             for given in param_groups or []
         ]
         precision = Precision(param_dtype, reduce_dtype)
-        plan = Plan(module, optimizer_class, group, param_groups, partition, precision)
+        plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
         unmade = {*real.values()}
 
         def make(tensors: Iterable[torch.Tensor]) -> None:
