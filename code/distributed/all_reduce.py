@@ -21,11 +21,12 @@ from distributed.parts import (
     Algorithm,
     Array,
     Combine,
-    Messages,
     Sent,
+    Wire,
     bounds,
     cut_up,
     others,
+    pieces,
 )
 from distributed.runtime.script import run_script
 
@@ -51,27 +52,24 @@ def all_reduce(
         raise ValueError(f"algorithm={algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
     reduce = ALGORITHMS[algorithm] if isinstance(algorithm, str) else algorithm
 
-    def work(group: "Group") -> None:
-        group.reduce_by(reduce, x, op)
-
-    return group.in_turn(f"all_reduce {op} by {reduce.__name__}", x, work, op, async_op)
+    return group.reduce_by(reduce, x, op, async_op)
 
 
-def central(group: Messages, x: Array, combine: Combine) -> None:
+def central(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: rank 0 gets all arrays, and sends the result back.
 
     2(N − 1) steps, for rank 0 has one link. It receives and sends (N − 1)n numbers, the others n.
     So does a parameter server (Dean et al. 2012). N − 1 roundings.
     """
-    if group.rank == 0:
-        incoming = group.empty_like(x)
-        for other in others(group):
-            combine(x, group.receive(incoming, other), out=x)
-        for other in others(group):
-            group.send(x, other)
+    if wire.rank == 0:
+        incoming = wire.empty_like(x)
+        for other in others(wire):
+            combine(x, wire.receive(incoming, other), out=x)
+        for other in others(wire):
+            wire.send(x, other)
     else:
-        group.send(x, 0)
-        group.receive(x, 0)
+        wire.send(x, 0)
+        wire.receive(x, 0)
 
 
 def central_sent(n: int, rank: int, ranks: int) -> Sent:
@@ -79,18 +77,18 @@ def central_sent(n: int, rank: int, ranks: int) -> Sent:
     return Sent(n, 1) if rank else Sent(n * (ranks - 1), ranks - 1)
 
 
-def naive(group: Messages, x: Array, combine: Combine) -> None:
+def naive(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: everyone sends to everyone, and combines in rank order.
 
     N − 1 steps: in step k to rank r + k, from rank r − k (Thakur et al. 2005, §4: pairwise
     exchange). Each rank sends (N − 1)n numbers and holds N arrays. N − 1 roundings.
     """
-    arrays = {group.rank: group.copy(x, group.empty_like(x))}
-    for step in range(1, group.size):
-        right, left = (group.rank + step) % group.size, (group.rank - step) % group.size
-        arrays[left] = group.exchange(arrays[group.rank], right, group.empty_like(x), left)
-    group.copy(arrays[0], x)
-    for rank in range(1, group.size):
+    arrays = {wire.rank: wire.copy(x, wire.empty_like(x))}
+    for step in range(1, wire.size):
+        right, left = (wire.rank + step) % wire.size, (wire.rank - step) % wire.size
+        arrays[left] = wire.exchange(arrays[wire.rank], right, wire.empty_like(x), left)
+    wire.copy(arrays[0], x)
+    for rank in range(1, wire.size):
         combine(x, arrays[rank], out=x)
 
 
@@ -99,39 +97,39 @@ def naive_sent(n: int, rank: int, ranks: int) -> Sent:
     return Sent(n * (ranks - 1), ranks - 1)
 
 
-def tree(group: Messages, x: Array, combine: Combine) -> None:
+def tree(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: up a binomial tree to rank 0, and down the same tree.
 
     2⌈log₂ N⌉ steps. A rank sends n numbers to its parent and n to each child (Thakur et al. 2005,
     §4). ⌈log₂ N⌉ roundings.
     """
-    tree_reduce(group, x, combine)
-    tree_broadcast(group, x)
+    tree_reduce(wire, x, combine)
+    tree_broadcast(wire, x)
 
 
-def tree_reduce(group: Messages, x: Array, combine: Combine, root: int = 0) -> None:
+def tree_reduce(wire: Wire, x: Array, combine: Combine, root: int = 0) -> None:
     """x[n]{partial over ranks} → x[n] of rank `root`, up a binomial tree; the others' x is spent.
 
     ⌈log₂ N⌉ steps. Every rank but the root sends n numbers, once (Thakur et al. 2005, §4).
     """
-    place = (group.rank - root) % group.size  # as if the root were rank 0
-    incoming = group.empty_like(x)
-    for child in children(place, group.size):
-        combine(x, group.receive(incoming, (child + root) % group.size), out=x)
+    place = (wire.rank - root) % wire.size  # as if the root were rank 0
+    incoming = wire.empty_like(x)
+    for child in children(place, wire.size):
+        combine(x, wire.receive(incoming, (child + root) % wire.size), out=x)
     if place:
-        group.send(x, (parent(place) + root) % group.size)
+        wire.send(x, (parent(place) + root) % wire.size)
 
 
-def tree_broadcast(group: Messages, x: Array, root: int = 0) -> None:
+def tree_broadcast(wire: Wire, x: Array, root: int = 0) -> None:
     """x[n] of rank `root` → x[n] on every rank, down a binomial tree.
 
     ⌈log₂ N⌉ steps. A rank sends n numbers to each of its children (Thakur et al. 2005, §4).
     """
-    place = (group.rank - root) % group.size
+    place = (wire.rank - root) % wire.size
     if place:
-        group.receive(x, (parent(place) + root) % group.size)
-    for child in reversed(children(place, group.size)):
-        group.send(x, (child + root) % group.size)
+        wire.receive(x, (parent(place) + root) % wire.size)
+    for child in reversed(children(place, wire.size)):
+        wire.send(x, (child + root) % wire.size)
 
 
 def parent(place: int) -> int:
@@ -152,38 +150,40 @@ def tree_sent(n: int, rank: int, ranks: int) -> Sent:
     return Sent(n * messages, messages)
 
 
-def ring(group: Messages, x: Array, combine: Combine) -> None:
+def ring(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: reduce-scatter around a ring, then all-gather around it.
 
     2(N − 1) steps. Each rank sends 2n(N − 1)/N numbers, which no algorithm can go below (Patarasuk
     and Yuan 2009, §3). N − 1 roundings.
     """
-    parts = cut_up(x, group.size)
-    ring_reduce_scatter(group, parts, combine)
-    ring_all_gather(group, parts)
+    parts = cut_up(x, wire.size)
+    ring_reduce_scatter(wire, parts, combine)
+    ring_all_gather(wire, parts)
 
 
-def ring_reduce_scatter(group: Messages, parts: list[Array], combine: Combine) -> None:
+def ring_reduce_scatter(wire: Wire, parts: list[Array], combine: Combine) -> None:
     """parts[N][n/N]{partial over ranks} → parts[rank] is complete, the others are spent.
 
-    N − 1 steps of n/N numbers from each rank, in messages of PIECE.
+    N − 1 steps of n/N elements from each rank, in messages of PIECE.
     """
-    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    for step in range(1, group.size):
-        # Add to the part that travels past. A negative index counts from the end: around the ring.
-        gone, part = parts[group.rank - step], parts[group.rank - step - 1]
-        for here, came in group.exchanging(gone, right, len(part), left, PIECE):
-            combine(part[here], came, out=part[here])
+    right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
+    # Backwards around the ring, and our own part last: a negative index counts from the end.
+    route = [pieces(parts[wire.rank - step]) for step in range(1, wire.size + 1)]
+    outgoing = [piece for part in route[:-1] for piece in part]
+    incoming = [piece for part in route[1:] for piece in part]
+    for piece, arrived in wire.relay(outgoing, right, incoming, left):
+        combine(piece, arrived, out=piece)
 
 
-def ring_all_gather(group: Messages, parts: list[Array]) -> None:
+def ring_all_gather(wire: Wire, parts: list[Array]) -> None:
     """parts[rank] of each rank → all of parts[N][n/N] on every rank.
 
-    N − 1 steps of n/N numbers from each rank.
+    N − 1 steps of n/N elements from each rank.
     """
-    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    for step in range(group.size - 1):  # pass on the part that came last
-        group.exchange(parts[group.rank - step], right, parts[group.rank - step - 1], left)
+    right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
+    for step in range(wire.size - 1):  # pass on what the step before has brought
+        outgoing, incoming = parts[wire.rank - step], parts[wire.rank - step - 1]
+        wire.exchange(outgoing, right, incoming, left)
 
 
 def ring_sent(n: int, rank: int, ranks: int) -> Sent:

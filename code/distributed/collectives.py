@@ -17,11 +17,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from distributed.all_reduce import children, ring_all_gather, ring_reduce_scatter
-from distributed.parts import PIECE, Array, Combine, Messages, Sent, others
+from distributed.parts import PIECE, Array, Combine, Sent, Wire, others
 
 
-class Ranks(Messages, Protocol):
-    """What these need of a group beside its messages."""
+class Ranks(Wire, Protocol):
+    """What these need of a group beside a wire."""
 
     def check_rank(self, name: str, rank: int) -> None: ...
     def announce(self, call: str, x: Array) -> None: ...

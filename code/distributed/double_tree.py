@@ -9,11 +9,11 @@ second tree those are the inner ones. Each tree carries half of the array (Sande
 
 from itertools import zip_longest
 
-from distributed.parts import PIECE, Array, Combine, Messages, Sent, cut_up, pieces
+from distributed.parts import PIECE, Array, Combine, Sent, Wire, cut_up, pieces
 from distributed.runtime.script import run_script
 
 
-def double_tree(group: Messages, x: Array, combine: Combine) -> None:
+def double_tree(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: each half up its tree, piece by piece, and down again.
 
     About 2 log₂ N steps. A rank sends at most 2n numbers: in each tree n/2 to the rank above and to
@@ -21,22 +21,22 @@ def double_tree(group: Messages, x: Array, combine: Combine) -> None:
     from below at each step.
     """
     halves = [pieces(half) for half in cut_up(x, 2)]
-    trees = [links(group.rank, group.size, tree) for tree in (0, 1)]
-    incoming = group.empty_like(halves[1][0])
+    trees = [links(wire.rank, wire.size, tree) for tree in (0, 1)]
+    incoming = wire.empty_like(halves[1][0])
     for both in zip_longest(*halves):  # one of each tree in turn: both are under way
         for piece, (above, below) in zip(both, trees, strict=True):
             if piece is not None:
                 for child in below:
-                    combine(piece, group.receive(incoming[: len(piece)], child), out=piece)
+                    combine(piece, wire.receive(incoming[: len(piece)], child), out=piece)
                 if above is not None:
-                    group.send(piece, above)
+                    wire.send(piece, above)
     for both in zip_longest(*halves):
         for piece, (above, below) in zip(both, trees, strict=True):
             if piece is not None:
                 if above is not None:
-                    group.receive(piece, above)
+                    wire.receive(piece, above)
                 for child in below:
-                    group.send(piece, child)
+                    wire.send(piece, child)
 
 
 def links(rank: int, ranks: int, tree: int) -> tuple[int | None, list[int]]:

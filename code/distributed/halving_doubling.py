@@ -6,43 +6,43 @@ In each step two ranks swap halves of what they still work on, so log₂ N steps
 as many steps in reverse order gather it. A rank count that is no power of two costs extra.
 """
 
-from distributed.parts import Array, Combine, Messages, Sent, bounds
+from distributed.parts import Array, Combine, Sent, Wire, bounds
 from distributed.runtime.script import run_script
 
 
-def halving_doubling(group: Messages, x: Array, combine: Combine) -> None:
+def halving_doubling(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n] by halves, quarters …, and back (Rabenseifner 2004, §2).
 
     2 log₂ N steps; a power of two sends 2n(N − 1)/N numbers. Of other N, some ranks hand their
     array to a neighbour first, stand aside, and get the result last: two steps and up to n more.
     ⌈log₂ N⌉ roundings to x's dtype.
     """
-    aside = group.size - power_of_two(group.size)
-    has_neighbour = group.rank < 2 * aside
-    if has_neighbour and group.rank % 2 == 0:
-        group.send(x, group.rank + 1)
-        group.receive(x, group.rank + 1)
+    aside = wire.size - power_of_two(wire.size)
+    has_neighbour = wire.rank < 2 * aside
+    if has_neighbour and wire.rank % 2 == 0:
+        wire.send(x, wire.rank + 1)
+        wire.receive(x, wire.rank + 1)
         return
     if has_neighbour:
-        combine(x, group.receive(group.empty_like(x), group.rank - 1), out=x)
-    halve_and_double(group, x, combine, aside)
+        combine(x, wire.receive(wire.empty_like(x), wire.rank - 1), out=x)
+    halve_and_double(wire, x, combine, aside)
     if has_neighbour:
-        group.send(x, group.rank - 1)
+        wire.send(x, wire.rank - 1)
 
 
-def halve_and_double(group: Messages, x: Array, combine: Combine, aside: int) -> None:
+def halve_and_double(wire: Wire, x: Array, combine: Combine, aside: int) -> None:
     """x[n]{partial over the ranks at work} → x[n] on each of these, a power of two of them."""
-    place = group.rank // 2 if group.rank < 2 * aside else group.rank - aside
-    cut = bounds(len(x), group.size - aside)
-    steps = [1 << i for i in range((group.size - aside).bit_length() - 1)]
+    place = wire.rank // 2 if wire.rank < 2 * aside else wire.rank - aside
+    cut = bounds(len(x), wire.size - aside)
+    steps = [1 << i for i in range((wire.size - aside).bit_length() - 1)]
     for half in reversed(steps):
         partner, mine, theirs = halves(place, half, aside)
         keep, give = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
-        combine(keep, group.exchange(give, partner, group.empty_like(keep), partner), out=keep)
+        combine(keep, wire.exchange(give, partner, wire.empty_like(keep), partner), out=keep)
     for half in steps:
         partner, mine, theirs = halves(place, half, aside)
         have, want = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
-        group.exchange(have, partner, want, partner)
+        wire.exchange(have, partner, want, partner)
 
 
 def power_of_two(ranks: int) -> int:

@@ -13,9 +13,9 @@ import torch
 from distributed import Group, launch
 from distributed.all_reduce import ring, ring_sent
 from distributed.parts import Sent
-from distributed.runtime.group import COMBINE, divide, divisors
+from distributed.runtime.arrays import COMBINE, as_tensor, divide, divisors
 from distributed.runtime.script import run_script
-from distributed.runtime.transport import as_tensor
+from distributed.runtime.transport import Transport
 from distributed.shared_buffers import stores_in_order
 from distributed.shared_memory import SharedGroup
 
@@ -47,7 +47,7 @@ class HierarchicalGroup(Group):
         got.
         """
 
-        def work(_: Group) -> None:
+        def work(_: Transport) -> None:
             self.between.trace = self.trace
             within = "sum" if op == "avg" else op
             with as_tensor(x) as tensor:

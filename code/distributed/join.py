@@ -41,7 +41,8 @@ def share_optimizer(optimizer: torch.optim.Optimizer, group: Group, source: int)
     """
     state = tree_map_only(torch.Tensor, torch.Tensor.cpu, optimizer.state_dict())
     box = [state if group.rank == source else {}]
-    group.queue.run(lambda: dist.broadcast_object_list(box, group=group.backend, group_src=source))
+    group.queue.wait_turn()
+    dist.broadcast_object_list(box, group=group.backend, group_src=source)
     optimizer.load_state_dict(box[0])
 
 

@@ -1,21 +1,24 @@
 """What all algorithms of all-reduce share: parts of an array, how to combine two, what is sent.
 
-An algorithm is a function of a group, this rank's x[n] and the way to combine: x is changed in
-place. Beside it stands its formula: what a rank sends, in numbers and in messages. None of this
-knows an array library: the group makes arrays, sends them, and says how to combine two.
+An algorithm is a function of a wire, this rank's x[n] and the way to combine: x is changed in
+place. Beside it stands its formula: what a rank sends, in elements and in messages. None of this
+knows an array library: the wire makes arrays and sends them, the caller says how to combine two.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-Array = Any  # what the group's messages carry: a tensor, a memoryview, … with slices and a length
+Array = Any  # what the wire's messages carry: a tensor, a memoryview, … with slices and a length
 Combine = Callable[..., Any]  # combine(a, b, out=a): a[n] ← a[n] with b[n]
-PIECE = 1 << 20  # numbers of one message of a long part: work on it while the next one comes
+PIECE = 1 << 20  # elements of one message of a long part: work on it while the next one comes
 
 
-class Messages(Protocol):
-    """What an algorithm needs of a group, whatever carries its messages: see `Transport`."""
+class Wire(Protocol):
+    """Messages of one rank with the others, whatever carries them: all that an algorithm needs.
+
+    `Transport` says what each of these does; a `Group` is one, with collectives.
+    """
 
     rank: int
     size: int
@@ -23,14 +26,14 @@ class Messages(Protocol):
     def send(self, x: Array, to: int) -> None: ...
     def receive(self, x: Array, source: int) -> Array: ...
     def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> Array: ...
-    def exchanging(
-        self, outgoing: Array, to: int, n: int, source: int, piece: int
-    ) -> Iterator[tuple[slice, Array]]: ...
+    def relay(
+        self, outgoing: Sequence[Array], to: int, incoming: Sequence[Array], source: int
+    ) -> Iterator[tuple[Array, Array]]: ...
     def empty_like(self, x: Array) -> Array: ...
     def copy(self, x: Array, into: Array) -> Array: ...
 
 
-Algorithm = Callable[[Messages, Array, Combine], None]
+Algorithm = Callable[[Wire, Array, Combine], None]
 
 
 class Sent(NamedTuple):
@@ -51,10 +54,10 @@ def pieces(x: Array) -> list[Array]:
 
 
 def bounds(n: int, parts: int) -> list[int]:
-    """Where to cut n numbers into parts: part i is [i] to [i + 1]."""
+    """Where to cut n elements into parts: part i is [i] to [i + 1]."""
     return [n * i // parts for i in range(parts + 1)]
 
 
-def others(group: Messages) -> list[int]:
+def others(wire: Wire) -> list[int]:
     """All ranks but this one, in order."""
-    return [rank for rank in range(group.size) if rank != group.rank]
+    return [rank for rank in range(wire.size) if rank != wire.rank]

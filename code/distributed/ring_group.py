@@ -10,28 +10,26 @@ import torch
 
 from distributed import Group, launch
 from distributed.all_reduce import (
-    all_reduce,
+    ring,
     ring_all_gather,
     ring_reduce_scatter,
     ring_sent,
     tree_broadcast,
 )
 from distributed.parts import cut_up
-from distributed.runtime.group import COMBINE, divide, divisors
+from distributed.runtime.arrays import COMBINE, as_tensor, divide, divisors
 from distributed.runtime.script import run_script
-from distributed.runtime.transport import as_tensor
+from distributed.runtime.transport import Transport
 
 
 class RingGroup(Group):
     """`group`, with collectives around a ring (broadcast: down a binomial tree)."""
 
+    algorithm = staticmethod(ring)  # of `all_reduce`: each rank sends 2n(N − 1)/N
+
     def __init__(self, group: Group):
         super().__init__(group.device, group.board, group.local_size, group.backend, group.queue)
         self.trace = group.trace
-
-    def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
-        """x[...]{partial over ranks} → x[...]; each rank sends 2n(N − 1)/N. Sums as by `ring`."""
-        return all_reduce(self, x, op, "ring", async_op)
 
     def reduce_scatter(
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
@@ -42,12 +40,12 @@ class RingGroup(Group):
         """
         self.check_parts(x, out)
 
-        def work(group: Group) -> None:
-            before, after = divisors(op, group.size, x.dtype)
+        def work(wire: Transport) -> None:
+            before, after = divisors(op, self.size, x.dtype)
             divide(x, before)
-            parts = cut_up(x.view(-1), group.size)
-            ring_reduce_scatter(group, parts, COMBINE[op])
-            out.view(-1).copy_(parts[group.rank])
+            parts = cut_up(x.view(-1), self.size)
+            ring_reduce_scatter(wire, parts, COMBINE[op])
+            out.view(-1).copy_(parts[self.rank])
             divide(out, after)
 
         return self.in_turn(f"reduce_scatter {op}", x, work, op, async_op, out)
@@ -56,10 +54,10 @@ class RingGroup(Group):
         """x[s] of each rank → out[N·s]; each rank sends (N − 1)s."""
         self.check_parts(out, x)
 
-        def work(group: Group) -> None:
-            parts = cut_up(out.view(-1), group.size)
-            parts[group.rank].copy_(x.view(-1))
-            ring_all_gather(group, parts)
+        def work(wire: Transport) -> None:
+            parts = cut_up(out.view(-1), self.size)
+            parts[self.rank].copy_(x.view(-1))
+            ring_all_gather(wire, parts)
 
         return self.in_turn("all_gather", x, work, async_op=async_op, out=out)
 
@@ -67,9 +65,9 @@ class RingGroup(Group):
         """x[...] of rank `source` → x[...] on every rank; a rank sends n to each child."""
         self.check_rank("source", source)
 
-        def work(group: Group) -> None:
+        def work(wire: Transport) -> None:
             with as_tensor(x) as tensor:
-                tree_broadcast(group, tensor.view(-1), source)
+                tree_broadcast(wire, tensor.view(-1), source)
 
         return self.in_turn(f"broadcast from {source}", x, work, async_op=async_op)
 

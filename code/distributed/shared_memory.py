@@ -14,9 +14,9 @@ import torch
 
 from distributed import Group, launch
 from distributed.parts import cut_up, others
-from distributed.runtime.group import COMBINE
+from distributed.runtime.arrays import COMBINE, as_tensor
 from distributed.runtime.script import run_script
-from distributed.runtime.transport import as_tensor
+from distributed.runtime.transport import Transport
 from distributed.shared_buffers import Resident, Shared, SharedBarrier, stores_in_order
 
 # use(here, parts): parts[r] is what rank r has of x[k, s], along [here] of s, for all to read.
@@ -205,7 +205,7 @@ class SharedGroup(Group):
     ) -> Any:
         """Call run(flat x), and record it. In its turn: there is one scratch, one barrier."""
 
-        def traced(_: Group) -> None:
+        def traced(_: Transport) -> None:
             with as_tensor(x, writes=out is None) as tensor, self._traced(call) as trace:
                 run(tensor.view(-1))
                 if trace:

@@ -21,7 +21,7 @@ from distributed.all_reduce import ALGORITHMS, tree_broadcast, tree_reduce
 from distributed.collectives import SENT
 from distributed.instruments.collective_times import GROUPS, OPS
 from distributed.ring_group import RingGroup
-from distributed.runtime.group import COMBINE
+from distributed.runtime.arrays import COMBINE
 from distributed.runtime.report import RankError
 from distributed.runtime.script import to_bytes
 from distributed.runtime.trace import Trace

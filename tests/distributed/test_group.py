@@ -1,25 +1,28 @@
 """What ranks do together, against what NumPy says of all their arrays at once."""
 
+import itertools
 import os
 import socket
 import subprocess
 import sys
+import traceback
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.all_reduce import all_reduce
 from distributed.hierarchical import HierarchicalGroup
 from distributed.ring_group import RingGroup
-from distributed.runtime.group import divisors, timeout_of
+from distributed.runtime.arrays import as_tensor, divisors
+from distributed.runtime.group import timeout_of
 from distributed.runtime.rank import NEVER
 from distributed.runtime.report import RankError
-from distributed.runtime.transport import as_tensor
 from distributed.shared_memory import SharedGroup
 from distributed.world import launch
 
@@ -465,3 +468,35 @@ def test_hosts_whose_ranks_have_gaps_are_refused(tmp_path):
     said = [err for _, err in run_as_ranks(tmp_path, ["a", "b", "a", "b"])]
     assert "ValueError: ranks [0, 2] are on this host: start them so that" in said[0]
     assert "ValueError: ranks [1, 3] are on this host: start them so that" in said[1]
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_from_a_group_to_a_message_are_three_files_each_entered_once(pools, async_op):
+    """`group.all_reduce` → the algorithm, on a wire → the message."""
+
+    def files_at_the_first_message(group, async_op):
+        found = []
+        isend = dist.isend
+
+        def noting(*args):
+            frames, _ = zip(*traceback.walk_stack(sys._getframe(1)), strict=True)
+            files = [Path(frame.f_code.co_filename) for frame in reversed(frames)]
+            ours = [file.name for file in files if "code/distributed" in file.as_posix()]
+            found.append([name for name, _ in itertools.groupby(ours)])
+            return isend(*args)
+
+        dist.isend = noting
+        try:
+            handle = RingGroup(group).all_reduce(torch.ones(8), async_op=async_op)
+            if async_op:
+                handle.wait()
+        finally:
+            dist.isend = isend
+        return found[0]
+
+    for files in pools[2](files_at_the_first_message, async_op):
+        assert files[-3:] == ["group.py", "all_reduce.py", "transport.py"]
+        assert set(files[:-3]) <= {
+            "fork_server.py",
+            "rank.py",
+        }  # how the rank, or its thread, began

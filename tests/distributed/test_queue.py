@@ -93,23 +93,27 @@ def test_what_is_begun_first_is_done_first():
         done.append(name)
 
     waits = [queue.submit(lambda i=i: slow(i)) for i in range(3)]
-    queue.run(lambda: done.append("run"))
-    waits += [queue.submit(lambda: slow("later")), queue.begin(lambda: lambda: done.append("it"))]
+    assert not queue.is_free()
+    queue.wait_turn()
+    assert queue.is_free()
+    done.append("the caller's")
+    waits += [queue.submit(lambda: slow("later"))]
     for wait in reversed(waits):
         wait()
-    assert done == [0, 1, 2, "run", "later", "it"]
+    assert done == [0, 1, 2, "the caller's", "later"]
 
 
 def test_what_is_part_of_a_collective_does_not_wait_for_it():
     queue, here = Queue(), []
 
     def whole():
-        queue.run(lambda: here.append(threading.current_thread().name))
+        queue.wait_turn()
         queue.submit(lambda: here.append(threading.current_thread().name))()
-        return queue.begin(lambda: lambda: "done")()
+        return queue.is_free(), queue.in_thread()
 
-    assert queue.submit(whole)() == "done"
-    assert here == ["collectives_0"] * 2
+    assert queue.submit(whole)() == (True, True)
+    assert here == ["collectives_0"]
+    assert not queue.in_thread()
 
 
 def test_on_a_gpu_the_thread_waits_for_the_callers_stream_and_the_caller_for_its(monkeypatch):
@@ -150,7 +154,8 @@ def test_on_a_gpu_the_thread_waits_for_the_callers_stream_and_the_caller_for_its
             wait = queue.submit(lambda: said.append(f"works on {current().name}"))
             wait()
     failing = queue.submit(lambda: 1 // 0)
-    queue.run(lambda: said.append(f"runs on {current().name}"))
+    queue.wait_turn()
+    said.append(f"runs on {current().name}")
     with pytest.raises(ZeroDivisionError):
         failing()
     step = ["beside waits for forward", "works on beside", "forward waits for beside"]
@@ -161,6 +166,6 @@ def test_on_a_gpu_the_thread_waits_for_the_callers_stream_and_the_caller_for_its
 def test_an_error_is_raised_by_its_own_handle_alone():
     queue = Queue()
     wait = queue.submit(lambda: 1 // 0)
-    assert queue.run(lambda: "the next") == "the next"
+    queue.wait_turn()
     with pytest.raises(ZeroDivisionError):
         wait()

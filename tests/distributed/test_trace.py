@@ -70,7 +70,7 @@ def test_a_trace_takes_no_waiting_and_no_error_away(pools):
         group.trace = Trace(group.rank)
         good, bad = FakeWork(None), FakeWork(RuntimeError("the link is down"))
         handles = [
-            group._collective("all_reduce", torch.ones(1), lambda _, w=work: w, async_op=True)
+            group._by_backend("all_reduce", torch.ones(1), lambda _, w=work: w, async_op=True)
             for work in (good, bad)
         ]
         assert not good.waited

@@ -6,17 +6,26 @@ call: they add, average, cut up and copy arrays across all of them, and here the
 
 import contextlib
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from distributed.runtime.arrays import (
+    COMBINE,
+    Array,
+    as_tensor,
+    check_op,
+    divide,
+    divisors,
+    in_place,
+)
 from distributed.runtime.board import Board
 from distributed.runtime.hosts import ranks_here, say_where
 from distributed.runtime.queue import Handle, Queue
-from distributed.runtime.transport import Array, Transport, as_tensor, in_place
+from distributed.runtime.transport import Transport
 
 CPU = torch.device("cpu")
 REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
@@ -26,14 +35,8 @@ REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
     "min": dist.ReduceOp.MIN,
     "product": dist.ReduceOp.PRODUCT,
 }
-
-COMBINE: dict[str, Callable[..., Any]] = {  # combine(a, b, out=a): a[n] ← a[n] with b[n]
-    "sum": torch.add,
-    "avg": torch.add,
-    "max": torch.maximum,
-    "min": torch.minimum,
-    "product": torch.mul,
-}
+# algorithm(wire, flat x, combine): x[n]{partial over ranks} → x[n], by messages on the wire
+Algorithm = Callable[[Transport, torch.Tensor, Callable[..., Any]], None]
 
 
 class Group(Transport):
@@ -57,6 +60,8 @@ class Group(Transport):
     of it; `launch` and `world` close what is left when a call is over.
     """
 
+    algorithm: Algorithm | None = None  # of `all_reduce`; None: what the backend chooses
+
     def __init__(
         self,
         device: torch.device,
@@ -70,10 +75,9 @@ class Group(Transport):
         self._local_size = local_size
         if local_size is None:
             say_where(world_store(), dist.get_rank())
-        self.queue = queue or Queue()
+        self.queue = queue or Queue(beside=Transport(device, backend, tag=1))
         self.parts_made: list[Group] = []  # by `split`, and not closed
         self.split_off: Group | None = None  # from which one: its process group ends with it
-        self._beside: Group | None = None  # whose messages no others of this rank are mixed with
 
     @classmethod
     def default(cls) -> "Group":
@@ -137,7 +141,7 @@ class Group(Transport):
     keeps = False  # whether what `empty` makes is dear to make: keep it, and use it again
 
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """Room for n numbers, where this group's collectives reach them best."""
+        """x[n], its elements undefined, where this group's collectives reach it best."""
         return torch.empty(n, dtype=dtype, device=self.device)
 
     def all_reduce(self, x: Array, op: str = "sum", async_op: bool = False) -> Any:
@@ -147,13 +151,14 @@ class Group(Transport):
         to it; the mean of float16 is divided as `divisors` says. Raises ValueError for another op,
         and for "avg" of integers, which would have to round.
         """
+        if self.algorithm:
+            return self.reduce_by(self.algorithm, x, op, async_op)
 
         def start(tensor: torch.Tensor) -> Any:
-            check_op(op, REDUCTIONS, tensor)
             divide(tensor, divisors(op, self.size, tensor.dtype).before)
             return dist.all_reduce(tensor, REDUCTIONS[op], self.backend, async_op=True)
 
-        return self._collective(f"all_reduce {op}", x, start, async_op, op)
+        return self._by_backend(f"all_reduce {op}", x, start, async_op, op)
 
     def reduce_scatter(
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
@@ -164,22 +169,23 @@ class Group(Transport):
         part of x. Sums are made as in `all_reduce`.
         """
 
+        self.check_parts(x, out)
+
         def start(tensor: torch.Tensor) -> Any:
-            check_op(op, REDUCTIONS, tensor)
-            self.check_parts(x, out)
             divide(tensor, divisors(op, self.size, tensor.dtype).before)
             return _reduce_scatter(out, tensor, REDUCTIONS[op], group=self.backend, async_op=True)
 
-        return self._collective(f"reduce_scatter {op}", x, start, async_op, op, out)
+        return self._by_backend(f"reduce_scatter {op}", x, start, async_op, op, out)
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
         """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
 
+        self.check_parts(out, x)
+
         def start(tensor: torch.Tensor) -> Any:
-            self.check_parts(out, x)
             return _all_gather(out, tensor, group=self.backend, async_op=True)
 
-        return self._collective("all_gather", x, start, async_op, result=out)
+        return self._by_backend("all_gather", x, start, async_op, out=out)
 
     def broadcast(self, x: Array, source: int = 0, async_op: bool = False) -> Any:
         """x[...] of rank `source` → x[...] on every rank. Raises ValueError for no such rank."""
@@ -188,12 +194,12 @@ class Group(Transport):
         def start(tensor: torch.Tensor) -> Any:
             return dist.broadcast(tensor, group=self.backend, group_src=source, async_op=True)
 
-        return self._collective(f"broadcast from {source}", x, start, async_op)
+        return self._by_backend(f"broadcast from {source}", x, start, async_op)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""
         nothing = torch.empty(0, device=self.device)
-        self._collective("barrier", nothing, lambda _: dist.barrier(self.backend, async_op=True))
+        self._by_backend("barrier", nothing, lambda _: dist.barrier(self.backend, async_op=True))
 
     def split(self, colour: int) -> "Group":
         """The ranks that gave the same colour, as a group of their own; every rank must call it.
@@ -217,38 +223,35 @@ class Group(Transport):
         self.parts_made.append(part)
         return part
 
-    def reduce_by(self, algorithm: Callable[..., None], x: Array, op: str) -> None:
-        """x[...]{partial over ranks} → x[...] by `algorithm(group, flat x, combine)`.
+    def reduce_by(
+        self, algorithm: Algorithm, x: Array, op: str = "sum", async_op: bool = False
+    ) -> Any:
+        """x[...]{partial over ranks} → x[...] by `algorithm(wire, flat x, combine)`, in its turn.
 
         The algorithm sends what it adds up, so sums are made in x's dtype, and rounded to it. A
         mean is divided as `divisors` says.
         """
-        with as_tensor(x) as tensor:
-            flat = tensor.view(-1)
-            before, after = divisors(op, self.size, flat.dtype)
-            divide(flat, before)
-            algorithm(self, flat, COMBINE[op])
-            divide(flat, after)
 
-    def in_background(self, x: Any, work: Callable[["Group"], Any]) -> Handle:
-        """Do `work(group)` on x beside what this rank goes on to do, in its turn."""
-        if self._beside is None:
-            self._beside = Group(self.device, None, self._local_size or 1, self.backend)
-            self._beside.tag = 1
-        beside = self._beside
-        beside.trace = self.trace
-        return Handle(x, self.queue.submit(lambda: work(beside)), lambda: None)
+        def work(wire: Transport) -> None:
+            with as_tensor(x) as tensor:
+                flat = tensor.view(-1)
+                before, after = divisors(op, self.size, flat.dtype)
+                divide(flat, before)
+                algorithm(wire, flat, COMBINE[op])
+                divide(flat, after)
+
+        return self.in_turn(f"all_reduce {op} by {algorithm.__name__}", x, work, op, async_op)
 
     def in_turn(
         self,
         call: str,
         x: Any,
-        work: Callable[["Group"], Any],
+        work: Callable[[Transport], Any],
         op: str = "sum",
         async_op: bool = False,
         out: Any = None,
     ) -> Any:
-        """A collective on x that is made of `work(group)`: check, announce, and do it in its turn.
+        """A collective on x that `work(wire)` does by itself: check, announce, do it in its turn.
 
         Returns `out` (x, if there is none), or with `async_op` a Handle at once. Raises ValueError
         for an op that there is not, or that x's dtype has not got, before anything is sent.
@@ -259,8 +262,18 @@ class Group(Transport):
         result = x if out is None else out
         if async_op:
             return self.in_background(result, work)
-        self.queue.run(lambda: work(self))
+        work(self.queue.wait_turn(self))
         return result
+
+    def in_background(self, x: Any, work: Callable[[Transport], Any]) -> Handle:
+        """Do `work(wire)` on x beside what this rank goes on to do, in its turn."""
+        beside, trace = self.queue.beside, self.trace
+
+        def work_beside() -> None:
+            beside.trace = trace
+            work(beside)
+
+        return Handle(x, self.queue.submit(work_beside), lambda: None)
 
     def announce(self, call: str, x: Array) -> None:
         """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""
@@ -269,27 +282,30 @@ class Group(Transport):
             seen = in_place(x, writes=False)
             self.board.announce(f"{call} of {str(seen.dtype)[6:]}{list(seen.shape)}")
 
-    def _collective(
+    def _by_backend(
         self,
         call: str,
         x: Any,
         start: Callable[[torch.Tensor], Any],
         async_op: bool = False,
         op: str = "sum",
-        result: Any = None,
+        out: Any = None,
     ) -> Any:
-        """A collective of the backend, which `start(tensor)` begins, and which then runs itself."""
+        """A collective of the backend, which `start(tensor)` begins, and which then runs itself.
+
+        Otherwise as `in_turn`.
+        """
         finish = contextlib.ExitStack()
-        tensor = finish.enter_context(as_tensor(x, writes=result is None))
-        result = x if result is None else result
+        tensor = finish.enter_context(as_tensor(x, writes=out is None))
+        check_op(op, REDUCTIONS, tensor)
         after = divisors(op, self.size, tensor.dtype).after
-        finish.callback(divide, tensor if result is x else result, after)
+        finish.callback(divide, tensor if out is None else out, after)
         self.announce(call, tensor)
-
-        def begin() -> Callable[[], Any]:
-            return self._recorded(call, tensor, start)
-
-        handle = Handle(result, self.queue.begin(begin), finish.close)
+        if self.queue.is_free():
+            wait = self._recorded(call, tensor, start)
+        else:
+            wait = self.queue.submit(lambda: self._recorded(call, tensor, start)())
+        handle = Handle(x if out is None else out, wait, finish.close)
         return handle if async_op else handle.wait()
 
     def _recorded(
@@ -310,27 +326,6 @@ class Group(Transport):
             recorded.wait()
 
         return wait
-
-    def check_parts(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Raise ValueError unless whole[N·s] is made of one part[s] from each rank."""
-        fits = whole.numel() == self.size * part.numel() and whole.dtype == part.dtype
-        if not (fits and part.is_contiguous()):
-            raise ValueError(
-                f"x and out: {self.size} parts of {part.dtype} {list(part.shape)} without gaps "
-                f"do not make {whole.dtype} {list(whole.shape)}"
-            )
-
-    def parts(self, x: Array, part: Array | None = None) -> list[torch.Tensor]:
-        """Views of x[N·s], one for each rank: [s] each, or as many elements as `part` has.
-
-        Raises ValueError where it cannot be cut like that, or only with a copy.
-        """
-        whole = in_place(x)
-        if not whole.is_contiguous():
-            raise ValueError(f"x and out: {list(whole.shape)} has gaps, give it as .contiguous()")
-        flat = whole.view(-1)
-        self.check_parts(whole, flat[: len(flat) // self.size] if part is None else in_place(part))
-        return list(flat.tensor_split(self.size))
 
 
 def world_store() -> dist.Store:
@@ -354,11 +349,12 @@ def new_group(ranks: list[int], number: int, timeout: timedelta) -> dist.Process
     then have one name, and meet in one place of the store. There is no other way to say the name.
     """
     names = dist.distributed_c10d._world
-    made, names.group_count = names.group_count, 1_000_000 + number  # above what PyTorch counts
+    groups_made = names.group_count
+    names.group_count = 1_000_000 + number  # above what PyTorch counts
     try:
         return dist.new_group(ranks, timeout)
     finally:
-        names.group_count = made
+        names.group_count = groups_made
 
 
 def _name_in_torch(new: str, old: str) -> Callable[..., Any]:
@@ -368,43 +364,3 @@ def _name_in_torch(new: str, old: str) -> Callable[..., Any]:
 
 _reduce_scatter = _name_in_torch("reduce_scatter_single", "reduce_scatter_tensor")
 _all_gather = _name_in_torch("all_gather_single", "all_gather_into_tensor")
-
-
-class Divisors(NamedTuple):
-    """What to divide by before and after a sum, so that it is a mean."""
-
-    before: float
-    after: float
-
-
-def divisors(op: str, ranks: int, dtype: torch.dtype) -> Divisors:
-    """How "avg" of so many numbers is made of their sum; any other op divides by nothing.
-
-    float16 ends at 65,504, so the sum can overflow where the mean does not; and it begins at 6e-8,
-    so to divide first would lose small gradients. Therefore half of the factor goes before the sum
-    and half after it, as in PyTorch's FSDP: first a power of two, at least √N and less than 2√N.
-    Means of up to 65,504/√N do not overflow, and numbers above 1.2e-7·√N are not lost. All other
-    dtypes, also bfloat16, have float32's range or more, and are divided once, after the sum.
-    """
-    if op != "avg":
-        return Divisors(1, 1)
-    if dtype != torch.float16:
-        return Divisors(1, ranks)
-    before = 1 << (((ranks - 1).bit_length() + 1) // 2)
-    return Divisors(before, ranks / before)
-
-
-def divide(x: torch.Tensor, by: float) -> None:
-    """x[...] / by, in place; integers only by 1, which leaves them alone."""
-    if by != 1:
-        x /= by
-
-
-def check_op(op: str, known: Collection[str], x: torch.Tensor) -> None:
-    """Raise ValueError for an op that is not known, or that numbers of x's dtype have not got."""
-    if op not in known:
-        raise ValueError(f"op={op!r}: choose one of {', '.join(known)}")
-    if op == "avg" and not x.is_floating_point():
-        raise ValueError(f"op='avg' needs floating-point numbers, x has {x.dtype}")
-    if op in ("max", "min") and x.is_complex():
-        raise ValueError(f"op={op!r}: complex numbers have no order, x has {x.dtype}")

@@ -59,58 +59,62 @@ class Queue:
 
     All ranks call them in the same order, so each meets its own counterpart, however long another
     one takes somewhere. What blocks (algorithms on messages or on shared memory) runs in the
-    caller, or in one thread beside it. What a back end runs by itself is only begun in its turn:
-    gloo and NCCL keep the order of what they have been given.
+    caller, after `wait_turn`, or in one thread beside it. What a back end runs by itself is only
+    begun in its turn: gloo and NCCL keep the order of what they have been given.
+
+    One queue, one thread, and one wire on which that thread sends, for all groups on the same ranks
+    of which one was made from the other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Any = None) -> None:
+        self.beside = beside  # a wire whose messages are not mixed with those of the caller
         self._thread: futures.ThreadPoolExecutor | None = None
         self._number: int | None = None  # of the thread, as it says itself
         self._last: futures.Future[Any] | None = None  # the youngest that is not the caller's
         self._stream: torch.cuda.Stream | None = None  # of the thread, where there is a GPU
         self._last_on_gpu: OnGPU | None = None  # what the GPU has to do for it, if there is one
 
-    def run(self, work: Callable[[], Any]) -> Any:
-        """Do `work()` here, when all before it is done; its result.
+    def wait_turn(self, wire: Any = None) -> Any:
+        """Wait until all is done that was called before; the wire that the caller then works on.
 
-        An error of what was before is for its own handle to raise.
+        That is `wire`, or inside the thread its own: what a collective is made of is a part of its
+        turn, and waits for nothing. An error of what was before is for its own handle to raise.
         """
-        if self._last and not self._is_in_thread():
+        if self.in_thread():
+            return self.beside
+        if self._last:
             futures.wait([self._last])
             if self._last_on_gpu:
                 self._last_on_gpu.let_caller_wait()
-        return work()
+        return wire
+
+    def is_free(self) -> bool:
+        """Whether what does not block can begin here and now, because all before it is done."""
+        return self._last is None or self._last.done() or self.in_thread()
 
     def submit(self, work: Callable[[], Any]) -> Callable[[], Any]:
         """Do `work()` beside the caller, when all before it is done; what waits for its result."""
-        if self._is_in_thread():  # a part of the collective that is under way there
+        if self.in_thread():  # a part of the collective that is under way there
             result = work()
             return lambda: result
         if self._thread is None:
             self._thread = futures.ThreadPoolExecutor(1, "collectives", self._enter_thread)
-        beside = None
+        on_gpu = None
         if torch.cuda.is_initialized():
             # One for all: what they do follows on each other there, too.
             self._stream = self._stream or torch.cuda.Stream()  # on the caller's device
-            beside = OnGPU(work, self._stream)
-        self._last = self._thread.submit(beside or work)
-        self._last_on_gpu = beside
+            on_gpu = OnGPU(work, self._stream)
+        self._last = self._thread.submit(on_gpu or work)
+        self._last_on_gpu = on_gpu
         last = self._last
 
         def wait() -> Any:
             result = last.result()
-            if beside:
-                beside.let_caller_wait()
+            if on_gpu:
+                on_gpu.let_caller_wait()
             return result
 
         return wait
-
-    def begin(self, start: Callable[[], Callable[[], Any]]) -> Callable[[], Any]:
-        """Call `start()`, which does not block, when all before it is done; what waits for it."""
-        is_free = self._last is None or self._last.done()
-        if is_free or self._is_in_thread():
-            return start()
-        return self.submit(lambda: start()())
 
     def close(self) -> None:
         """End the thread when all is done; a later collective has a new one."""
@@ -118,8 +122,9 @@ class Queue:
             self._thread.shutdown()
         self._thread = self._number = self._last = self._last_on_gpu = None
 
+    def in_thread(self) -> bool:
+        """Whether the caller is the thread of this queue."""
+        return threading.get_ident() == self._number
+
     def _enter_thread(self) -> None:
         self._number = threading.get_ident()
-
-    def _is_in_thread(self) -> bool:
-        return threading.get_ident() == self._number

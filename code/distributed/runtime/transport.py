@@ -6,39 +6,42 @@ receives one, or does both at once; and it counts what it sends.
 
 import contextlib
 from array import array
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
+from distributed.runtime.arrays import Array, as_tensor, in_place
 from distributed.runtime.trace import Trace
 
-Array = TypeVar("Array", torch.Tensor, np.ndarray, "array[Any]", memoryview)
+Message = tuple[Callable[..., Any], torch.Tensor, int]  # dist.isend or dist.irecv, what, and whom
 
 
 class Transport:
     """Point-to-point messages of one rank with the others of a process group.
 
     `rank` is the number of this process, `size` how many there are (the world size), `device` where
-    its tensors live. Both sides of a message give arrays of the same size and dtype. Set `trace` to
-    a `Trace` and communication is recorded there.
+    its tensors live. Both sides of a message give arrays of the same size and dtype, and messages
+    match by `tag`. Set `trace` to a `Trace` and communication is recorded there.
     """
 
     is_closed = False
-    tag = 0  # messages match by tag: what runs in the background has one of its own
 
-    def __init__(self, device: torch.device, backend: dist.ProcessGroup | None = None):
+    def __init__(
+        self, device: torch.device, backend: dist.ProcessGroup | None = None, tag: int = 0
+    ):
         self.rank = dist.get_rank(backend)
         self.size = dist.get_world_size(backend)
         self.device = device
         self.backend = backend  # None: the group of all ranks
+        self.tag = tag
         self.trace: Trace | None = None
         # Of the last messages: gloo makes whoever lets go of one wait for its own thread, unless
         # that has had the time of another message to be done with it.
         self._kept: list[dist.Work] = []
-        self._buffer = torch.empty(0, dtype=torch.uint8, device=device)
+        self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def send(self, x: Array, to: int) -> None:
         """Give x[...] to rank `to`, which must receive it: the call can wait until it does."""
@@ -62,37 +65,56 @@ class Transport:
                 work.wait()
         return incoming
 
-    def exchanging(
-        self, outgoing: torch.Tensor, to: int, n: int, source: int, piece: int
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Send outgoing[m] while n elements come, both in messages of `piece` elements.
+    def relay(
+        self,
+        outgoing: Sequence[torch.Tensor],
+        to: int,
+        incoming: Sequence[torch.Tensor],
+        source: int,
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Send outgoing[i], one after the other, while a message arrives for each incoming[i].
 
-        Yields where in [0, n) a message belongs, and the message. Work on it while the next one is
-        under way. There are two buffers only: use each before you ask for the next.
+        Yields incoming[i] and what has arrived for it. Use that before you ask for the next: there
+        are two buffers only. An array that is in both lists is sent on after you have used it.
         """
-        buffer = self.buffer(2, min(n, piece), outgoing.dtype)
-        to_receive = max(1, -(-n // piece))  # messages; an empty array is one, too
-        to_send = max(1, -(-len(outgoing) // piece))
+        if not incoming:
+            return
+        buffers = self.buffer(2, max(map(len, incoming)), incoming[0])
+        arriving = [(dist.irecv, buffers[i % 2][: len(x)], source) for i, x in enumerate(incoming)]
+        leaving = [(dist.isend, x, to) for x in outgoing]
+        with self._traced("relay"):
+            if self.device.type == "cpu":
+                # The rest is passed on, each after one more message has been used.
+                at_once = sum(1 for _ in takewhile(lambda x: x is not incoming[0], outgoing))
+                yield from self._relay_ahead(incoming, arriving, leaving, at_once)
+            else:
+                yield from self._relay_in_batches(incoming, arriving, leaving)
 
-        def start(i: int) -> list[dist.Work]:
-            messages: list[tuple[Callable[..., Any], torch.Tensor, int]] = []
-            if i < to_receive:
-                messages.append((dist.irecv, buffer[i % 2][: n - i * piece], source))
-            if i < to_send:
-                messages.append((dist.isend, outgoing[i * piece : (i + 1) * piece], to))
-            return self._start(messages)
+    def _relay_ahead(
+        self, incoming: Sequence[Any], arriving: list[Message], leaving: list[Message], at_once: int
+    ) -> Iterator[tuple[Any, torch.Tensor]]:
+        """Ask for each message before the one in front of it is there, and wait for no send.
 
-        with self._traced("exchange"):
-            works = [start(0)]
-            for i in range(max(to_receive, to_send)):
-                if i + 1 < max(to_receive, to_send):
-                    works.append(start(i + 1))
-                if i < to_receive:
-                    works[i][0].wait()
-                    here = slice(i * piece, min(n, (i + 1) * piece))
-                    yield here, buffer[i % 2][: here.stop - here.start]
-            for batch in works[:to_send]:
-                batch[-1].wait()
+        gloo sends at once what the other side has asked for; otherwise it asks, and waits.
+        """
+        received, sent = self._start(arriving[:1]), self._start(leaving[:at_once])
+        for i, x in enumerate(incoming):
+            received += self._start(arriving[i + 1 : i + 2])
+            received[i].wait()
+            yield x, arriving[i][1]
+            sent += self._start(leaving[at_once + i : at_once + i + 1])
+        for work in sent:
+            work.wait()
+
+    def _relay_in_batches(
+        self, incoming: Sequence[Any], arriving: list[Message], leaving: list[Message]
+    ) -> Iterator[tuple[Any, torch.Tensor]]:
+        """Message i arrives while message i leaves: NCCL matches what begins in one batch."""
+        for i in range(max(len(arriving), len(leaving))):
+            for work in self._start(arriving[i : i + 1] + leaving[i : i + 1]):
+                work.wait()
+            if i < len(arriving):
+                yield incoming[i], arriving[i][1]
 
     def empty_like(self, x: Any) -> Any:
         """An array as x, for what comes: its elements mean nothing yet."""
@@ -107,29 +129,60 @@ class Transport:
         target.copy_(in_place(x, writes=False).view_as(target))
         return into
 
-    def buffer(self, k: int, n: int, dtype: torch.dtype) -> torch.Tensor:
+    def buffer(self, k: int, n: int, like: torch.Tensor) -> torch.Tensor:
         """A buffer of [k, n], the same memory each time: to touch new memory takes longer."""
-        size = k * n * dtype.itemsize
-        if len(self._buffer) < size:
-            self._buffer = torch.empty(size, dtype=torch.uint8, device=self.device)
-        return self._buffer[:size].view(dtype).view(k, n)
+        size = k * n * like.itemsize
+        if len(self._buffer) < size or self._buffer.device != like.device:
+            self._buffer = torch.empty(size, dtype=torch.uint8, device=like.device)
+        return self._buffer[:size].view(like.dtype).view(k, n)
 
-    def _start(
-        self, messages: list[tuple[Callable[..., Any], torch.Tensor, int]]
-    ) -> list[dist.Work]:
-        """Begin to send and to receive, in one batch: NCCL could not match them one by one."""
+    def check_parts(self, whole: torch.Tensor, part: torch.Tensor) -> None:
+        """Raise ValueError unless whole[N·s] is made of one part[s] from each rank."""
+        fits = whole.numel() == self.size * part.numel() and whole.dtype == part.dtype
+        if not (fits and part.is_contiguous()):
+            raise ValueError(
+                f"x and out: {self.size} parts of {part.dtype} {list(part.shape)} without gaps "
+                f"do not make {whole.dtype} {list(whole.shape)}"
+            )
+
+    def parts(self, x: Array, part: Array | None = None) -> list[torch.Tensor]:
+        """Views of x[N·s], one for each rank: [s] each, or as many elements as `part` has.
+
+        Raises ValueError where it cannot be cut like that, or only with a copy.
+        """
+        whole = in_place(x)
+        if not whole.is_contiguous():
+            raise ValueError(f"x and out: {list(whole.shape)} has gaps, give it as .contiguous()")
+        flat = whole.view(-1)
+        self.check_parts(whole, flat[: len(flat) // self.size] if part is None else in_place(part))
+        return list(flat.tensor_split(self.size))
+
+    def announce(self, call: str, x: Array) -> None:
+        """Before a collective on x. A `Group` compares here what all ranks call."""
         self.check_open()
-        calls = []
+
+    def _start(self, messages: Sequence[Message]) -> list[dist.Work]:
+        """Begin to send and to receive; NCCL, on GPUs, matches only what begins in one batch."""
+        self.check_open()
         for call, x, peer in messages:
             self._check_peer("to" if call is dist.isend else "source", peer)
-            calls.append(dist.P2POp(call, x, group=self.backend, tag=self.tag, group_peer=peer))
             if self.trace and call is dist.isend:
                 self.trace.count_sent(x.nbytes)
             elif self.trace:
                 self.trace.count_received(x.nbytes)
-        self._kept, before = dist.batch_isend_irecv(calls), self._kept
-        del before  # not earlier
-        return self._kept
+        if self.device.type == "cpu":
+            started = [call(x, None, self.backend, self.tag, peer) for call, x, peer in messages]
+        else:
+            started = dist.batch_isend_irecv(
+                [
+                    dist.P2POp(call, x, group=self.backend, tag=self.tag, group_peer=peer)
+                    for call, x, peer in messages
+                ]
+            )
+        if started:
+            self._kept, before = [*started], self._kept
+            del before  # not earlier
+        return started
 
     @contextlib.contextmanager
     def _traced(self, name: str) -> Iterator[Trace | None]:
@@ -150,47 +203,3 @@ class Transport:
         self.check_rank(name, rank)
         if rank == self.rank:
             raise ValueError(f"{name}={rank}: that is this rank itself")
-
-
-@contextlib.contextmanager
-def as_tensor(
-    x: "torch.Tensor | np.ndarray | array[Any] | memoryview", writes: bool = True
-) -> Iterator[torch.Tensor]:
-    """x as a contiguous tensor on the same memory; what has gaps is copied in, and back out.
-
-    What is only read (`writes=False`) is not copied back: its owner may have changed it since.
-    Raises as `in_place` does.
-    """
-    view = in_place(x, writes)
-    tensor = view.contiguous()
-    yield tensor
-    if writes and tensor is not view and tensor.data_ptr() != view.data_ptr():
-        view.copy_(tensor)
-
-
-def in_place(
-    x: "torch.Tensor | np.ndarray | array[Any] | memoryview", writes: bool = True
-) -> torch.Tensor:
-    """x as a tensor on the same memory.
-
-    An `array.array` of Python, or a `memoryview` of one, is an array, too. Raises TypeError for
-    what is no array, and ValueError for an array that is to be written and is read-only (NumPy
-    would raise where it is written, PyTorch would write) or in which several elements are one.
-    """
-    if isinstance(x, array | memoryview):
-        x = np.asarray(x)
-    if not isinstance(x, torch.Tensor | np.ndarray):
-        raise TypeError(f"x must be a torch tensor or a NumPy array, not {type(x).__name__}")
-    if isinstance(x, np.ndarray) and not x.flags.writeable:
-        if writes:
-            raise ValueError("x is a read-only array, and the result is written into it: copy it")
-        x = x.copy()
-    tensor = torch.from_numpy(x) if isinstance(x, np.ndarray) else x.detach()
-    if writes and not tensor.is_contiguous() and is_expanded(tensor):
-        raise ValueError("x is expanded, several elements in one place: give it as .contiguous()")
-    return tensor
-
-
-def is_expanded(x: torch.Tensor) -> bool:
-    """Whether several elements of x are in one place."""
-    return any(k > 1 and step == 0 for k, step in zip(x.shape, x.stride(), strict=True))

@@ -6,7 +6,8 @@ An algorithm that runs here as well as between processes knows nothing about ten
 
 import threading
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
 from queue import SimpleQueue
 from typing import Any
 
@@ -57,16 +58,24 @@ class ThreadGroup:
         self.send(outgoing, to)
         return self.receive(incoming, source)
 
-    def exchanging(
-        self, outgoing: memoryview, to: int, n: int, source: int, piece: int
-    ) -> Iterator[tuple[slice, memoryview]]:
-        """Send outgoing[m] while n elements come, in messages of `piece`; see `Transport`."""
-        for start in range(0, max(1, len(outgoing)), piece):
-            self.send(outgoing[start : start + piece], to)
-        for start in range(0, max(1, n), piece):
-            here = slice(start, min(n, start + piece))
-            incoming = numbers([0] * (here.stop - here.start), outgoing.format)
-            yield here, self.receive(incoming, source)
+    def relay(
+        self,
+        outgoing: Sequence[memoryview],
+        to: int,
+        incoming: Sequence[memoryview],
+        source: int,
+    ) -> Iterator[tuple[memoryview, memoryview]]:
+        """Send outgoing[i] while a message arrives for incoming[i]; see `Transport.relay`."""
+        for leaves, x in zip_longest(outgoing, incoming):
+            if x is None:
+                self.send(leaves, to)
+                continue
+            arrived = self.empty_like(x)
+            if leaves is None:
+                self.receive(arrived, source)
+            else:
+                self.exchange(leaves, to, arrived, source)
+            yield x, arrived
 
     def empty_like(self, x: memoryview) -> memoryview:
         """An array as x, for what comes."""

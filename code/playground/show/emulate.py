@@ -4,7 +4,7 @@ The algorithms are the book's own, and so is the order of their messages: what a
 shows does not depend on who carries them. Thirty recordings take a second here.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,13 +37,6 @@ class NotedGroup(threads.ThreadGroup):
         self._note(("isend", outgoing, to), ("irecv", incoming, source))
         super().send(outgoing, to)
         return super().receive(incoming, source)
-
-    def exchanging(
-        self, outgoing: Array, to: int, n: int, source: int, piece: int
-    ) -> Iterator[tuple[slice, Array]]:
-        """All in one piece: arrays are short here."""
-        incoming = outgoing.new_empty(n)
-        yield slice(0, n), self.exchange(outgoing, to, incoming, source)
 
     def empty_like(self, x: Array) -> Array:
         return torch.empty_like(x)

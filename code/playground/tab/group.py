@@ -5,7 +5,7 @@ An array is an `array.array`, or a `memoryview` of one, which can be cut without
 
 import operator
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -79,36 +79,16 @@ class Group(ThreadGroup):
             self._count(out, into)
         return incoming
 
-    def exchanging(
-        self, outgoing: memoryview, to: int, n: int, source: int, piece: int
-    ) -> Iterator[tuple[slice, memoryview]]:
-        """Send outgoing[m] while n elements come, in messages of `piece`; see `Transport`."""
-        for start in range(0, max(1, len(outgoing), n), piece):
-            here = slice(start, min(n, start + piece))
-            incoming = self.empty_like(outgoing[:0], max(0, here.stop - here.start))
-            leaves, comes = start < max(1, len(outgoing)), start < max(1, n)
-            if leaves and comes:
-                self.exchange(outgoing[start : start + piece], to, incoming, source)
-            elif leaves:
-                self.send(outgoing[start : start + piece], to)
-            else:
-                self.receive(incoming, source)
-            if comes:
-                yield here, incoming
-
-    def empty_like(self, x: Any, n: int | None = None) -> memoryview:
-        """An array as x, or of n such numbers, for what comes."""
+    def empty_like(self, x: Any) -> memoryview:
+        """An array as x, for what comes."""
         view = memoryview(x)
-        return memoryview(
-            array(view.format, bytes(view.itemsize * (len(view) if n is None else n)))
-        )
+        return memoryview(array(view.format, bytes(view.nbytes)))
 
     # ------------------------------------------------------------ collectives
 
     def all_reduce(self, x: Any, op: str = "sum") -> Any:
         """x[n]{partial over ranks} → x[n], equal on every rank, around a ring."""
-        self.reduce_by(ring, x, op)
-        return x
+        return self.reduce_by(ring, x, op)
 
     def broadcast(self, x: Any, source: int = 0) -> Any:
         """x[n] of rank `source` → x[n] on every rank, down a tree."""
@@ -120,8 +100,12 @@ class Group(ThreadGroup):
         """Wait until every rank is here."""
         self.all_reduce(array("b", [0]))
 
-    def reduce_by(self, algorithm: Callable[..., None], x: Any, op: str) -> None:
-        """x[n]{partial over ranks} → x[n] by `algorithm(group, x, combine)`, in x's own type."""
+    def reduce_by(
+        self, algorithm: Callable[..., None], x: Any, op: str = "sum", async_op: bool = False
+    ) -> Any:
+        """x[n]{partial over ranks} → x[n] by `algorithm(wire, x, combine)`, in x's own type."""
+        if async_op:
+            raise ValueError("async_op=True: a rank in the tab has no second thread")
         if op not in OPS:
             raise ValueError(f"op={op!r}: choose one of {', '.join(OPS)}")
         view: Any = numbers_of(x)
@@ -137,14 +121,6 @@ class Group(ThreadGroup):
         if op == "avg":
             for i, value in enumerate(view.tolist()):
                 view[i] = value / self.size
-
-    def in_turn(
-        self, call: str, x: Any, work: Callable[[Any], Any], op: str = "sum", async_op: bool = False
-    ) -> Any:
-        """A collective on x that is made of `work(group)`; there is no other thread to do it in."""
-        if async_op:
-            raise ValueError("async_op=True: a rank in the tab has no second thread")
-        work(self)
         return x
 
     def _check_peer(self, name: str, rank: int) -> None:
