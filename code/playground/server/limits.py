@@ -95,7 +95,10 @@ def memory_used(pids: Iterable[int], enough: float) -> float:
 
 
 class Watch:
-    """Looks at all kernels and says which of them must end, and why."""
+    """Looks at all kernels and says which of them must end, and why.
+
+    Without it the system ends processes of innocent pages too, and a reader is not told why.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
