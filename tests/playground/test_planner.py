@@ -1,20 +1,26 @@
 """The planner of a page: its form says what the command line says, and each copy of a plan runs."""
 
+import inspect
 import json
 import shlex
 import subprocess
 import sys
+import types
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.distributed.run import get_args_parser
+from torch.utils.checkpoint import CheckpointPolicy
+from torch.utils.checkpoint import checkpoint as with_checkpoint
 
 from distributed.plan import main
+from distributed.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
 from distributed.planner.job import Option
 from playground.build.tab import archive, standard
 from playground.planner.answer import answer, html, planned, ways_out
-from playground.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
 from playground.planner.form import FIELDS, RECIPE_OF, SHAPE, query_of, state_of, words_of
 from playground.planner.page import files, page
 
@@ -109,7 +115,7 @@ def test_every_way_out_fits():
 
 
 class Small(torch.nn.Module):
-    """As `parallelize` wants it: blocks in `layers`."""
+    """As `parallelize` wants it: blocks in `layers`, and a loss comes back."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -120,47 +126,120 @@ class Small(torch.nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.first(x)
+        x = self.first(x.to(self.first.weight.dtype))
         for layer in self.layers:
             x = x + layer(x)
-        return x.square().mean()
+        return x.float().square().mean()
+
+
+def names_of(code: str) -> dict[str, Any]:
+    """What copied code defines. PyTorch has no 8-bit Adam: another stands in for torchao's."""
+    optim = types.ModuleType("torchao.optim")
+    optim.AdamW8bit = type("AdamW8bit", (torch.optim.AdamW,), {})  # type: ignore[attr-defined]
+    sys.modules["torchao.optim"] = optim
+    names: dict[str, Any] = {}
+    exec(compile(code, "copied.py", "exec"), names)
+    return names
 
 
 def train(group, code):
-    """The loss of each rank before and after a step, by the code that was copied."""
-    names: dict = {}
-    exec(compile(code, "copied.py", "exec"), names)
+    """The loss of each rank before and after ten steps, and its optimizer, by copied code."""
+    names = names_of(code)
     torch.manual_seed(0)
-    made = names["parallelize"](Small(), device="cpu")
-    model, optimizer = made if isinstance(made, tuple) else (made, None)
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.01)
-    losses = []
-    for _ in range(2):
-        loss = model(torch.ones(4, 8))
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(float(loss.detach()))
-    return losses
+    model, optimizer = names["parallelize"](Small, device="cpu")
+    step = names["train_step"]
+    if "device" in inspect.signature(step).parameters:
+        step = partial(step, device="cpu")
+    x = torch.ones(4, 8)
+    before = float(model(x).detach())
+    for _ in range(10):  # a single one of 1e-4 is lost where there are bf16 weights alone
+        step(model, optimizer, [(x,), (x,)])
+    return before, float(model(x).detach()), type(optimizer).__name__
 
 
 STRATEGIES = ["DDP", "ZeRO-1", "ZeRO-2", "HSDP", "ZeRO-3"]
+
+
+def code_of(name: str, recipe: str, checkpoint: str = "none") -> str:
+    slugs = {value: key for key, value in RECIPE_OF.items()}
+    state = state_of(f"nodes=2&per_host=2&model=mpt-125m&recipe={slugs[recipe]}")
+    found, job, cluster, _ = planned(state)
+    best = next(option for option in found.options if option.name == name)
+    return torch_code(best._replace(checkpoint=checkpoint), job, cluster)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_copied_pytorch_trains_on_four_ranks(pools, name):
     for checkpoint, recipe in (
         ("none", "fp32, Adam"), ("selective", RECIPE_OF["bf16-adam-in-fp32-fp32-master-copy"]),
-        ("full", "the same, gradients in fp32"),
+        ("full", "the same, gradients in fp32"), ("none", "fp32, SGD"),
+        ("none", "fp32, SGD with momentum"), ("none", "bf16, Adam in fp32, no master copy"),
+        ("none", "bf16, 8-bit Adam, fp32 master copy"),
     ):  # fmt: skip
-        slugs = {value: key for key, value in RECIPE_OF.items()}
-        state = state_of(f"nodes=2&per_host=2&model=mpt-125m&recipe={slugs[recipe]}")
-        found, job, cluster, _ = planned(state)
-        best = next(option for option in found.options if option.name == name)
-        code = torch_code(best._replace(checkpoint=checkpoint), job, cluster)
+        code = code_of(name, recipe, checkpoint)
         assert max(map(len, code.splitlines())) <= 92, code
-        for losses in pools[4](train, code):
-            assert losses[1] < losses[0], code
+        expected = "SGD" if "SGD" in recipe else "AdamW8bit" if "8-bit" in recipe else "AdamW"
+        for before, after, optimizer in pools[4](train, code):
+            assert after < before, code
+            assert optimizer == ("ZeroRedundancyOptimizer" if name == "ZeRO-1" else expected)
+            assert expected in code
+
+
+def test_copied_code_reads_as_people_sort_it():
+    for name in STRATEGIES:
+        code = code_of(name, "bf16, 8-bit Adam, fp32 master copy", "selective")
+        command = [sys.executable, "-m", "ruff", "check", "--select", "E,F,I", "--stdin-filename",
+                   "copied.py", "-"]  # fmt: skip
+        done = subprocess.run(command, input=code, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + code
+
+
+def kept_by(code: str, layer: torch.nn.Module, width: int) -> list[str]:
+    """The operations whose results a selectively checkpointed layer keeps."""
+    names, kept = names_of(code), []
+    policy = names["create_selective_checkpoint_contexts"]
+
+    def spied(choose):
+        def chosen(context, operation, *args, **kwargs):
+            found = choose(context, operation, *args, **kwargs)
+            if found == CheckpointPolicy.MUST_SAVE and not context.is_recompute:
+                kept.append(operation.name())
+            return found
+
+        return policy(chosen)
+
+    names["create_selective_checkpoint_contexts"] = spied
+    x = torch.ones(2, width, requires_grad=True)
+    with_checkpoint(layer, x, use_reentrant=False, context_fn=names["keep_half"]).sum().backward()
+    return kept
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_selective_checkpointing_keeps_every_second_product_with_a_bias_or_without(bias):
+    layer = torch.nn.Sequential(*(torch.nn.Linear(8, 8, bias=bias) for _ in range(4)))
+    code = code_of("ZeRO-3", "fp32, Adam", "selective")
+    assert kept_by(code, layer, 8) == ["aten::addmm" if bias else "aten::mm"] * 2
+
+
+def accumulate(group, code):
+    """How often DDP reduced in a step of three micro-batches."""
+    names = names_of(code)
+    model, optimizer = names["parallelize"](Small, device="cpu")
+    reduced = []
+
+    def hook(state, bucket):
+        reduced.append(bucket.index())
+        future = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    model.register_comm_hook(None, hook)
+    names["train_step"](model, optimizer, [(torch.ones(4, 8),)] * 3, device="cpu")
+    return len(reduced)
+
+
+def test_copied_ddp_reduces_once_in_a_step_as_the_plan_counts(pools):
+    assert pools[2](accumulate, code_of("DDP", "fp32, Adam")) == [1, 1]
 
 
 def options(query: str) -> list[tuple[Option, tuple]]:
@@ -176,7 +255,30 @@ def test_copied_settings_of_deepspeed_agree_with_each_other():
             option.name, 3
         )
         assert said["bf16"]["enabled"]
-        assert said["zero_optimization"].get("mics_shard_size", 8) == 8
+        assert said["zero_optimization"].get("zero_hpz_partition_size", 8) == 8
+        assert said["optimizer"]["type"] == "AdamW"
+        assert said["gradient_clipping"] == 1
+
+
+@pytest.mark.parametrize(
+    ("recipe", "names", "word"),
+    [
+        ("bf16-8-bit-adam-fp32-master-copy", STRATEGIES, "8-bit"),
+        ("bf16-adam-in-fp32-no-master-copy", STRATEGIES, "master copy"),
+        ("the-same-gradients-in-fp32", ["DDP"], "stage 0"),
+    ],
+)
+def test_what_deepspeeds_file_cannot_say_it_says(recipe, names, word):
+    for option, (job, cluster) in options(f"nodes=2&recipe={recipe}"):
+        said = deepspeed_json(option, job, cluster)
+        assert (word in said and "{" not in said) == (option.name in names)
+
+
+def test_copied_settings_have_the_optimizer_that_was_chosen():
+    for option, (job, cluster) in options("nodes=2&recipe=fp32-sgd-with-momentum&model=mpt-125m"):
+        said = json.loads(deepspeed_json(option, job, cluster))
+        assert said["optimizer"] == {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}}
+        assert said.get("zero_allow_untested_optimizer", False) == (option.name != "DDP")
 
 
 @pytest.mark.parametrize(("query", "nodes"), [("nodes=4", 4), ("nodes=1&per_host=2", 1)])

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from html import escape
 
 from distributed.cost import Cluster
+from distributed.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
 from distributed.planner.job import Job, Option, memory_of
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
 from distributed.planner.streams import Span, Step
 from distributed.strategy import Plan, plan, run_of
-from playground.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
 from playground.planner.form import FIELDS, WrongError, asked, query_of, state_of, words_of, wrong
 
 ROOM = 1.6  # a bar may be so many times as long as the GPU's memory; what is longer is cut
