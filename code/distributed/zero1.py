@@ -8,14 +8,13 @@ cut in two with the optimizer in between (Rajbhandari et al. 2020, §5.1 and §7
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from distributed import Group, launch
+from distributed import Group
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.guards import REFUSED, OwnGradient
 from distributed.runtime.script import run_script
@@ -155,39 +154,11 @@ class ReduceInStep:
         return {"gradients": [*self.buffers.values()]}
 
 
-def train_rank(
-    group: Group, stage: Callable[..., ShardedOptimizer], batch: int, steps: int
-) -> tuple[list[float], int]:
-    """One rank: the losses of the whole batches, and how many elements its optimizer keeps."""
-    from distributed.workbench.training import make_network, train_together
-
-    model = make_network(seed=group.rank)
-    zero = stage(model, torch.optim.AdamW, group, lr=1e-2)
-    losses = train_together(group, model, zero.step, batch, steps)
-    return losses, sum(t.numel() for t in zero.tensors()["optimizer states"])
-
-
-def show(stage: Callable[..., ShardedOptimizer], ranks: int, batch: int, steps: int) -> None:
-    """Train on several ranks and on one device: the losses are the same."""
-    from distributed.workbench.data import batches
-    from distributed.workbench.training import Alone, make_network, train
-
-    if not ranks <= batch <= 1797:
-        raise ValueError(f"batch={batch}: choose {ranks} (one example a rank) to 1797")
-    results = launch(train_rank, stage, batch, steps, ranks=ranks, device="cpu")
-    alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
-    expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
-    for i in range(0, steps, max(1, steps // 4)):
-        print(f"step {i:3}: loss {results[0][0][i]:.6f}, on one device {expected[i]:.6f}")
-    assert max(abs(np.array(results[0][0]) / expected - 1)) < 1e-3
-    states = sum(t.numel() for t in alone.tensors()["optimizer states"])
-    print(f"elements of states: {states} alone,", *(kept for _, kept in results), "on ranks")
-    assert max(kept for _, kept in results) < states / len(results) + 100
-
-
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """ZeRO-1 learns what one device learns, with an N-th of its optimizer's memory."""
-    show(Zero1, ranks, batch, steps)
+    from distributed.workbench.training import compare_with_one_device
+
+    compare_with_one_device(Zero1, ranks, batch, steps)
 
 
 if __name__ == "__main__":

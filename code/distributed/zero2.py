@@ -19,7 +19,7 @@ from distributed.reduce_in_backward import ReduceInBackward
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
 from distributed.sharding_plan import Precision, ShardingPlan
-from distributed.zero1 import ReplicatedWeights, show
+from distributed.zero1 import ReplicatedWeights
 
 
 class Zero2(ShardedOptimizer):
@@ -77,7 +77,9 @@ class AtOnce:
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """ZeRO-2 learns what one device learns, and keeps a shard of the gradients."""
-    show(Zero2, ranks, batch, steps)
+    from distributed.workbench.training import compare_with_one_device
+
+    compare_with_one_device(Zero2, ranks, batch, steps)
 
 
 if __name__ == "__main__":

@@ -210,9 +210,9 @@ def tensors_in(output: Any) -> Iterator[torch.Tensor]:
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """ZeRO-3 learns what one device learns, and keeps a shard of everything."""
-    from distributed.zero1 import show
+    from distributed.workbench.training import compare_with_one_device
 
-    show(Zero3, ranks, batch, steps)
+    compare_with_one_device(Zero3, ranks, batch, steps)
 
 
 if __name__ == "__main__":
