@@ -546,6 +546,9 @@ def join(settings: Settings) -> torch.device:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
     if gpu:
         torch.cuda.set_device(device)
+    share = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # github.com/pytorch/pytorch/issues/135712
+    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) and not os.environ.get(share):
+        sys.exit(f"set {share}=1: else ranks that torchrun restarts look for the dead, and hang")
     if not dist.is_initialized():  # Ray has done it
         backend, timeout = (
             "cpu:gloo,cuda:nccl" if gpu else "gloo",
@@ -586,7 +589,7 @@ def watch_signals() -> list[int]:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
     if "TORCHELASTIC_RUN_ID" in os.environ and sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # the one of torchrun's death, too
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: do not outlive torchrun
     return come
 
 

@@ -1,33 +1,20 @@
-"""Files of tokens to train on, and a small network: a step takes milliseconds."""
+"""Training by code/scripts/train.py in warm ranks, with faults."""
 
 import os
-import random
-import runpy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from small_training import SMALL, write_tokens
 
 from playground.lab.one_host import SCRIPTS, as_module, torchrun
-
-SMALL = ["--vocab=256", "--context=16", "--width=16", "--layers=2", "--heads=2"]
-SMALL += ["--batch=12", "--micro=1", "--lr=1e-2", "--warmup=3"]
-SMALL += ["--log-every=4", "--eval-every=6", "--eval-batches=2", "--save-every=5"]
 
 
 @pytest.fixture(scope="session")
 def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder of two files for training and one for validation."""
-    folder, words = tmp_path_factory.mktemp("tokens"), ["all", "reduce", "the", "gradients", "of"]
-    draw = random.Random(0)
-    make = runpy.run_path(str(SCRIPTS / "make_tokens.py"))["main"]
-    for number in range(2):
-        text = folder / f"text{number}.txt"
-        text.write_text(" ".join(draw.choice(words) for _ in range(4000)))
-        make([str(text)], str(folder))
-        (folder / "train.bin").rename(folder / f"train_{number}.bin")
-    return str(folder)
+    """A folder of tokens."""
+    return write_tokens(tmp_path_factory.mktemp("tokens"))
 
 
 Train = Callable[..., list[tuple[str, Any]]]

@@ -1,0 +1,44 @@
+"""A checkpoint of train.py as one file: python export.py RUN/step-00000500 weights.safetensors
+
+The weights by their names, without the optimizer. Any number of ranks may have saved them; this
+takes one process, and memory for all weights. It needs `pip install safetensors`.
+"""
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from safetensors.torch import save_file
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+PART = "model."  # of the names in a checkpoint; "optimizer." is the other one
+
+
+def weights_in(folder: str) -> dict[str, torch.Tensor]:
+    """All weights of a checkpoint, whole. Raises FileNotFoundError where there is none."""
+    saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+    weights: dict[str, Any] = {}
+    for name, entry in saved.items():
+        if name.startswith(PART) and isinstance(entry, TensorStorageMetadata):
+            weights[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    warnings.filterwarnings("ignore", "torch.distributed is disabled")  # it is meant to be
+    dcp.load(weights, checkpoint_id=folder, no_dist=True)
+    return {name.removeprefix(PART): weight for name, weight in weights.items()}
+
+
+def main(folder: str, file: str) -> None:
+    if not Path(folder, ".metadata").exists():
+        sys.exit(f"{folder} is no whole checkpoint: it has no .metadata. RUN/latest names one")
+    weights = weights_in(folder)
+    save_file(weights, file, metadata={"format": "pt", "from": str(folder)})
+    count = sum(weight.numel() for weight in weights.values())
+    print(f"{file}: {len(weights)} tensors, {count:,} weights")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

@@ -1,0 +1,23 @@
+"""Something small for code/scripts/train.py: files of tokens, and a network of milliseconds."""
+
+import random
+import runpy
+from pathlib import Path
+
+from playground.lab.one_host import SCRIPTS
+
+SMALL = ["--vocab=256", "--context=16", "--width=16", "--layers=2", "--heads=2"]
+SMALL += ["--batch=12", "--micro=1", "--lr=1e-2", "--warmup=3"]
+SMALL += ["--log-every=4", "--eval-every=6", "--eval-batches=2", "--save-every=5"]
+
+
+def write_tokens(folder: Path) -> str:
+    """Two files for training, and one for validation, of words in any order."""
+    words, draw = ["all", "reduce", "the", "gradients", "of"], random.Random(0)
+    make = runpy.run_path(str(SCRIPTS / "make_tokens.py"))["main"]
+    for number in range(2):
+        text = folder / f"text{number}.txt"
+        text.write_text(" ".join(draw.choice(words) for _ in range(4000)))
+        make([str(text)], str(folder))
+        (folder / "train.bin").rename(folder / f"train_{number}.bin")
+    return str(folder)
