@@ -4,6 +4,7 @@ They run in warm ranks whose environment is torchrun's; torchrun itself starts t
 """
 
 import ast
+import os
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from distributed import Group, launch
-from playground.lab.one_host import SCRIPTS, run_as_rank, torchrun
+from playground.lab.one_host import SCRIPTS, as_module, run_as_rank, torchrun
 
 STAGES = ("ddp", "accumulate", "mixed", "fsdp", "compiled")
 EXACT = MixedPrecisionPolicy()  # no other precision than the model's
@@ -78,13 +79,46 @@ def test_torchrun_starts_it_from_anywhere(stage: str, tmp_path: Path) -> None:
     assert [line.split(":")[0] for line in epochs] == ["epoch 0", "epoch 1"], "once, not twice"
 
 
+def with_a_nan_on_rank_1(stage: str, folder: str) -> str:
+    """How it ends when this happens in a step in the middle."""
+    module = as_module(SCRIPTS / f"{stage}.py")
+    forward, calls = module.Adder.forward, []
+
+    def broken(self: Any, *given: torch.Tensor) -> torch.Tensor:
+        calls.append(1)
+        here = len(calls) == 20 and os.environ["RANK"] == "1"
+        return forward(self, *given) * (torch.nan if here else 1)
+
+    module.Adder.forward = broken
+    with pytest.raises(SystemExit) as caught:
+        module.main(folder)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("stage", ["fsdp", pytest.param("compiled", marks=pytest.mark.slow)])
+def test_a_loss_that_is_not_finite_is_not_saved(stage: str, tmp_path: Path) -> None:
+    said = torchrun(lambda: with_a_nan_on_rank_1(stage, str(tmp_path)), ranks=2, timeout=400)
+    assert said == ["epoch 0: a loss is not finite, so nothing of it is saved"] * 2
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("stage", ["fsdp", "compiled"])
+def test_without_its_folder_a_stage_says_how_it_is_started(stage: str) -> None:
+    start = [sys.executable, str(SCRIPTS / f"{stage}.py")]
+    done = subprocess.run(start, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 1
+    assert f"torchrun --nproc-per-node 8 {stage}.py RUN" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("script", sorted(SCRIPTS.glob("*.py")), ids=lambda path: path.stem)
 def test_a_script_imports_torch_its_model_and_nothing_of_this_book(script: Path) -> None:
     tree = ast.parse(script.read_text())
     imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     packages = {name.split(".")[0] for name in imported}
-    assert packages <= {"torch", "model"} | set(sys.stdlib_module_names)
+    allowed = {"torch", "model", *(["safetensors"] if script.stem == "export" else [])}
+    assert packages <= allowed | set(sys.stdlib_module_names)
 
 
 def test_no_rank_leaves_its_group_before_all_are_there(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""Stage 2, a large batch in small pieces: torchrun --nproc-per-node 8 accumulate.py"""
+"""Stage 2, a large batch in small pieces: torchrun --nproc-per-node 8 accumulate.py
+
+It saves nothing. In train.py: `Job.backward`, with --batch and --micro.
+"""
 
 import os
 from contextlib import nullcontext
@@ -34,7 +37,7 @@ def main() -> list[float]:
     sampler = DistributedSampler(data, drop_last=True)
     share, left = divmod(BATCH, ranks)
     assert left == share % PIECES == 0, f"BATCH={BATCH}, not a multiple of {ranks} x {PIECES}"
-    loader = DataLoader(data, share, sampler=sampler, num_workers=2, drop_last=True)
+    loader = DataLoader(data, share, sampler=sampler, drop_last=True)
 
     history = []
     for epoch in range(EPOCHS):

@@ -1,4 +1,7 @@
-"""Stage 1, a replica on every GPU: torchrun --nproc-per-node 8 ddp.py"""
+"""Stage 1, a replica on every GPU: torchrun --nproc-per-node 8 ddp.py
+
+It saves nothing. In train.py this is `--ddp`: `distribute`, and `Tokens.order` for the sampler.
+"""
 
 import os
 
@@ -33,7 +36,7 @@ def main() -> list[float]:
     sampler = DistributedSampler(data, drop_last=True)
     share, left = divmod(BATCH, ranks)
     assert left == 0, f"{ranks} ranks cannot share a batch of {BATCH} evenly: change BATCH"
-    loader = DataLoader(data, share, sampler=sampler, num_workers=2, drop_last=True)
+    loader = DataLoader(data, share, sampler=sampler, drop_last=True)
 
     history = []
     for epoch in range(EPOCHS):

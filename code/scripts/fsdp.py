@@ -2,6 +2,7 @@
 
 RUN is a folder that all hosts see. Start it again, on any number of ranks
 that divides the batch: it goes on there.
+In train.py: `distribute` and `Checkpoints`, which write while training goes on.
 """
 
 import os
@@ -58,7 +59,7 @@ def main(folder: str) -> list[float]:
     sampler = DistributedSampler(data, drop_last=True)
     share, left = divmod(BATCH, ranks)
     assert left == share % PIECES == 0, f"BATCH={BATCH}, not a multiple of {ranks} x {PIECES}"
-    loader = DataLoader(data, share, sampler=sampler, num_workers=2, drop_last=True)
+    loader = DataLoader(data, share, sampler=sampler, drop_last=True)
 
     history = []
     for epoch in range(int(begin), EPOCHS):
@@ -75,6 +76,8 @@ def main(folder: str) -> list[float]:
             optimizer.zero_grad()
         of_all = torch.stack(losses).view(-1, PIECES).sum(1)
         dist.all_reduce(of_all)  # once an epoch, not once a step
+        if not of_all.isfinite().all():  # on all ranks: the sum has it from whichever had it
+            raise SystemExit(f"epoch {epoch}: a loss is not finite, so nothing of it is saved")
         history += (of_all / ranks).tolist()
         if rank == 0:
             print(f"epoch {epoch}: loss {history[-1]:.3f}")
@@ -83,5 +86,7 @@ def main(folder: str) -> list[float]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
     main(sys.argv[1])
     dist.destroy_process_group()  # not before the model is gone: that can hang

@@ -1,4 +1,7 @@
-"""Stage 3, forward and backward in bfloat16: torchrun --nproc-per-node 8 mixed.py"""
+"""Stage 3, forward and backward in bfloat16: torchrun --nproc-per-node 8 mixed.py
+
+It saves nothing. In train.py: `Job.loss` for replicas, and a policy in `distribute` for shards.
+"""
 
 import os
 from contextlib import nullcontext
@@ -34,7 +37,7 @@ def main() -> list[float]:
     sampler = DistributedSampler(data, drop_last=True)
     share, left = divmod(BATCH, ranks)
     assert left == share % PIECES == 0, f"BATCH={BATCH}, not a multiple of {ranks} x {PIECES}"
-    loader = DataLoader(data, share, sampler=sampler, num_workers=2, drop_last=True)
+    loader = DataLoader(data, share, sampler=sampler, drop_last=True)
 
     history = []
     for epoch in range(EPOCHS):

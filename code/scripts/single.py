@@ -1,4 +1,7 @@
-"""Stage 0, one device: python single.py"""
+"""Stage 0, one device: python single.py
+
+The stages are a lesson. For a job copy train.py: `torchrun --nproc-per-node 1 train.py DATA RUN`.
+"""
 
 import torch
 from model import Adder, Sums
@@ -15,7 +18,7 @@ def main() -> list[float]:
 
     data, order = Sums("train"), torch.Generator()
     sampler = RandomSampler(data, generator=order)
-    loader = DataLoader(data, BATCH, sampler=sampler, num_workers=2, drop_last=True)
+    loader = DataLoader(data, BATCH, sampler=sampler, drop_last=True)
 
     history = []
     for epoch in range(EPOCHS):
