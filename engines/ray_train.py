@@ -1,34 +1,35 @@
-"""A training function of the book as a job of Ray Train, on the devices that its cluster has.
+"""train.py as a job of Ray Train, on the devices that its cluster has.
 
-    RAY_ADDRESS=10.0.0.1:6379 python engines/ray_train.py --workers 16 --folder /shared/run
+    RAY_ADDRESS=10.0.0.1:6379 python engines/ray_train.py --workers 16 DATA RUN --batch 512
 
-Ray starts the workers, gives them ranks, and starts all of them again when one dies: the same
-`train_rank` as everywhere goes on from its checkpoint.
+Change DATA and RUN (folders that all hosts see), and the address of Ray's head; all other words are
+train.py's. This repository is on all hosts at the same path, or in the image of their containers:
+`docker run --gpus all --network host --shm-size 16g IMAGE ray start --address … --block`.
+
+Ray starts the workers, gives them ranks, makes their process group, and starts all of them again
+when one dies: train.py then goes on from its checkpoint.
 """
 
 import argparse
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.train.torch import TorchConfig, TorchTrainer
 
-from distributed import Group
-from distributed.checkpoint_folder import steps
-from distributed.elastic import train_rank
+SCRIPTS = str(Path(__file__).resolve().parents[1] / "code/scripts")
 
 
 def worker(given: dict[str, Any]) -> None:
-    """One rank: Ray has made PyTorch's process group; the rest is this book's."""
-    context = ray.train.get_context()
-    group = Group(get_device(), local_size=context.get_local_world_size())
-    work = given["stage"], given["batch"], given["until"], given["every"], 0.0, given["die_at"]
-    losses = train_rank(group, given["folder"], *work)
-    if group.rank == 0:
-        print(f"{len(losses)} steps, last loss {losses[-1]!r}")
+    """One rank. Ray runs it in a thread, where no signal comes: what stops it loses some steps."""
+    sys.path.insert(0, given["scripts"])
+    from train import main
+
+    main(*given["words"])
 
 
 def a_gpu_each(workers: int, resources: Mapping[str, float]) -> bool:
@@ -44,35 +45,25 @@ def a_gpu_each(workers: int, resources: Mapping[str, float]) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    add = parser.add_argument
-    add("--workers", type=int, default=4)
-    add("--folder", required=True, help="for checkpoints; all hosts must see it")
-    add("--stage", type=int, default=3, help="of ZeRO")
-    add("--batch", type=int, default=256)
-    add("--until", type=int, default=12, help="steps")
-    add("--every", type=int, default=3, help="steps from one checkpoint to the next")
-    add("--die-at", type=int, default=-1, help="rank 1 dies before this step, once")
-    given = parser.parse_args()
+    parser.add_argument("--workers", type=int, default=4)
+    given, words = parser.parse_known_args()
+    if len(words) < 2:
+        parser.error("DATA and RUN, as for train.py, are missing")
     if re.search(r"\s", sys.executable):  # Ray gives it to a shell without quotes, and waits on
         raise SystemExit(f"Ray starts no workers from a path with a space in it: {sys.executable}")
     ray.init()
-    resources = ray.cluster_resources()
     try:
-        gpu = a_gpu_each(given.workers, resources)
+        gpu = a_gpu_each(given.workers, ray.cluster_resources())
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    backend = "nccl" if gpu else "gloo"
-    kinds = [name.split(":")[1] for name in resources if name.startswith("accelerator_type:")]
-    where = " and ".join(kinds) or "GPUs" if gpu else "no GPU found, so on CPUs"
-    print(f"{given.workers} ranks · {backend} · {where}", flush=True)
+    backend = "cpu:gloo,cuda:nccl" if gpu else "gloo"
     TorchTrainer(
         worker,
-        train_loop_config=vars(given),
-        torch_config=TorchConfig(backend=backend, timeout_s=60),
+        train_loop_config={"scripts": SCRIPTS, "words": words},
+        torch_config=TorchConfig(backend=backend, timeout_s=600),
         scaling_config=ScalingConfig(num_workers=given.workers, use_gpu=gpu),
-        run_config=RunConfig(storage_path=f"{given.folder}-ray", failure_config=FailureConfig(3)),
+        run_config=RunConfig(failure_config=FailureConfig(3)),
     ).fit()
-    print(f"checkpoints of steps {', '.join(map(str, steps(given.folder)))} in {given.folder}")
 
 
 if __name__ == "__main__":

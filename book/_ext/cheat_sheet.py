@@ -28,7 +28,7 @@ STARTED = (  # files that say at their top how they are started
     "code/scripts/fsdp.py",
     "engines/torchrun.sh",
     "engines/slurm.sbatch",
-    "engines/trainjob.yaml",
+    "engines/jobset.yaml",
 )
 STYLE = """\
 <style>

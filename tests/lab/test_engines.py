@@ -1,22 +1,28 @@
-"""Launch files, each executed: under torchrun, Ray, a stand-in for srun, and the variables that
-Kubeflow's controller sets. Slurm's options and the TrainJob's fields are checked as well."""
+"""Launch files, each executed with train.py: under torchrun, Ray, a stand-in for srun, and the
+variables of the JobSet. Slurm's options and the JobSet's fields are checked as well."""
 
 import json
 import os
 import re
 import runpy
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+import uuid
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
+from small_training import SMALL, write_tokens
 
-from distributed.elastic import train_rank
-from playground.lab.accidents import losses_in
 from playground.lab.hosts import Host, laboratory
+from playground.lab.one_host import torchrun
 
 ROOT = Path(__file__).parents[2]
 ENGINES = ROOT / "engines"
@@ -27,22 +33,33 @@ ENGINES = ROOT / "engines"
 
 PATIENCE = 200  # s; 50 beside other work on two cores, and a slow machine is not a failure
 FIRST_LINE = "{} ranks · gloo · no GPU found, so on CPUs"  # by the script, before it trains
-FSDP = str(ROOT / "code/scripts/fsdp.py")
+TRAIN = str(ROOT / "code/scripts/train.py")
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_tokens(tmp_path_factory.mktemp("tokens"))
+
+
+def losses_of(run: Path) -> dict[int, float]:
+    records = map(json.loads, (run / "log.jsonl").read_text().splitlines())
+    return {record["step"]: record["loss"] for record in records if "loss" in record}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hosts")
-def test_the_torchrun_file_runs_a_script_on_two_hosts(tmp_path: Path) -> None:
+def test_the_torchrun_file_runs_a_script_on_two_hosts(tokens: str, tmp_path: Path) -> None:
     with laboratory(2) as lab:
         given = {"HOSTS": "2", "FIRST": lab.hosts[0].address, "RANKS": "2"}
         given["PYTHON"] = sys.executable
-        script = [str(ENGINES / "torchrun.sh"), FSDP, str(tmp_path)]
+        words = [TRAIN, tokens, str(tmp_path), *SMALL, "--steps=10"]
+        script = [str(ENGINES / "torchrun.sh"), *words]
         processes = [host.popen(script, given, stdout=subprocess.PIPE) for host in lab.hosts]
         said = [process.communicate(timeout=PATIENCE)[0] for process in processes]
         assert [process.returncode for process in processes] == [0, 0]
     (spoken,) = filter(None, said)
     assert spoken.startswith(FIRST_LINE.format(4)), "only rank 0 speaks"
-    assert len([*tmp_path.glob("*/.metadata")]) == 2, "a checkpoint for each epoch"
+    assert (tmp_path / "latest").read_text() == "step-00000010"
 
 
 def test_without_its_settings_the_torchrun_file_says_which() -> None:
@@ -62,10 +79,12 @@ TOO_SLOW = "The current node timed out during startup"  # Ray waits 30 s: no var
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hosts")
-def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tmp_path: Path, pools) -> None:
-    expected = pools[2](train_rank, str(tmp_path / "once"), 3, 256, 9, 3)[0]
-    ray = str(Path(sys.executable).with_name("ray"))
-    env = {"PYTHONPATH": str(ROOT / "code"), "RAY_TRAIN_V2_ENABLED": "1"}
+def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tokens: str, tmp_path: Path) -> None:
+    words = [tokens, str(tmp_path / "run"), *SMALL, "--steps=400", "--log-every=1"]
+    said = torchrun("code/scripts/train.py", tokens, str(tmp_path / "once"), *words[2:], ranks=2)
+    expected = dict(enumerate(said[0], start=1))
+    ray, mark = str(Path(sys.executable).with_name("ray")), uuid.uuid4().hex
+    env = {"PYTHONPATH": str(ROOT / "code"), "RAY_TRAIN_V2_ENABLED": "1", "MARK": mark}
     env |= {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "200"}  # 60 is little for two busy cores,
     env |= {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}  # and each process that Ray starts is work
     # Else a token that any `ray.init` has left in the home folder is asked for, by the head alone.
@@ -87,22 +106,34 @@ def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tmp_path: Path, pools
             finish(host, ray, "stop", "--force")
         assert status == 0, said
 
+    def kill_one_after(step: int) -> None:
+        """A worker of the second host, which has the mark of this test in its environment."""
+        log = tmp_path / "run/log.jsonl"
+        while not log.exists() or max(losses_of(tmp_path / "run"), default=0) < step:
+            time.sleep(0.01)
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                ours = process.environ().get("MARK") == mark
+                if ours and "RayTrainWorker" in process.name() + " ".join(process.cmdline()):
+                    process.kill()
+                    return
+
     with tempfile.TemporaryDirectory() as short, laboratory(2) as lab:  # sockets need short names
         head, other = lab.hosts
         without = "--include-dashboard=false"
         start(head, "--head", "--port=6379", f"--temp-dir={short}", without)
         start(other, f"--address={head.address}:6379")
         env["RAY_ADDRESS"] = f"{head.address}:6379"
-        job = [sys.executable, str(ENGINES / "ray_train.py"), "--workers", "2", "--until", "9"]
-        status, said = finish(head, *job, "--folder", str(tmp_path / "run"), "--die-at", "4")
+        killer = threading.Thread(target=kill_one_after, args=(20,), daemon=True)
+        killer.start()
+        job = [sys.executable, str(ENGINES / "ray_train.py"), "--workers", "2", *words]
+        status, said = finish(head, *job)
         assert status == 0, said
-    (first,) = [line for line in said.splitlines() if " ranks · " in line]
-    assert first == FIRST_LINE.format(2)
-    assert said.index(first) < said.index("step 1 on 2 ranks")
-    assert "checkpoints of steps 6, 9" in said
+    assert not killer.is_alive()
+    assert FIRST_LINE.format(2) in said
     assert {"10.77.0.1", "10.77.0.2"} <= set(re.findall(r"ip=(10[.\d]+)", said)), "on both hosts"
-    assert (tmp_path / "run/died").exists(), "the accident took place"
-    assert losses_in(tmp_path / "run/step-00000009") == expected, "the curve, to the bit"
+    assert "goes on after step " in said, "the accident took place"
+    assert losses_of(tmp_path / "run") == expected, "the curve, to the bit"
 
 
 def test_ray_takes_gpus_for_all_workers_or_for_none() -> None:
@@ -121,7 +152,7 @@ def test_ray_is_refused_in_a_path_with_a_space(tmp_path: Path) -> None:
     (spaced := tmp_path / "my book").symlink_to(sys.prefix)
     python, script = str(spaced / "bin/python"), str(ENGINES / "ray_train.py")
     env = os.environ | {"PYTHONPATH": str(ROOT / "code")}
-    command = [python, script, "--folder", str(tmp_path)]
+    command = [python, script, "data", str(tmp_path)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == f"Ray starts no workers from a path with a space in it: {python}\n"
@@ -130,32 +161,57 @@ def test_ray_is_refused_in_a_path_with_a_space(tmp_path: Path) -> None:
 # --- Kubernetes and Slurm: their files without their controllers
 
 
-def test_the_trainjob_is_one_by_kubeflows_published_models() -> None:
+def pod_of_the_jobset() -> tuple[dict, dict]:
+    """The JobSet's file, and in it the pod of each host."""
+    job = yaml.safe_load((ENGINES / "jobset.yaml").read_text())
+    (hosts,) = job["spec"]["replicatedJobs"]
+    return job, hosts["template"]["spec"]["template"]["spec"]
+
+
+def test_the_jobset_is_one_by_the_published_models() -> None:
     models = pytest.importorskip("kubeflow_trainer_api.models")
-    job = yaml.safe_load((ENGINES / "trainjob.yaml").read_text())
-    read = models.TrainerV1alpha1TrainJob.from_dict(job)
+    job, pod = pod_of_the_jobset()
+    read = models.JobsetV1alpha2JobSet.from_dict(job)
     assert json.loads(read.to_json()) == job, "no field is unknown to the schema"
-    assert job["spec"]["trainer"]["numNodes"] == 2
+    (container,) = pod["containers"]
+    env = {item["name"]: item.get("value") for item in container["env"]}
+    (hosts,) = job["spec"]["replicatedJobs"]
+    several = hosts["template"]["spec"]
+    assert str(several["parallelism"]) == str(several["completions"]) == env["PET_NNODES"]
+    name = job["metadata"]["name"]
+    assert env["PET_MASTER_ADDR"] == f"{name}-{hosts['name']}-0-0.{name}", "the first pod's name"
+    assert env["PET_NPROC_PER_NODE"] == container["resources"]["limits"]["nvidia.com/gpu"]
+    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    (shm,) = [volume for volume in pod["volumes"] if mounted[volume["name"]] == "/dev/shm"]
+    assert shm["emptyDir"]["medium"] == "Memory"
+    grace = int(env["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"])
+    assert grace < pod["terminationGracePeriodSeconds"], "the save is over before the pod is"
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hosts")
-def test_the_trainjobs_command_trains_where_its_controller_says() -> None:
-    """The variables are those of Kubeflow Trainer's plugin for torch; the rendezvous is static."""
-    trainer = yaml.safe_load((ENGINES / "trainjob.yaml").read_text())["spec"]["trainer"]
-    program, *rest = [word.replace("/book", str(ROOT)) for word in trainer["command"]]
-    command = [str(Path(sys.executable).with_name(program)), *rest]
-    env = {item["name"]: item["value"] for item in trainer["env"]}
+def test_the_jobsets_command_trains_on_two_hosts(tokens: str, tmp_path: Path) -> None:
+    """Once to step 10, then to 20: when a pod fails, JobSet starts all of them again."""
+    _, pod = pod_of_the_jobset()
+    (container,) = pod["containers"]
+    program, *rest = container["command"]
+    places = {"/book": str(ROOT), "/shared/DATA": tokens, "/shared/RUN": str(tmp_path)}
+    for inside, here in places.items():
+        rest = [word.replace(inside, here) for word in rest]
+    command = [str(Path(sys.executable).with_name(program)), *rest, *SMALL]
+    env = {item["name"]: item["value"] for item in container["env"] if "value" in item}
     with laboratory(2) as lab:
-        env |= {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_PORT": "29400"}
-        env |= {"PET_MASTER_ADDR": lab.hosts[0].address}
-        processes = [
-            host.popen(command, env | {"PET_NODE_RANK": str(host.number)}, stdout=subprocess.PIPE)
-            for host in lab.hosts
-        ]
-        said = [process.communicate(timeout=PATIENCE)[0] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0]
-    assert said[0].startswith(FIRST_LINE.format(2))
+        env |= {"PET_MASTER_ADDR": lab.hosts[0].address, "PET_NPROC_PER_NODE": "1"}
+        for steps in ("10", "20"):
+            words = [*command, "--steps", steps]
+            processes = [
+                host.popen(words, env | {"PET_NODE_RANK": str(host.number)}, stdout=subprocess.PIPE)
+                for host in lab.hosts
+            ]
+            said = [process.communicate(timeout=PATIENCE)[0] for process in processes]
+            assert [process.returncode for process in processes] == [0, 0]
+            assert said[0].startswith(FIRST_LINE.format(2))
+    assert "goes on after step 10" in said[0]
 
 
 # What an option of sbatch may be, by its manual page: https://slurm.schedmd.com/sbatch.html
@@ -169,7 +225,9 @@ SBATCH = {
     "gpus-per-node": rf"(\w+:)?{COUNT}",
     "mem": r"\d+[KMGT]?",
     "time": rf"\d+(:{CLOCK}){{0,2}}|\d+-\d+(:{CLOCK}){{0,2}}",  # minutes, h:m:s, days-hours …
+    "signal": r"(B:)?(USR1|USR2|TERM|INT|HUP)(@\d+)?",
     "requeue": "",
+    "open-mode": "append|truncate",
     "output": r"([^\s%]|%[AaJjNnstux%])+",
 }
 
@@ -200,6 +258,8 @@ def wrong_options(text: str) -> list[str]:
         ("#SBATCH --mem=64GB", ["mem=64GB"]),
         ("#SBATCH --output=%q.out", ["output=%q.out"]),
         ("#SBATCH --requeue=yes", ["requeue=yes"]),
+        ("#SBATCH --signal=B:USR1@180", []),
+        ("#SBATCH --signal=USR1:180", ["signal=USR1:180"]),
         ("sbatch --nodes 2 --gpus-per-nod 8 job.sh", ["gpus-per-nod=8"]),
         ("sbatch --nodes two job.sh", ["nodes=two"]),
     ],
@@ -229,22 +289,44 @@ def test_the_slurm_file_is_a_script_with_known_options(tmp_path: Path) -> None:
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
     assert not any(line.startswith("#SBATCH") for line in lines[first:]), "sbatch reads no further"
     env = stand_ins(tmp_path, 'echo "$HOSTS $FIRST $RANKS $JOB: $*"')
-    command = ["bash", str(ENGINES / "slurm.sbatch"), "code/scripts/ddp.py"]
+    command = ["bash", str(ENGINES / "slurm.sbatch"), "code/scripts/train.py"]
     said = subprocess.check_output(command, env=env, text=True)
     assert (tmp_path / "asked").read_text() == "show hostnames node[7-8]\n"
-    passed = "--kill-on-bad-exit=1 --cpus-per-task=4 engines/torchrun.sh code/scripts/ddp.py"
+    passed = "--kill-on-bad-exit=1 --cpus-per-task=4 engines/torchrun.sh code/scripts/train.py"
     assert said == f"2 127.0.0.1 auto 11: {passed}\n"
 
 
 @pytest.mark.slow
-def test_the_slurm_file_trains_under_a_stand_in_for_srun(tmp_path: Path) -> None:
-    """It starts one task for each host, and both on this machine."""
+def test_the_slurm_file_trains_and_saves_before_its_time_is_over(tokens: str, tmp_path) -> None:
+    """A stand-in for srun starts one task for each host, both on this machine, and passes on TERM.
+    The first time Slurm's signal comes in the middle; the second time nothing does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    tasks = 'while [[ $1 == -* ]]; do shift; done; "$@" & one=$!; "$@" & wait $one && wait $!'
-    env = stand_ins(tmp_path, tasks) | {"SLURM_GPUS_ON_NODE": "1", "PORT": port}
-    command = ["bash", str(ENGINES / "slurm.sbatch"), "code/scripts/fsdp.py", str(tmp_path / "run")]
+    tasks = """
+while [[ $1 == -* ]]; do shift; done
+"$@" & one=$!
+"$@" & two=$!
+trap 'kill -TERM $one $two; wait $one; wait $two; exit 1' TERM
+wait $one && wait $two"""
+    env = os.environ | stand_ins(tmp_path, tasks) | {"SLURM_GPUS_ON_NODE": "1", "PORT": port}
+    run = tmp_path / "run"
+    words = [TRAIN, tokens, str(run), *SMALL, "--steps=200", "--log-every=1"]
+    command = ["bash", str(ENGINES / "slurm.sbatch"), *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    job = subprocess.Popen(command, env=env, **pipes)
+    while not (run / "log.jsonl").exists() or max(losses_of(run), default=0) < 20:
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.01)
+    job.send_signal(signal.SIGUSR1)
+    said = job.communicate(timeout=PATIENCE)[0]
+    assert job.returncode == 0, said
+    assert "is saved: start it again to go on" in said
+    assert (tmp_path / "asked").read_text().splitlines()[-1] == "requeue 11"
+    reached = (run / "latest").read_text()
+    assert reached < "step-00000200"
     said = subprocess.check_output(command, env=env, text=True, timeout=PATIENCE)
     assert said.startswith(FIRST_LINE.format(2))
-    assert (tmp_path / "run/000001/.metadata").exists()
+    assert f"goes on after step {int(reached[5:])}\n" in said
+    assert (tmp_path / "asked").read_text().splitlines()[-1] == "show hostnames node[7-8]"
+    assert (run / "latest").read_text() == "step-00000200"
