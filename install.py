@@ -166,7 +166,8 @@ def installed() -> str | None:
 def install_torch(kind: str) -> None:
     """PyTorch without its dependencies, which come with all others.
 
-    Where PyTorch's index cannot be reached, pip goes on with what it has.
+    Where PyTorch's index cannot be reached, pip goes on with what it has. Where it can be, and a
+    download broke off, pip tries again with patience: elsewhere it would be gigabytes.
     """
     again = ["--force-reinstall"] if installed() not in (None, kind) else []
     what = f"PyTorch {TORCH}"
@@ -175,7 +176,12 @@ def install_torch(kind: str) -> None:
         return
     if kind == "cpu":
         quick = ("--timeout", "10", "--retries", "0")
-        if not try_pip("--no-deps", *quick, "--index-url", CPU_INDEX, *again, f"torch=={TORCH}"):
+        there = ("--no-deps", "--index-url", CPU_INDEX, *again, f"torch=={TORCH}")
+        errors = try_pip(*quick, *there)
+        if not errors:
+            return
+        if not any("No matching distribution" in error for error in errors):
+            pip(f"{what} from {CPU_INDEX}", *there)
             return
         check_room("cuda")  # which it may be
         say(f"PyTorch is not to be had from {CPU_INDEX}: taking what pip finds elsewhere ...")

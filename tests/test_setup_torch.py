@@ -43,9 +43,17 @@ class Machine:
         self.asked: list[str] = []
         write_wheel(folder / "index/pytorch/torch", CPUS)
         write_wheel(folder / "index/everybody/torch", GPUS)
-        asked = self.asked
+        self.interrupted: list[str] = []  # paths that end in these are not served once
+        asked, interrupted = self.asked, self.interrupted
 
         class Index(SimpleHTTPRequestHandler):
+            def do_GET(self):
+                for end in interrupted:
+                    if self.path.replace("%2B", "+").endswith(end):
+                        interrupted.remove(end)
+                        return self.send_error(503)
+                return super().do_GET()
+
             def log_message(self, *_):
                 if self.path.endswith(".whl"):
                     asked.append(self.path.replace("%2B", "+").rsplit("/", 1)[1])
@@ -139,6 +147,23 @@ def test_where_pytorchs_index_is_out_of_reach_pip_takes_what_it_has(machine):
     assert done.stdout.splitlines()[1] == (
         f"PyTorch is not to be had from {nowhere}: taking what pip finds elsewhere ..."
     )
+
+
+def test_a_download_that_was_interrupted_is_tried_again_before_one_of_gigabytes(machine):
+    machine.interrupted.append(f"{CPUS}-py3-none-any.whl")
+    done = machine.install("Linux x86_64")
+    assert done.returncode == 0, done.stderr
+    assert machine.interrupted == []
+    assert set(machine.asked) == {f"{CPUS}-py3-none-any.whl"}
+    assert machine.installed() == [CPUS]
+
+
+def test_where_pytorchs_index_breaks_off_for_good_pip_says_so(machine):
+    machine.interrupted.extend([f"{CPUS}-py3-none-any.whl"] * 9)
+    done = machine.install("Linux x86_64", PIP_RETRIES="1")
+    assert done.returncode == 1
+    assert "pip could not install PyTorch" in done.stderr
+    assert machine.installed() == []
 
 
 def test_a_mac_takes_everybodys(machine):
