@@ -7,7 +7,7 @@ from pathlib import Path
 from playground.lab.one_host import SCRIPTS
 
 SMALL = ["--vocab=256", "--context=16", "--width=16", "--layers=2", "--heads=2"]
-SMALL += ["--batch=12", "--micro=1", "--lr=1e-2", "--warmup=3"]
+SMALL += ["--batch=12", "--micro=3", "--lr=1e-2", "--warmup=3"]
 SMALL += ["--log-every=4", "--eval-every=6", "--eval-batches=2", "--save-every=5"]
 
 

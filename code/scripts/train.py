@@ -144,16 +144,12 @@ class Tokens:
         magic, _, tokens = struct.unpack("<iii", head[:12]) if len(head) == 1024 else (0, 0, 0)
         dtype = {20240520: torch.uint16, 20240801: torch.uint32}.get(magic)
         if dtype is None:
-            raise ValueError(
-                f"{path}: damaged, or no file of tokens: its header is of no known kind"
-            )
+            raise ValueError(f"{path}: no file of tokens, or damaged: its header is unknown")
         size, there = 1024 + tokens * dtype.itemsize, path.stat().st_size
         if there != size:
-            raise ValueError(
-                f"{path}: damaged: {tokens} tokens are {size} bytes, {there} are there"
-            )
-        every = size // dtype.itemsize
-        return torch.from_file(str(path), False, every, dtype=dtype)[1024 // dtype.itemsize :]
+            raise ValueError(f"{path}: damaged: {there} bytes, where {tokens} tokens are {size}")
+        count, behind = size // dtype.itemsize, 1024 // dtype.itemsize
+        return torch.from_file(str(path), shared=False, size=count, dtype=dtype)[behind:]
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -197,9 +193,8 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         dropout = self.dropout if self.training else 0.0
-        q, k, v = (
-            self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3).unbind(2)
-        )
+        qkv = self.qkv(self.norm1(x)).unflatten(-1, (3, self.heads, -1))  # [b, t, 3, heads, d]
+        q, k, v = qkv.transpose(1, 3).unbind(2)  # each [b, heads, t, d]
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, is_causal=True)
         x = x + F.dropout(self.out(mixed.transpose(1, 2).flatten(2)), dropout)
         return x + F.dropout(self.down(F.gelu(self.up(self.norm2(x)))), dropout)
@@ -279,8 +274,11 @@ class Checkpoints:
     def latest(self) -> Path | None:
         """Rank 0 looks, and all must see the same: they may be on hosts that share nothing."""
         named, file = [""], self.folder / "latest"
-        if self.rank == 0 and file.exists():
-            named = [file.read_text().strip()]
+        if self.rank == 0:
+            named = [file.read_text().strip() if file.exists() else ""]
+            for folder in self.folder.glob("step-*"):
+                if not (folder / ".metadata").exists():  # it was never whole
+                    shutil.rmtree(folder)
         dist.broadcast_object_list(named)
         if not named[0]:
             return None
@@ -567,14 +565,13 @@ def parse(words: tuple[str, ...]) -> Settings:
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
     for field in fields(Settings):
-        name = "--" + field.name.replace("_", "-")
-        if field.default is MISSING:
+        name, given = "--" + field.name.replace("_", "-"), field.default
+        if given is MISSING:
             parser.add_argument(field.name)
         elif field.type is bool:
-            flag = argparse.BooleanOptionalAction
-            parser.add_argument(name, action=flag, default=field.default)
+            parser.add_argument(name, action=argparse.BooleanOptionalAction, default=given)
         else:
-            parser.add_argument(name, type=field.type, default=field.default)  # type: ignore[arg-type]
+            parser.add_argument(name, type=type(given), default=given)
     return Settings(**vars(parser.parse_args(words)))
 
 

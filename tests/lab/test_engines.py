@@ -80,9 +80,10 @@ TOO_SLOW = "The current node timed out during startup"  # Ray waits 30 s: no var
 @pytest.mark.slow
 @pytest.mark.usefixtures("hosts")
 def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tokens: str, tmp_path: Path) -> None:
-    words = [tokens, str(tmp_path / "run"), *SMALL, "--steps=400", "--log-every=1"]
-    said = torchrun("code/scripts/train.py", tokens, str(tmp_path / "once"), *words[2:], ranks=2)
-    expected = dict(enumerate(said[0], start=1))
+    words = [*SMALL, "--steps=120", "--log-every=1"]
+    script, given = "code/scripts/train.py", [tokens, str(tmp_path / "once"), *words]
+    losses = torchrun(script, *given, ranks=2, timeout=RAYS_PATIENCE)[0]
+    expected = dict(enumerate(losses, start=1))
     ray, mark = str(Path(sys.executable).with_name("ray")), uuid.uuid4().hex
     env = {"PYTHONPATH": str(ROOT / "code"), "RAY_TRAIN_V2_ENABLED": "1", "MARK": mark}
     env |= {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "200"}  # 60 is little for two busy cores,
@@ -126,8 +127,8 @@ def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tokens: str, tmp_path
         env["RAY_ADDRESS"] = f"{head.address}:6379"
         killer = threading.Thread(target=kill_one_after, args=(20,), daemon=True)
         killer.start()
-        job = [sys.executable, str(ENGINES / "ray_train.py"), "--workers", "2", *words]
-        status, said = finish(head, *job)
+        job = [sys.executable, str(ENGINES / "ray_train.py"), "--workers", "2"]
+        status, said = finish(head, *job, tokens, str(tmp_path / "run"), *words)
         assert status == 0, said
     assert not killer.is_alive()
     assert FIRST_LINE.format(2) in said

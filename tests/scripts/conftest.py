@@ -17,6 +17,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
     return write_tokens(tmp_path_factory.mktemp("tokens"))
 
 
+PATIENCE = 300  # s; one or two beside nothing else, and a slow machine is not a failure
 Train = Callable[..., list[tuple[str, Any]]]
 
 
@@ -37,6 +38,6 @@ def train(tokens: str, tmp_path: Path) -> Train:
 
     def start(*words: str, ranks: int = 2, data: str = tokens, run: str = "run", **faults: Any):
         given = [data, str(tmp_path / run), *SMALL, *words]
-        return torchrun(lambda: train_with(faults, *given), ranks=ranks)
+        return torchrun(lambda: train_with(faults, *given), ranks=ranks, timeout=PATIENCE)
 
     return start

@@ -6,6 +6,8 @@ What takes torchrun itself, or minutes, is in test_train_accidents.py.
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import struct
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 
+from distributed.planner.hardware import GPUS
 from playground.lab.one_host import SCRIPTS, as_module
 
 
@@ -72,7 +75,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_last_bit(how: str, train, tmp_path
 def test_the_curve_is_the_same_on_any_number_of_ranks(train, tmp_path: Path) -> None:
     """Replicas on one rank that compute activations again; shards on 2, then 4, then 3. Dropout,
     too: it follows the place in the batch."""
-    words = ["--no-bf16", "--dropout=0.1", "--steps=12"]
+    words = ["--no-bf16", "--dropout=0.1", "--steps=12", "--micro=1"]
     expected = losses(train(*words, "--ddp", "--recompute", ranks=1, run="one"))
     for ranks, until in ((2, 4), (4, 8)):
         stopped = train(*words, ranks=ranks, fault=signal_at(until, rank=0))
@@ -98,6 +101,58 @@ def test_old_checkpoints_go_when_a_new_one_is_whole(train, tmp_path: Path) -> No
     assert kept == ["step-00000008", "step-00000010"]
     assert (tmp_path / "run/latest").read_text() == kept[-1]
     assert len([*(tmp_path / "run").glob("step-*")]) == 2
+
+
+def test_what_was_begun_is_removed_and_what_is_gone_is_named(train, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    (begun := run / "step-00000003").mkdir(parents=True)
+    (begun / "__0_0.distcp").write_bytes(b"half")
+    assert len(losses(train("--steps=5"))) == 5
+    assert not begun.exists()
+    (run / "latest").write_text("step-00000099\n")
+    line = f"rank 0: {run}/latest names step-00000099, which is not there: name another, or delete"
+    assert train("--steps=7") == [("stop 1", f"{line} the file")] * 2
+
+
+def test_a_damaged_checkpoint_and_other_data_are_refused(train, tokens: str, tmp_path) -> None:
+    losses(train("--steps=5"))
+    other = shutil.copytree(tokens, tmp_path / "other")
+    (other / "train_1.bin").unlink()
+    ((_, line), _) = train("--steps=7", data=str(other))
+    assert re.search(r"other has \d+ sequences, and had \d+ when .*step-00000005 was saved", line)
+    for file in (tmp_path / "run/step-00000005").glob("*.distcp"):
+        file.write_bytes(file.read_bytes()[:100])
+    said = train("--steps=7")
+    assert {kind for kind, _ in said} == {"stop 1"}
+    assert said[0][1].startswith(f"{tmp_path}/run/step-00000005 was not read: ")
+
+
+def test_dropout_differs_between_ranks_and_the_order_between_epochs(tokens: str) -> None:
+    module = as_module(SCRIPTS / "train.py")
+    seeds = {module.seed_of(0, "dropout", step, place) for step in range(9) for place in range(9)}
+    assert len(seeds) == 81
+    data = module.Tokens("train", module.Settings(tokens, "run", context=16, batch=12))
+    steps = len(data) // 12
+    epochs = [[data.order(e * steps + s).tolist() for s in range(steps)] for e in range(2)]
+    assert epochs[0] != epochs[1]
+    for epoch in epochs:
+        seen = [sequence for batch in epoch for sequence in batch]
+        assert len({*seen}) == len(seen) == 12 * steps <= len(data)
+
+
+def test_restarts_over_a_store_that_remembers_are_refused(monkeypatch) -> None:
+    module = as_module(SCRIPTS / "train.py")
+    for name, value in {"RANK": "0", "LOCAL_RANK": "0", "TORCHELASTIC_MAX_RESTARTS": "3"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", raising=False)
+    with pytest.raises(SystemExit, match=r"^set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: "):
+        module.join(module.Settings("data", "run"))
+
+
+def test_peaks_are_those_of_the_book() -> None:
+    peaks = as_module(SCRIPTS / "train.py").PEAKS
+    for name, peak in peaks.items():
+        assert round(GPUS[name.lower()].peak / 1e12) == peak
 
 
 def test_a_batch_that_ranks_cannot_share_is_one_line(train, tmp_path: Path) -> None:
@@ -131,10 +186,10 @@ def test_one_ranks_damaged_file_ends_all_of_them(train, tokens: str) -> None:
     ("damage", "line"),
     [
         (lambda file: file.unlink(), "no val*.bin there. make_tokens.py makes it"),
-        (lambda file: file.write_bytes(b""), "its header is of no known kind"),
-        (lambda file: file.write_bytes(b"x" * 5000), "its header is of no known kind"),
-        (lambda file: file.write_bytes(file.read_bytes()[:-3]), "are there"),
-        (lambda file: file.write_bytes(file.read_bytes()[:1224]), "are there"),
+        (lambda file: file.write_bytes(b""), "its header is unknown"),
+        (lambda file: file.write_bytes(b"x" * 5000), "its header is unknown"),
+        (lambda file: file.write_bytes(file.read_bytes()[:-3]), "damaged: "),
+        (lambda file: file.write_bytes(file.read_bytes()[:1224]), "damaged: "),
     ],
 )
 def test_a_damaged_file_of_tokens_is_named(damage, line: str, tmp_path: Path) -> None:
