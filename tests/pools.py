@@ -2,8 +2,8 @@
 
 from contextlib import ExitStack
 
+from distributed.launching import world
 from distributed.runtime.caller import World
-from distributed.world import world
 
 
 class Pools:

@@ -18,7 +18,7 @@ OFFERED = {"Group", "launch", "world"}  # by the package itself
 PROGRAMS = {"gradient_sync_visualizer", "train_text"}  # they put modules to work
 ROOMS = {  # beside the taught modules: what each may use of this package
     "runtime": {"runtime"},
-    "workbench": {"runtime", "workbench", "single_device", "world", "dp", *OFFERED},
+    "workbench": {"runtime", "workbench", "single_device", "launching", "dp", *OFFERED},
     "planner": {"runtime", "planner", "model_states", "cost", "scaling"},
     "instruments": {"runtime", "workbench", "instruments", *MODULES, *OFFERED},
 }

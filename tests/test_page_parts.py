@@ -42,8 +42,8 @@ def test_every_taught_module_is_in_the_reference_once_and_under_its_chapter():
 def test_a_page_teaches_what_it_shows_and_not_what_another_one_mentions():
     found = [entry for part in modules.modules_by_part(ROOT).values() for entry in part]
     page_of = {path.stem: page for path, page in found}
-    assert "distributed/world.py" in (ROOT / "book/reference/runtime.md").read_text()
-    assert page_of["world"] == "book/first_steps/several_processes"
+    assert "distributed/launching.py" in (ROOT / "book/reference/runtime.md").read_text()
+    assert page_of["launching"] == "book/first_steps/several_processes"
 
 
 def test_the_map_of_the_package_is_made_of_what_is_there():

@@ -2,7 +2,7 @@
 
 A module uses its own chapter's and those before, and `runtime`; in reading order:
 
-First steps: single_device, world, dp.
+First steps: single_device, launching, dp.
 Collectives: all_reduce, parts, halving_doubling, double_tree, shared_buffers, hierarchical,
     shared_memory, collectives, ring_group.
 DDP: simple_ddp, overlapped_ddp, buckets, bucketed_ddp, ddp, usage, one_wrapper,
@@ -19,36 +19,23 @@ what they are tried on, `planner` models what they cost and `instruments` measur
 below come when they are first asked for, because the models of cost run where there is no torch.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from distributed.launching import launch, world
     from distributed.runtime.group import Group
-    from distributed.world import launch, world
 
 __all__ = ["Group", "launch", "world"]
 HOMES = {
-    "launch": "distributed.world",
-    "world": "distributed.world",
+    "launch": "distributed.launching",
+    "world": "distributed.launching",
     "Group": "distributed.runtime.group",
 }
 
 
-class _Package(ModuleType):
-    """`distributed.world` is the function, also after its module has been imported."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in HOMES:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(HOMES[name]), name)
-        setattr(self, name, found)
-        return found
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        is_module = isinstance(value, ModuleType)
-        super().__setattr__(name, value.world if name == "world" and is_module else value)
-
-
-sys.modules[__name__].__class__ = _Package
+def __getattr__(name: str) -> Any:
+    """Python asks for what the package has not got: one of the names above, at its first use."""
+    if name not in HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return globals().setdefault(name, getattr(import_module(HOMES[name]), name))

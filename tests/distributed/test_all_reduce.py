@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from distributed import parts
 from distributed.all_reduce import ALGORITHMS, SENT, all_reduce, bounds, children, parent
 from distributed.double_tree import double_tree_sent, links
+from distributed.launching import launch
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.workbench.measure import count
-from distributed.world import launch
 
 NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
 

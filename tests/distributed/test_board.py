@@ -95,7 +95,7 @@ def test_torchruns_ranks_are_told_which_of_them_differ_and_leave_no_file(tmp_pat
     script = tmp_path / "differ.py"
     script.write_text(
         "import torch\n"
-        "from distributed.world import launch\n"
+        "from distributed.launching import launch\n"
         "launch(lambda group: group.barrier())\n"
         "launch(lambda group: group.all_reduce(torch.ones(3 + group.rank)))\n"
     )

@@ -508,7 +508,7 @@ import sys
 import torch
 from distributed.checkpoint import save
 from distributed.workbench.training import make_network
-from distributed.world import launch
+from distributed.launching import launch
 from distributed.zero3 import Zero3
 
 def forever(group, folder):

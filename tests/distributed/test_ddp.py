@@ -12,13 +12,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from distributed.ddp import DistributedDataParallel
+from distributed.launching import launch
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 from distributed.simple_ddp import average_gradients, broadcast_module
 from distributed.workbench.transformer import Config, make_model
-from distributed.world import launch
 
 KINDS = ["ours", "torch"]
 

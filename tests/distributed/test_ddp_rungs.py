@@ -18,11 +18,11 @@ from distributed import Group
 from distributed.bucketed_ddp import BucketedDDP, Reducer
 from distributed.buckets import Bucket, State, all_reduce_hook, fill_buckets
 from distributed.ddp import DistributedDataParallel
+from distributed.launching import launch
 from distributed.overlapped_ddp import OverlappedDDP
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import average_gradients
 from distributed.workbench.transformer import Config, make_model
-from distributed.world import launch
 
 ROOT = Path(__file__).parents[2]
 RUNGS = {

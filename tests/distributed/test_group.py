@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from distributed.all_reduce import all_reduce
 from distributed.hierarchical import HierarchicalGroup
+from distributed.launching import launch
 from distributed.ring_group import RingGroup
 from distributed.runtime.arrays import as_tensor, divisors
 from distributed.runtime.group import timeout_of
 from distributed.runtime.rank import NEVER
 from distributed.runtime.report import RankError
 from distributed.shared_memory import SharedGroup
-from distributed.world import launch
 
 REDUCE = {
     "sum": lambda arrays: arrays.sum(0),

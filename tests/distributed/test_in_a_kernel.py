@@ -12,7 +12,7 @@ from test_world import alive, wait_for
 
 SLEEP = """
 import os, time
-from distributed.world import launch
+from distributed.launching import launch
 
 def sleep(group):
     print("pid", os.getpid())
@@ -82,7 +82,7 @@ def test_functions_and_classes_of_cells_run_also_after_they_are_defined_anew(las
         """
         import torch
         torch.rand(500, 500) @ torch.rand(500, 500)  # starts threads that a fork would break
-        from distributed.world import launch
+        from distributed.launching import launch
 
         class Model:
             factor = 2
@@ -97,11 +97,11 @@ def test_functions_and_classes_of_cells_run_also_after_they_are_defined_anew(las
 
 
 def test_an_error_points_into_the_cell_and_hides_the_machinery(lasting):
-    lasting.run("from distributed.world import launch")
+    lasting.run("from distributed.launching import launch")
     error = lasting.run("def work(group):\n    return 1 / group.rank\n\nlaunch(work, ranks=2)")
     assert "RankError: rank 0 raised ZeroDivisionError: division by zero" in error
     assert re.search(r"at Cell In\[\d+\], line 2, in work: return 1 / group.rank", error)
-    assert "world.py" not in error
+    assert "launching.py" not in error
 
 
 def test_interrupting_the_kernel_ends_the_ranks_and_the_kernel_lives_on(lasting):
@@ -115,7 +115,7 @@ def test_interrupting_the_kernel_ends_the_ranks_and_the_kernel_lives_on(lasting)
 
 def test_a_kernel_of_the_book_ends_by_itself_after_a_launch(kernel):
     """Jupyter killed it after 2.5 s: it waited for children that nobody could end but itself."""
-    kernel.run("import playground.server.shutdown\nfrom distributed.world import launch")
+    kernel.run("import playground.server.shutdown\nfrom distributed.launching import launch")
     assert "[0, 1]" in kernel.run("launch(lambda group: group.rank, ranks=2)")
     kernel.client.shutdown()
     assert kernel.manager.provisioner.process.wait(timeout=10) == 0
@@ -129,7 +129,7 @@ def test_restarting_the_kernel_ends_the_ranks(kernel):
     assert wait_for(lambda: not any(alive(pid) for pid in pids))
     kernel.client.wait_for_ready(timeout=60)
     assert "[0, 1]" in kernel.run(
-        "from distributed.world import launch\nlaunch(lambda group: group.rank, ranks=2)"
+        "from distributed.launching import launch\nlaunch(lambda group: group.rank, ranks=2)"
     )
 
 
@@ -143,7 +143,7 @@ def test_shutting_the_kernel_down_ends_the_ranks(kernel):
 
 IMPORTED = """
 import sys
-from distributed.world import launch
+from distributed.launching import launch
 
 names = ["torch", "torch._dynamo"]
 launch(lambda group: print([name in sys.modules for name in names]), ranks=1)

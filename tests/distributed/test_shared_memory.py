@@ -14,10 +14,10 @@ from leftovers import shared_memory
 
 from distributed import Group
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
+from distributed.launching import launch
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
-from distributed.world import launch
 
 NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
 

@@ -25,12 +25,12 @@ from leftovers import shared_memory
 from rights import as_root, control_group
 from threadpoolctl import ThreadpoolController
 
+from distributed.launching import launch, world
 from distributed.runtime.board import Board
 from distributed.runtime.caller import World
 from distributed.runtime.group import timeout_of
 from distributed.runtime.rank import Place, choose_backend, join
 from distributed.runtime.report import RankError
-from distributed.world import launch, world
 
 
 def process_ids(group):
@@ -101,7 +101,7 @@ def test_output_is_streamed_while_the_ranks_still_run(tmp_path):
         tmp_path,
         """
         import time
-        from distributed.world import launch
+        from distributed.launching import launch
 
         def talk(group):
             print("now")
@@ -341,7 +341,7 @@ def test_a_script_without_a_main_guard_is_not_run_again_in_the_ranks(tmp_path):
     process = run_script(
         tmp_path,
         """
-        from distributed.world import launch
+        from distributed.launching import launch
         print("once")
         print(launch(lambda group: group.rank, ranks=2))
         """,
@@ -352,7 +352,7 @@ def test_a_script_without_a_main_guard_is_not_run_again_in_the_ranks(tmp_path):
 
 LONG = """
 import time
-from distributed.world import launch
+from distributed.launching import launch
 
 def sleep(group):
     import os
@@ -422,7 +422,7 @@ def test_a_process_that_was_forked_after_a_launch_launches_too(tmp_path):
         tmp_path,
         """
         import os
-        from distributed.world import launch
+        from distributed.launching import launch
 
         def add(group):
             return group.all_reduce(__import__("torch").ones(1)).item()

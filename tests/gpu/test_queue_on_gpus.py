@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from distributed.launching import launch
 from distributed.ring_group import RingGroup
 from distributed.runtime.queue import Queue
-from distributed.world import launch
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")

@@ -7,11 +7,11 @@ from torch import nn
 from distributed import hsdp
 from distributed.ddp import DistributedDataParallel
 from distributed.elastic import train_rank
+from distributed.launching import launch
 from distributed.model_states import Recipe, total
 from distributed.stages import CLASSES
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train, train_together
-from distributed.world import launch
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")

@@ -63,7 +63,7 @@ test("grouping by rank pays from three lines of each on, for two to eight ranks"
 
 const HEAD = "ValueError     Traceback (most recent call last)\n";
 const CELL = "Cell In[3], line 2\n      1 x = 1\n----> 2 f(x)\n\n";
-const BOOK = "File /home/me/book/code/distributed/world.py:12, in launch(fn)\n---> 12 fn()\n\n";
+const BOOK = "File /home/me/book/code/distributed/launching.py:12, in launch(fn)\n---> 12 fn()\n\n";
 const LIBRARY = "File /usr/lib/python3.12/json/decoder.py:33, in decode(s)\n---> 33 scan(s)\n\n";
 const END = "ValueError: no\n";
 

@@ -263,7 +263,7 @@ def test_the_table_of_collectives_on_two_hosts(lab: Laboratory) -> None:
 
 DIFFER = """
 import time, torch
-from distributed.world import launch
+from distributed.launching import launch
 
 def differ(group):
     row, column = group.split(group.rank // 2), group.split(group.rank % 2)

@@ -246,7 +246,7 @@ def test_the_modules_of_a_tab_need_no_library():
     names = zipfile.ZipFile(BytesIO(tab.archive(STANDARD))).namelist()
     assert "distributed/all_reduce.py" in names
     assert "cloudpickle/__init__.py" in names
-    assert "distributed/world.py" not in names
+    assert "distributed/launching.py" not in names
     assert tab.archive(STANDARD) == tab.archive(STANDARD)
 
 
@@ -256,7 +256,7 @@ def test_what_is_handed_over_imports_where_nothing_is_installed(tmp_path):
     code = f"import sys; sys.path[:0] = [sys.argv[1]]\n{first}" + "".join(
         f"import {name}\n"
         for name, lacking in tab.modules(STANDARD).items()
-        if lacking is None and name not in ("distributed.world", "playground.tab")
+        if lacking is None and name not in ("distributed.launching", "playground.tab")
     )
     command = [sys.executable, "-I", "-S", "-c", code, str(tmp_path / "code")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

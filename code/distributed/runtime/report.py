@@ -124,7 +124,11 @@ def is_machinery(path: str) -> bool:
     """Whether a line of this file is no news to a reader: torch, Python itself, the runtime."""
     runtime = Path(__file__).parent
     code = runtime.parents[1]
-    ours = [f"{runtime}{os.sep}", str(runtime.parent / "world.py"), str(code / "playground/tab")]
+    ours = [
+        f"{runtime}{os.sep}",
+        str(runtime.parent / "launching.py"),
+        str(code / "playground/tab"),
+    ]
     theirs = [sysconfig.get_paths()["stdlib"], str(Path(os.__file__).parent), "<frozen"]
     if "torch" in sys.modules:  # where ranks are workers of a browser's tab, there is none
         theirs.append(str(Path(sys.modules["torch"].__file__ or "").parent))

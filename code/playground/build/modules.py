@@ -32,8 +32,8 @@ FLOORS = {
     "workbench": "what modules are tried on: data, networks, one training loop",
 }
 WHERE = {  # what one looks for first, and the functions that do it, in the order of their calls
-    "where a rank begins": "world.launch runtime/rank.be_a_rank",
-    "who sends the bytes of a ring": "all_reduce.ring runtime/transport.Transport.exchange",
+    "where a rank begins": "launching.launch runtime/rank.be_a_rank",
+    "who sends the bytes of a ring": "all_reduce.ring runtime/transport.Transport.relay",
     "where DDP launches a bucket": "bucketed_ddp.Reducer.reduce_full_buckets buckets.Bucket.reduce",
     "where ZeRO reduces a gradient": "reduce_in_backward.ReduceInBackward.reduce_in_order",
     "where ZeRO-3 gathers a block": "execution_order.ForwardPass.pre_forward blocks.Block.unshard",

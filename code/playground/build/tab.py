@@ -27,7 +27,7 @@ PACKAGES = ("distributed", "playground")
 OURS = (*PACKAGES, "bench")  # of these, the names that are taken may be modules
 OFFERED = ("distributed", "playground/planner", "playground/show", "playground/tab")
 CARRIED = {"cloudpickle": Path(cloudpickle.__file__).parent}  # libraries that come along
-IN_THE_TAB = {"distributed.world": None}  # `playground.tab.world` stands in for it
+IN_THE_TAB = {"distributed.launching": None}  # `playground.tab.world` stands in for it
 
 
 def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def archive(standard: frozenset[str]) -> bytes:
     chosen[Path("playground/__init__.py")] = CODE / "playground/__init__.py"
     for name, folder in CARRIED.items():
         chosen |= {Path(name, file.name): file for file in sorted(folder.glob("*.py"))}
-    del chosen[Path("distributed/world.py")]
+    del chosen[Path("distributed/launching.py")]
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as packed:
         for at, path in chosen.items():
             entry = zipfile.ZipInfo(at.as_posix(), (1980, 1, 1, 0, 0, 0))

@@ -107,7 +107,7 @@ def told(error: BaseException) -> dict[str, Any]:
 
 def stand_in() -> None:
     """From here on `from distributed import launch, Group` means those of a tab."""
-    sys.modules["distributed.world"] = world
+    sys.modules["distributed.launching"] = world
     distributed.HOMES.update(
         launch=world.__name__, world=world.__name__, Group="playground.tab.group"
     )

@@ -1,6 +1,6 @@
 """`launch` and `world` in a tab: the ranks are workers, which stay warm from call to call.
 
-They have the signatures of `distributed.world`, and raise what that raises.
+They have the signatures of `distributed.launching`, and raise what that raises.
 """
 
 import contextlib
