@@ -140,8 +140,8 @@ def train_rank(
     `pauses` are seconds that each worker sleeps in each gradient. Raises ValueError where there is
     no worker, where the server would wait for more than there are, or `pauses` are not theirs.
     """
-    from distributed.simple_ddp import make_network
     from distributed.workbench.data import batches, digits
+    from distributed.workbench.ddp_training import make_network
 
     if not 1 <= wait_for < group.size:
         raise ValueError(f"wait_for={wait_for}: there are {group.size - 1} workers, and 1 server")

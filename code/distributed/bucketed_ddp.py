@@ -13,8 +13,8 @@ from torch import nn
 
 from distributed import Group, launch
 from distributed.buckets import Bucket, Hook, State, all_reduce_hook, fill_buckets
+from distributed.replicas import broadcast_module, refuse_to_copy
 from distributed.runtime.script import run_script
-from distributed.simple_ddp import broadcast_module, refuse_to_copy, train_wrapped
 
 
 class Reducer:
@@ -119,6 +119,7 @@ class BucketedDDP(nn.Module):
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train in buckets: the losses of training by hand, in fewer and larger messages."""
+    from distributed.workbench.ddp_training import train_wrapped
 
     def wrap(module: nn.Module, group: Group) -> BucketedDDP:
         return BucketedDDP(module, group, bucket_bytes=20_000)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from distributed import Group
-from distributed.simple_ddp import broadcast_text
+from distributed.replicas import broadcast_text
 
 
 @contextlib.contextmanager

@@ -21,8 +21,8 @@ from distributed.bucketed_ddp import Reducer
 from distributed.buckets import Bucket, Hook, all_reduce_hook, fill_buckets
 from distributed.join import Join, share_optimizer
 from distributed.one_wrapper import check_can_be_wrapped
+from distributed.replicas import broadcast_module
 from distributed.runtime.script import run_script
-from distributed.simple_ddp import broadcast_module, train_wrapped
 from distributed.usage import Usage
 
 
@@ -379,6 +379,7 @@ def is_opaque(part: Any) -> bool:
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train with the wrapper: the losses of training by hand, in fewer and larger messages."""
+    from distributed.workbench.ddp_training import train_wrapped
 
     def wrap(module: nn.Module, group: Group) -> DistributedDataParallel:
         return DistributedDataParallel(module, group, bucket_bytes=20_000)

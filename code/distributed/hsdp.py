@@ -17,9 +17,9 @@ from torch import nn
 from distributed import Group, launch
 from distributed.flat_unit import FlatUnit
 from distributed.mesh import mesh
+from distributed.replicas import check_same_model
 from distributed.runtime.script import run_script
 from distributed.sharded import Gradients
-from distributed.simple_ddp import check_same_model
 from distributed.zero3 import Zero3
 
 

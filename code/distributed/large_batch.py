@@ -18,7 +18,6 @@ from torch import nn
 
 from distributed import Group, launch
 from distributed.runtime.script import run_script
-from distributed.simple_ddp import make_network
 
 TRAINED = 1500  # digits to train on; the others are to test
 
@@ -108,6 +107,7 @@ def train(
     Raises ValueError for an optimizer that torch.optim has not.
     """
     from distributed.workbench.data import batches, digits
+    from distributed.workbench.ddp_training import make_network
 
     if not hasattr(torch.optim, optimizer):
         raise ValueError(f"optimizer={optimizer!r}: a name from torch.optim, like SGD or Adam")
@@ -184,6 +184,7 @@ def measure_noise(group: Group, batch: int, steps: int, rate: float) -> NoiseSca
     """One rank: learn digits with shards of the batch, and measure the noise scale by the way."""
     from distributed.dp import shard
     from distributed.workbench.data import batches, digits
+    from distributed.workbench.ddp_training import make_network
 
     images, labels = (torch.from_numpy(array) for array in digits())
     model = make_network()

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
+from distributed.replicas import broadcast_module
 from distributed.runtime.script import run_script
-from distributed.simple_ddp import broadcast_module, make_network
 
 
 class LocalSGD:
@@ -139,6 +139,7 @@ def train_rank(
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches
+    from distributed.workbench.ddp_training import make_network
 
     if not re.fullmatch(r"gossip|every \d+( momentum)?", way):
         raise ValueError(f'way={way!r}: "gossip", "every 8" or "every 8 momentum"')

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
+from distributed.replicas import broadcast_module, refuse_to_copy
 from distributed.runtime.group import Handle
 from distributed.runtime.script import run_script
-from distributed.simple_ddp import broadcast_module, refuse_to_copy, train_wrapped
 
 
 class OverlappedDDP(nn.Module):
@@ -57,6 +57,8 @@ class OverlappedDDP(nn.Module):
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train with overlap: the losses of training by hand, one message for each parameter."""
+    from distributed.workbench.ddp_training import train_wrapped
+
     losses, trace = launch(train_wrapped, OverlappedDDP, batch, steps, ranks=ranks)[0]
     reduced = sum(span.name.startswith("all_reduce") for span in trace.spans)
     print(f"loss {losses[0]:.6f} → {losses[-1]:.6f}; {reduced / steps:.1f} all-reduces a step")

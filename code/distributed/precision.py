@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
+from distributed.replicas import broadcast_module
 from distributed.runtime.script import run_script
-from distributed.simple_ddp import broadcast_module
 
 
 class LossScale:

@@ -47,8 +47,9 @@ def train_rank(
 ) -> list[float]:
     """One rank: the loss of each whole batch of digits."""
     from distributed.dp import shard
-    from distributed.simple_ddp import broadcast_module, make_network
+    from distributed.replicas import broadcast_module
     from distributed.workbench.data import batches, digits
+    from distributed.workbench.ddp_training import make_network
 
     module = make_network(seed)
     broadcast_module(module, group)

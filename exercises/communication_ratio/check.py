@@ -10,7 +10,7 @@ import torch
 from distributed import Group
 from distributed.ddp import DistributedDataParallel
 from distributed.runtime.trace import Span, Trace
-from distributed.simple_ddp import make_network
+from distributed.workbench.ddp_training import make_network
 from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.watch import watched
 

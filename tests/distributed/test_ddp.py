@@ -13,11 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from distributed.ddp import DistributedDataParallel
 from distributed.launching import launch
+from distributed.replicas import broadcast_module
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
-from distributed.simple_ddp import average_gradients, broadcast_module
+from distributed.simple_ddp import average_gradients
 from distributed.workbench.transformer import Config, make_model
 
 KINDS = ["ours", "torch"]

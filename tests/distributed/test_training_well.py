@@ -21,8 +21,9 @@ from distributed.large_batch import (
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.simple_ddp import make_network, train_by_hand
+from distributed.simple_ddp import train_by_hand
 from distributed.workbench.data import batches, digits
+from distributed.workbench.ddp_training import make_network
 
 PSI = sum(p.numel() for p in make_network().parameters())
 

@@ -1,0 +1,72 @@
+"""Replicas that begin alike: rank 0's weights and buffers on every rank, or an error that says why.
+
+Ranks that were given different modules would mix up their messages, or train different networks.
+So they compare what they have, as text, before the first gradient.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from distributed import Group, launch
+from distributed.runtime.script import run_script
+
+
+def check_same_model(module: nn.Module, group: Group) -> None:
+    """Raise ValueError where this rank's module is not shaped as rank 0's, naming the tensor."""
+    tensors = module.state_dict().items()
+    lines = [f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}" for name, tensor in tensors]
+    check_same_lines("tensor", lines, group)
+
+
+def check_same_lines(what: str, lines: list[str], group: Group) -> None:
+    """Raise ValueError for the first line, on a tensor or a parameter (`what`), that differs."""
+    theirs = broadcast_text("\n".join(lines), group).split("\n")
+    mine = "\n".join(lines).split("\n")
+    for number, (a, b) in enumerate(zip(mine, theirs, strict=False)):
+        if a != b:
+            raise ValueError(f"module: {what} {number} is {a} on rank {group.rank}, {b} on rank 0")
+    if len(mine) != len(theirs):
+        raise ValueError(f"module: rank {group.rank} and rank 0 have different numbers of {what}s")
+
+
+def broadcast_text(text: str, group: Group) -> str:
+    """Rank 0's text, on every rank."""
+    data = torch.tensor(list(text.encode()), dtype=torch.uint8)
+    size = group.broadcast(torch.tensor([len(data)], device=group.device)).item()
+    data = data if group.rank == 0 else torch.empty(int(size), dtype=torch.uint8)
+    return bytes(group.broadcast(data.to(group.device)).tolist()).decode()
+
+
+def broadcast_module(module: nn.Module, group: Group) -> None:
+    """Rank 0's weights and buffers, on every rank."""
+    check_same_model(module, group)
+    for tensor in [*module.parameters(), *module.buffers()]:
+        group.broadcast(tensor.data)
+
+
+def refuse_to_copy(wrapper: nn.Module) -> Any:
+    """For `__getstate__`: autograd's hooks stay with the parameters that they were given to."""
+    name = type(wrapper).__name__
+    raise TypeError(f"a {name} cannot be copied or saved: wrap a copy of its module")
+
+
+def main(ranks: int = 4) -> None:
+    """Every rank draws other weights; then all have those of rank 0."""
+
+    def first_weight(group: Group) -> tuple[float, float]:
+        torch.manual_seed(group.rank)
+        module = nn.Linear(2, 1)
+        drawn = module.weight[0, 0].item()
+        broadcast_module(module, group)
+        return drawn, module.weight[0, 0].item()
+
+    drawn, now = zip(*launch(first_weight, ranks=ranks), strict=True)
+    print("drawn:", [round(w, 3) for w in drawn])
+    print("now:  ", [round(w, 3) for w in now])
+    assert {*now} == {drawn[0]}
+
+
+if __name__ == "__main__":
+    run_script(main)
