@@ -14,7 +14,7 @@ import torch
 
 from bench.pairs import ROOT
 from distributed import Group, world
-from distributed.all_reduce import ALGORITHMS
+from distributed.algorithms import ALGORITHMS
 from distributed.collectives import SENT
 from distributed.instruments.collective_times import OPS
 from distributed.runtime.caller import World

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from playground.build.needs_of_modules import needs, sentence
 from playground.build.toc import pages_in_order
 
 ROOT = Path(__file__).parents[1]
@@ -73,21 +74,16 @@ def test_a_taught_module_needs_the_workbench_only_to_show_itself(module):
     assert not [line for line in at_the_top if "workbench" in line]
 
 
-def needed_by(module: str) -> set[str]:
-    """The taught modules without which one cannot be imported."""
-    needed: set[str] = set()
-    new = {module}
-    while new:
-        needed |= new
-        bodies = [ast.parse((DISTRIBUTED / f"{name}.py").read_text()).body for name in new]
-        at_the_top = [n.module for body in bodies for n in body if isinstance(n, ast.ImportFrom)]
-        new = {name.partition(".")[2] for name in at_the_top if name} & {*MODULES} - needed
-    return needed - {module}
+def test_most_modules_need_runtime_and_at_most_one_other_as_the_readme_counts():
+    needed = needs(ROOT)
+    make = "make it anew: PYTHONPATH=code .venv/bin/python -m playground.build.needs_of_modules"
+    assert sentence(needed) in (ROOT / "README.md").read_text(), make
+    assert sum(len(others) <= 1 for others in needed.values()) > len(needed) / 2
 
 
 def test_who_takes_the_sharding_takes_no_wrapper_no_ring_and_no_other_stage():
-    assert {"zero3", "execution_order", "reduce_in_backward"} <= needed_by("hsdp")
-    assert needed_by("hsdp").isdisjoint({"ddp", "all_reduce", "zero1", "zero2"})
+    assert {"zero3", "execution_order", "reduce_in_backward"} <= needs(ROOT)["hsdp"]
+    assert needs(ROOT)["hsdp"].isdisjoint({"ddp", "all_reduce", "zero1", "zero2"})
 
 
 def test_the_planner_stands_between_what_it_uses_and_what_uses_it():

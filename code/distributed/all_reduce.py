@@ -1,24 +1,19 @@
-"""All-reduce, six ways: each rank has an array, and every rank wants the sum of all of them.
+"""All-reduce, four ways: each rank has an array, and every rank wants the sum of all of them.
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
 Each algorithm is written on messages between two ranks. What a rank sends is known exactly, and its
-formula stands beside it: numbers (not bytes) and messages, for x[n] on `rank` of N `ranks`. Two of
-the six have modules of their own, `halving_doubling` and `double_tree`.
+formula stands beside it: elements (not bytes) and messages, for x[n] on `rank` of N `ranks`. Two
+more have modules of their own, `halving_doubling` and `double_tree`; `algorithms` has all six.
 
 What is sent has x's dtype, so sums are made in it, and rounded to it: a number goes through as many
 roundings as each algorithm says. k of them are off by k/2 units in the last place of Σ|x| at most.
 """
 
-from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
 
-from distributed.double_tree import double_tree, double_tree_sent
-from distributed.halving_doubling import halving_doubling, halving_doubling_sent
 from distributed.parts import (
     PIECE,
-    Algorithm,
     Array,
     Combine,
     Sent,
@@ -29,30 +24,6 @@ from distributed.parts import (
     pieces,
 )
 from distributed.runtime.script import run_script
-
-if TYPE_CHECKING:
-    from distributed import Group
-
-
-def all_reduce(
-    group: "Group",
-    x: Array,
-    op: str = "sum",
-    algorithm: str | Algorithm = "ring",
-    async_op: bool = False,
-) -> Any:
-    """x[...]{partial over ranks} → x[...], in place. Returns x, or with `async_op` a Handle.
-
-    `op` is one of sum, avg, max, min and product, `algorithm` one of ALGORITHMS or a function like
-    those. Sums are made in x's dtype; the mean of float16 is divided as `group.divisors` says.
-    Raises ValueError for any other op or algorithm, and for an op that x's dtype has not got,
-    before anything is sent.
-    """
-    if isinstance(algorithm, str) and algorithm not in ALGORITHMS:
-        raise ValueError(f"algorithm={algorithm!r}: choose one of {', '.join(ALGORITHMS)}")
-    reduce = ALGORITHMS[algorithm] if isinstance(algorithm, str) else algorithm
-
-    return group.reduce_by(reduce, x, op, async_op)
 
 
 def central(wire: Wire, x: Array, combine: Combine) -> None:
@@ -194,32 +165,20 @@ def ring_sent(n: int, rank: int, ranks: int) -> Sent:
     return Sent(2 * n - own - right, pieces + ranks - 1) if ranks > 1 else Sent(0, 0)
 
 
-ALGORITHMS: dict[str, Algorithm] = {
-    function.__name__: function
-    for function in (central, naive, tree, ring, halving_doubling, double_tree)
-}
-SENT: dict[str, Callable[[int, int, int], Sent]] = {
-    "central": central_sent,
-    "naive": naive_sent,
-    "tree": tree_sent,
-    "ring": ring_sent,
-    "halving_doubling": halving_doubling_sent,
-    "double_tree": double_tree_sent,
-}
-
-
 def main(ranks: int = 4, n: int = 1000) -> None:
-    """Count what every algorithm sends, beside its formula."""
+    """Count what each of the four sends, beside its formula."""
     from distributed import Group, launch
     from distributed.workbench.measure import count
 
-    def count_all(group: Group) -> dict[str, tuple[int, int]]:
-        return {name: count(group, n, algorithm) for name, algorithm in ALGORITHMS.items()}
+    both = {central: central_sent, naive: naive_sent, tree: tree_sent, ring: ring_sent}
+
+    def count_all(group: Group) -> list[tuple[int, int]]:
+        return [count(group, n, algorithm) for algorithm in both]
 
     counts = launch(count_all, ranks=ranks)
-    print("(numbers, messages) that ranks 0, 1, … sent")
-    for name, sent in SENT.items():
-        print(f"{name:16}", counted := [tuple(of_rank[name]) for of_rank in counts])
+    print("(elements, messages) that ranks 0, 1, … sent")
+    for i, (algorithm, sent) in enumerate(both.items()):
+        print(f"{algorithm.__name__:8}", counted := [tuple(of_rank[i]) for of_rank in counts])
         assert counted == [sent(n, rank, len(counts)) for rank in range(len(counts))]
 
 

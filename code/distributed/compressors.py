@@ -8,15 +8,17 @@ Karimireddy et al. 2019). Without that, the same methods can go the wrong way.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 
 from distributed import Group, launch
-from distributed.buckets import Bucket
 from distributed.runtime.queue import Handle
 from distributed.runtime.script import run_script
+
+if TYPE_CHECKING:
+    from distributed.buckets import Bucket
 
 
 class Gradients(NamedTuple):
@@ -34,10 +36,10 @@ class Compressor(Protocol):
         """bucket.buffer[n]{partial over ranks} → buffer[n], about their mean, in place."""
 
 
-def hook(compressor: Compressor) -> Callable[[Group, Bucket], Handle]:
+def hook(compressor: Compressor) -> Callable[[Group, "Bucket"], Handle]:
     """For `register_comm_hook` of this book's DistributedDataParallel."""
 
-    def reduce(group: Group, bucket: Bucket) -> Handle:
+    def reduce(group: Group, bucket: "Bucket") -> Handle:
         views = [bucket.views[p] for p in bucket.parameters]
         compressor.average(group, Gradients(bucket.buffer, views, bucket.parameters))
         return Handle(bucket.buffer, lambda: None, lambda: None)

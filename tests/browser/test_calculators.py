@@ -9,7 +9,8 @@ from live_page import LivePage
 from playwright.sync_api import Locator
 from serving import Server
 
-from distributed.all_reduce import SENT, children
+from distributed.algorithms import SENT
+from distributed.all_reduce import children
 from distributed.checkpoint_interval import best_interval, share_lost
 from distributed.cost import Cluster, Link
 from distributed.model_states import STAGES, Recipe, per_rank

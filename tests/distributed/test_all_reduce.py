@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed import parts
-from distributed.all_reduce import ALGORITHMS, SENT, all_reduce, bounds, children, parent
+from distributed.algorithms import ALGORITHMS, SENT, all_reduce
+from distributed.all_reduce import bounds, children, parent
 from distributed.double_tree import double_tree_sent, links
 from distributed.launching import launch
 from distributed.runtime.report import RankError

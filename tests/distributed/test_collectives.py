@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed import collectives
-from distributed.all_reduce import ALGORITHMS, tree_broadcast, tree_reduce
+from distributed.algorithms import ALGORITHMS
+from distributed.all_reduce import tree_broadcast, tree_reduce
 from distributed.collectives import SENT
 from distributed.instruments.collective_times import GROUPS, OPS
 from distributed.ring_group import RingGroup

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.all_reduce import all_reduce
+from distributed.algorithms import all_reduce
 from distributed.hierarchical import HierarchicalGroup
 from distributed.launching import launch
 from distributed.ring_group import RingGroup

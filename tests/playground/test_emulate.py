@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed.all_reduce import ALGORITHMS
+from distributed.algorithms import ALGORITHMS
 from playground.show import emulate, steps
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 
 from distributed import Group, launch
-from distributed.all_reduce import ALGORITHMS, tree_broadcast, tree_reduce
+from distributed.algorithms import ALGORITHMS
+from distributed.all_reduce import tree_broadcast, tree_reduce
 from distributed.collectives import (
     all_gather,
     all_to_all,

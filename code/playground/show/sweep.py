@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 
-from distributed.all_reduce import SENT as ALL_REDUCE_SENT
+from distributed.algorithms import SENT as ALL_REDUCE_SENT
 from distributed.collectives import SENT
 from distributed.workbench.measure import fit
 from playground.show import recorded
