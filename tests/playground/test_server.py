@@ -20,7 +20,7 @@ from urllib.parse import quote_plus, urlsplit
 import psutil
 import pytest
 import websocket
-from rights import as_root
+from rights import SUDO, as_root
 from serving import Server, running_server
 from visitor import Browser, Kernel, Reply, logged_in, open_channels, refused, soon
 
@@ -487,10 +487,9 @@ def as_another_user(name: str, port: int, target: str, closes: str = "no") -> st
     command = ["/usr/bin/env", "python3", "-c", CONNECT, name, str(port), target, closes]
     user = {"user": 65534, "group": 65534} if os.geteuid() == 0 else {}
     if not user:
-        command = ["sudo", "-n", "-u", "#65534", *command]
+        as_root("true")
+        command = [*SUDO, "-u", "#65534", *command]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **user)  # type: ignore[call-overload]
-    if done.returncode and not user and not os.environ.get("CI"):
-        pytest.skip("only root can be another user")
     assert done.returncode == 0, done.stderr
     return str(done.stdout)
 
