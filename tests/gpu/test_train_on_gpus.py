@@ -17,7 +17,7 @@ COUNTS = [
     pytest.param(2, marks=pytest.mark.skipif(GPUS < 2, reason=f"two GPUs wanted, {GPUS} found")),
 ]
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")
-SIZE = ["--vocab=256", "--context=128", "--width=256", "--layers=4", "--heads=4", "--batch=16"]
+SIZE = ["--vocab=256", "--context=64", "--width=256", "--layers=4", "--heads=4", "--batch=16"]
 SIZE += ["--micro=4", "--lr=1e-3", "--warmup=5", "--log-every=1", "--eval-every=10"]
 SIZE += ["--eval-batches=1", "--save-every=10"]
 
