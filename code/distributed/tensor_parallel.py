@@ -74,8 +74,9 @@ def train_rank(
     row.trace, column.trace = Trace(row.rank), Trace(column.rank)
     mine = (shard(rows, column.rank, column.size) for rows in batches(len(x), batch, steps))
     losses = train(model, ((x[r], y[r]) for r in mine), 0.5, examples=batch / column.size)
-    mean = Group.all_reduce(column, np.array(losses), op="avg").tolist()
-    return mean, model.weights, row.trace.sent // steps, column.trace.sent // steps
+    sent = row.trace.sent // steps, column.trace.sent // steps  # before the losses are, to be shown
+    mean = column.all_reduce(np.array(losses), op="avg").tolist()
+    return mean, model.weights, *sent
 
 
 def main(ranks: int = 4, across: int = 2, batch: int = 128, steps: int = 40) -> None:
