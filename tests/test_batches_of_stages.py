@@ -16,7 +16,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils.data import DataLoader
 
 from playground.lab.one_host import SCRIPTS, as_module
 
@@ -51,7 +50,7 @@ def steps_of(
     monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: pretend())
     monkeypatch.setattr(nn.Module, "compile", lambda _: None)
     data = [(torch.ones(1), torch.ones(1))] * EXAMPLES
-    names |= {"Adder": lambda: model, "DataLoader": without_workers, "Sums": lambda _: data}
+    names |= {"Adder": lambda: model, "Sums": lambda _: data}
     names["DistributedDataParallel"] = lambda model, **_: model  # it wants to see gradients arrive
     vars(script).update({"EPOCHS": EPOCHS, "dcp": Mock()} | names)
 
@@ -68,10 +67,6 @@ def steps_of(
     assert model.sizes == [], "nothing is left for the next epoch"
     assert len(losses) == len(steps)
     return steps
-
-
-def without_workers(*args: object, num_workers: int, **options: object) -> DataLoader:
-    return DataLoader(*args, **options)
 
 
 @pytest.fixture(autouse=True)
