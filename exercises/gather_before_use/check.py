@@ -86,7 +86,7 @@ def run(
     x, dy = data(group.rank, *sizes)
     least = 8 * min(w.numel() for w in whole)
     rings.trace = trace = Trace(group.rank)
-    room = rings.buffer(2, max(w.numel() for w in whole), torch.float64)
+    room = rings.buffer(2, max(w.numel() for w in whole), whole[0])
     with LargeOnly() as use:
         use.least, use.room = least, room.untyped_storage()._cdata
         y, *kept = forward(rings, shares, shapes, x)
