@@ -33,7 +33,7 @@ WAYS = ("plain", "fsdp2", "zero1", "zero2", "zero3")
 SCRIPTS = ("ddp", "accumulate", "mixed", "fsdp", "compiled")
 
 
-class Step(NamedTuple):
+class Command(NamedTuple):
     """A command, how long it may take (s), and the file to which it writes what it found."""
 
     name: str
@@ -42,21 +42,21 @@ class Step(NamedTuple):
     found: Path
 
 
-def steps(folder: Path, gpus: int) -> list[Step]:
+def steps(folder: Path, gpus: int) -> list[Command]:
     """All of them, in the order of their worth. Without a GPU, its tests are only collected."""
     python = [sys.executable, "-m"]
     torchrun = [*python, "torch.distributed.run", "--standalone", "--nproc-per-node"]
     torchrun += [str(max(1, gpus)), "-m"]
 
-    def ours(name: str, limit: float, *words: str, start: list[str] = python) -> Step:
+    def ours(name: str, limit: float, *words: str, start: list[str] = python) -> Command:
         to = WORK / f"{name.replace('/', '-')}.json"
         command = [*start, "bench.gpu_day_steps", *words, "--to", str(to)]
-        return Step(name, command, limit, to)
+        return Command(name, command, limit, to)
 
     tests = [*python, "pytest", "tests/gpu", "-rs"]
     if not gpus:
         tests.append("--collect-only")
-    found = [ours("rates", 120, "rates"), Step("test-gpu", tests, 600, NOTE)]
+    found = [ours("rates", 120, "rates"), Command("test-gpu", tests, 600, NOTE)]
     for model in MODELS:
         found += [ours(f"train/{model}/{way}", 90, "train", model, way) for way in WAYS]
     found.append(ours("trace", 90, "trace", MODELS[0], str(folder / "gpu_day_trace.json.gz")))
@@ -67,7 +67,7 @@ def steps(folder: Path, gpus: int) -> list[Step]:
     return found
 
 
-def run(step: Step, limit: float) -> dict[str, Any]:
+def run(step: Command, limit: float) -> dict[str, Any]:
     """What a step found, whether it came to its end, and after how long; else its last words."""
     step.found.unlink(missing_ok=True)
     log = WORK / f"{step.name.replace('/', '-')}.log"
@@ -107,7 +107,7 @@ def wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
     return False
 
 
-def run_all(chosen: Iterable[Step], kept: Path, stamp: dict[str, Any], minutes: float) -> bool:
+def run_all(chosen: Iterable[Command], kept: Path, stamp: dict[str, Any], minutes: float) -> bool:
     """Run them one after the other; whether all came to their ends. What was kept before stays."""
     results = json.loads(kept.read_text()) if kept.exists() else {}
     until, ok = time.monotonic() + 60 * minutes, True

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 from bench import gpu_day, gpu_day_steps
-from bench.gpu_day import Step, run_all, steps
+from bench.gpu_day import Command, run_all, steps
 from bench.gpu_day_steps import SMALL, WAYS, known, rates, train
 
 from distributed.planner.hardware import GPUS
@@ -30,10 +30,10 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def step(day: Path, name: str, code: str, limit: float = 60) -> Step:
+def step(day: Path, name: str, code: str, limit: float = 60) -> Command:
     """Python code that finds `FOUND`, a path."""
     found = day / f"found-{name}"
-    return Step(name, [sys.executable, "-c", f"FOUND = {str(found)!r}; {code}"], limit, found)
+    return Command(name, [sys.executable, "-c", f"FOUND = {str(found)!r}; {code}"], limit, found)
 
 
 def kept_of(day: Path) -> dict:
@@ -170,7 +170,7 @@ from bench import gpu_day
 folder = Path({str(day)!r})
 gpu_day.WORK = folder
 tell = "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"
-gpu_day.steps = lambda *_: [gpu_day.Step("one", [sys.executable, "-c", tell], 900, folder / "x")]
+gpu_day.steps = lambda *_: [gpu_day.Command("one", [sys.executable, "-c", tell], 900, folder / "x")]
 sys.argv = ["gpu_day", "--dry-run", "--to", str(folder)]
 gpu_day.main()
 """

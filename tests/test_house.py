@@ -47,7 +47,7 @@ def imports(path: Path) -> set[str]:
 
 def floor_of(module: str) -> int:
     """The chapter that teaches a module: the first that shows it, or imports from it."""
-    shown = re.compile(rf"code/distributed/{module}\.py|distributed\.{module}\b")
+    shown = re.compile(rf"code/distributed/{module}\.py|(?<!torch\.)distributed\.{module}\b")
     floors = [number for number, page in enumerate(chapters_in_order()) if shown.search(page)]
     assert floors, f"no chapter shows distributed/{module}.py"
     return floors[0]

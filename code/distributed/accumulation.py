@@ -95,7 +95,7 @@ def main(ranks: int = 4, passes: int = 4) -> None:
     each = launch(count_bytes, passes, True, ranks=ranks)
     once = launch(count_bytes, passes, False, ranks=ranks)
     print(f"bytes sent by rank 0 for {passes} passes: {each[0]:,}, with no_sync {once[0]:,}")
-    gradient = 8 * ring_sent(sum(p.numel() for p in network().parameters()), 0, ranks).numbers
+    gradient = 8 * ring_sent(sum(p.numel() for p in network().parameters()), 0, ranks).elements
     assert each[0] - once[0] == gradient * (passes - 1)
 
 

@@ -29,7 +29,7 @@ from distributed.runtime.script import run_script
 def central(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: rank 0 gets all arrays, and sends the result back.
 
-    2(N − 1) steps, for rank 0 has one link. It receives and sends (N − 1)n numbers, the others n.
+    2(N − 1) steps, for rank 0 has one link. It receives and sends (N − 1)n elements, the others n.
     So does a parameter server (Dean et al. 2012). N − 1 roundings.
     """
     if wire.rank == 0:
@@ -52,7 +52,7 @@ def naive(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: everyone sends to everyone, and combines in rank order.
 
     N − 1 steps: in step k to rank r + k, from rank r − k (Thakur et al. 2005, §4: pairwise
-    exchange). Each rank sends (N − 1)n numbers and holds N arrays. N − 1 roundings.
+    exchange). Each rank sends (N − 1)n elements and holds N arrays. N − 1 roundings.
     """
     arrays = {wire.rank: wire.copy(x, wire.empty_like(x))}
     for step in range(1, wire.size):
@@ -71,7 +71,7 @@ def naive_sent(n: int, rank: int, ranks: int) -> Sent:
 def tree(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: up a binomial tree to rank 0, and down the same tree.
 
-    2⌈log₂ N⌉ steps. A rank sends n numbers to its parent and n to each child (Thakur et al. 2005,
+    2⌈log₂ N⌉ steps. A rank sends n elements to its parent and n to each child (Thakur et al. 2005,
     §4). ⌈log₂ N⌉ roundings.
     """
     tree_reduce(wire, x, combine)
@@ -81,38 +81,38 @@ def tree(wire: Wire, x: Array, combine: Combine) -> None:
 def tree_reduce(wire: Wire, x: Array, combine: Combine, root: int = 0) -> None:
     """x[n]{partial over ranks} → x[n] of rank `root`, up a binomial tree; the others' x is spent.
 
-    ⌈log₂ N⌉ steps. Every rank but the root sends n numbers, once (Thakur et al. 2005, §4).
+    ⌈log₂ N⌉ steps. Every rank but the root sends n elements, once (Thakur et al. 2005, §4).
     """
-    place = (wire.rank - root) % wire.size  # as if the root were rank 0
+    position = (wire.rank - root) % wire.size  # as if the root were rank 0
     incoming = wire.empty_like(x)
-    for child in children(place, wire.size):
+    for child in children(position, wire.size):
         combine(x, wire.receive(incoming, (child + root) % wire.size), out=x)
-    if place:
-        wire.send(x, (parent(place) + root) % wire.size)
+    if position:
+        wire.send(x, (parent(position) + root) % wire.size)
 
 
 def tree_broadcast(wire: Wire, x: Array, root: int = 0) -> None:
     """x[n] of rank `root` → x[n] on every rank, down a binomial tree.
 
-    ⌈log₂ N⌉ steps. A rank sends n numbers to each of its children (Thakur et al. 2005, §4).
+    ⌈log₂ N⌉ steps. A rank sends n elements to each of its children (Thakur et al. 2005, §4).
     """
-    place = (wire.rank - root) % wire.size
-    if place:
-        wire.receive(x, (parent(place) + root) % wire.size)
-    for child in reversed(children(place, wire.size)):
+    position = (wire.rank - root) % wire.size
+    if position:
+        wire.receive(x, (parent(position) + root) % wire.size)
+    for child in reversed(children(position, wire.size)):
         wire.send(x, (child + root) % wire.size)
 
 
-def parent(place: int) -> int:
+def parent(position: int) -> int:
     """The rank above in a binomial tree: without the lowest bit."""
-    return place & (place - 1)
+    return position & (position - 1)
 
 
-def children(place: int, ranks: int) -> list[int]:
+def children(position: int, ranks: int) -> list[int]:
     """The ranks below in a binomial tree: one more bit, below the lowest one."""
-    lowest = place & -place or ranks
+    lowest = position & -position or ranks
     bits = (1 << i for i in range(ranks.bit_length()))
-    return [place + bit for bit in bits if bit < lowest and place + bit < ranks]
+    return [position + bit for bit in bits if bit < lowest and position + bit < ranks]
 
 
 def tree_sent(n: int, rank: int, ranks: int) -> Sent:
@@ -124,7 +124,7 @@ def tree_sent(n: int, rank: int, ranks: int) -> Sent:
 def ring(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: reduce-scatter around a ring, then all-gather around it.
 
-    2(N − 1) steps. Each rank sends 2n(N − 1)/N numbers, which no algorithm can go below (Patarasuk
+    2(N − 1) steps. Each rank sends 2n(N − 1)/N elements, which no algorithm can go below (Patarasuk
     and Yuan 2009, §3). N − 1 roundings.
     """
     parts = cut_up(x, wire.size)

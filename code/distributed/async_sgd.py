@@ -46,7 +46,7 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
     version, late, message = 0, 0, torch.empty(len(weights) + 2)
     losses: list[float] = []
     staleness: list[int] = []
-    total, came = torch.zeros_like(weights), []
+    total, senders = torch.zeros_like(weights), []
     trace, begun = Trace(0), time.perf_counter()
 
     def answer(rank: int, number: float) -> None:
@@ -73,19 +73,19 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
             losses.append(loss)
             staleness.append(version - of_version)
             total += message[:-2]
-            came.append(source)
-            if len(came) == wait_for:
+            senders.append(source)
+            if len(senders) == wait_for:
                 weights -= lr * total / wait_for
                 version += 1
                 if version < updates:
-                    for rank in came:
+                    for rank in senders:
                         answer(rank, version)
                 else:
-                    asked = len(came)
-                    for rank in came:
+                    asked = len(senders)
+                    for rank in senders:
                         answer(rank, END)
                 total.zero_()
-                came = []
+                senders = []
     for _ in range(workers - asked):  # the gradients that are still under way
         answer(receive(), END)
     return Served(losses, staleness, late, time.perf_counter() - begun, trace)

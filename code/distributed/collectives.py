@@ -31,7 +31,7 @@ class Ranks(Wire, Protocol):
 def linear_broadcast(group: Ranks, x: Array, root: int = 0) -> None:
     """x[n] of the root → x[n] on every rank, sent to one after the other.
 
-    N − 1 steps, where ⌈log₂ N⌉ would do (Chan et al. 2007). The root sends (N − 1)n numbers.
+    N − 1 steps, where ⌈log₂ N⌉ would do (Chan et al. 2007). The root sends (N − 1)n elements.
     """
     group.check_rank("root", root)
     group.announce(f"broadcast from {root} by a line", x)
@@ -45,7 +45,7 @@ def linear_broadcast(group: Ranks, x: Array, root: int = 0) -> None:
 def linear_reduce(group: Ranks, x: Array, combine: Combine, root: int = 0) -> None:
     """x[n]{partial over ranks} → x[n] at the root, which receives from one after the other.
 
-    N − 1 steps, where ⌈log₂ N⌉ would do (Chan et al. 2007). All ranks but the root send n numbers.
+    N − 1 steps, where ⌈log₂ N⌉ would do (Chan et al. 2007). All ranks but the root send n elements.
     """
     group.check_rank("root", root)
     group.announce(f"reduce to {root} by a line", x)
@@ -60,7 +60,7 @@ def linear_reduce(group: Ranks, x: Array, combine: Combine, root: int = 0) -> No
 def scatter(group: Ranks, x: Array, out: Array, root: int = 0) -> None:
     """x[N·s] at the root → out[s]: rank r gets part r.
 
-    N − 1 steps. The root sends (N − 1)s numbers, a message to each other rank (MPI 4.0, §6.6).
+    N − 1 steps. The root sends (N − 1)s elements, a message to each other rank (MPI 4.0, §6.6).
     """
     group.check_rank("root", root)
     parts = group.parts(x, out) if group.rank == root else []
@@ -76,7 +76,7 @@ def scatter(group: Ranks, x: Array, out: Array, root: int = 0) -> None:
 def gather(group: Ranks, x: Array, out: Array, root: int = 0) -> None:
     """x[s] of each rank → out[N·s] at the root, in rank order; elsewhere out is left alone.
 
-    N − 1 steps. Every rank but the root sends s numbers, in one message (MPI 4.0, §6.5).
+    N − 1 steps. Every rank but the root sends s elements, in one message (MPI 4.0, §6.5).
     """
     group.check_rank("root", root)
     parts = group.parts(out, x) if group.rank == root else []
@@ -92,7 +92,7 @@ def gather(group: Ranks, x: Array, out: Array, root: int = 0) -> None:
 def reduce_scatter(group: Ranks, x: Array, out: Array, combine: Combine) -> None:
     """x[N·s]{partial over ranks} → out[s] by a ring: N − 1 steps, half an all-reduce. x is spent.
 
-    Each rank sends (N − 1)s numbers (Patarasuk and Yuan 2009, §3).
+    Each rank sends (N − 1)s elements (Patarasuk and Yuan 2009, §3).
     """
     parts = group.parts(x, out)
     group.announce("reduce_scatter by a ring", x)
@@ -103,7 +103,7 @@ def reduce_scatter(group: Ranks, x: Array, out: Array, combine: Combine) -> None
 def all_gather(group: Ranks, x: Array, out: Array) -> None:
     """x[s] of each rank → out[N·s] by a ring: N − 1 steps, the other half of an all-reduce.
 
-    Each rank sends (N − 1)s numbers (Patarasuk and Yuan 2009, §3).
+    Each rank sends (N − 1)s elements (Patarasuk and Yuan 2009, §3).
     """
     parts = group.parts(out, x)
     group.announce("all_gather by a ring", x)

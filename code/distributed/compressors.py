@@ -80,18 +80,20 @@ class WithMemory:
 
     def __init__(self, error_feedback: bool = True):
         self.error_feedback = error_feedback
-        self.memory: dict[int, torch.Tensor] = {}  # whose → what was not sent of its gradient
+        self.memory: dict[
+            int, torch.Tensor
+        ] = {}  # id(parameter) → what of its gradient was not sent
 
     def average(self, group: Group, bucket: Gradients) -> None:
-        flat, whose = bucket.buffer, [id(p) for p in bucket.parameters]
+        flat, keys = bucket.buffer, [id(p) for p in bucket.parameters]
         if self.error_feedback:
-            for key, view in zip(whose, bucket.views, strict=True):
+            for key, view in zip(keys, bucket.views, strict=True):
                 if key in self.memory:
                     view += self.memory[key].view(view.shape)
         mean, sent = self.send(group, flat)
         if self.error_feedback:
-            left = (flat - sent).split([view.numel() for view in bucket.views])
-            self.memory.update(zip(whose, left, strict=True))
+            residuals = (flat - sent).split([view.numel() for view in bucket.views])
+            self.memory.update(zip(keys, residuals, strict=True))
         flat.copy_(mean)
 
     def send(self, group: Group, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -184,9 +184,9 @@ class DistributedDataParallel(nn.Module):
         finally:
             self.joining = None
         for tensor in [*self.module.parameters(), *self.module.buffers()]:
-            self.group.broadcast(tensor, source=joining.source)
+            self.group.broadcast(tensor, root=joining.root)
         if optimizer:
-            share_optimizer(optimizer, self.group, joining.source)
+            share_optimizer(optimizer, self.group, joining.root)
 
     def register_comm_hook(self, hook: Hook) -> None:
         """Reduce buckets by `hook(group, bucket)` from now on: compressed, or by other ways."""
@@ -336,10 +336,10 @@ class DistributedDataParallel(nn.Module):
                 )
 
     def _share_buffers(self) -> None:
-        source = self.joining.source if self.joining else 0  # within join: one that has data
+        root = self.joining.root if self.joining else 0  # within join: one that has data
         if self.broadcast_buffers:
             for buffer in self.module.buffers():
-                self.group.broadcast(buffer, source)
+                self.group.broadcast(buffer, root)
 
     # ------------------------------------------------------------------ the order of buckets
 

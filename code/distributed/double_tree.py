@@ -16,9 +16,9 @@ from distributed.runtime.script import run_script
 def double_tree(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: each half up its tree, piece by piece, and down again.
 
-    About 2 log₂ N steps. A rank sends at most 2n numbers: in each tree n/2 to the rank above and to
-    each one below (Sanders, Speck and Träff 2009). 2⌈log₂ N⌉ roundings to x's dtype, for two come
-    from below at each step.
+    About 2 log₂ N steps. A rank sends at most 2n elements: in each tree n/2 to the rank above and
+    to each one below (Sanders, Speck and Träff 2009). 2⌈log₂ N⌉ roundings to x's dtype, for two
+    come from below at each step.
     """
     halves = [pieces(half) for half in cut_up(x, 2)]
     trees = [links(wire.rank, wire.size, tree) for tree in (0, 1)]
@@ -46,32 +46,32 @@ def links(rank: int, ranks: int, tree: int) -> tuple[int | None, list[int]]:
     number of ranks the same tree moved on by one: there the odd ranks are the inner ones.
     """
 
-    def place(of: int) -> int:
+    def position(of: int) -> int:
         if tree == 0:
             return of
         return ranks - 1 - of if ranks % 2 == 0 else (of - 1) % ranks
 
-    rank_at = {place(r): r for r in range(ranks)}
-    above = {r: rank_at[up(place(r), ranks)] for r in range(ranks) if place(r) > 0}
+    rank_at = {position(r): r for r in range(ranks)}
+    above = {r: rank_at[up(position(r), ranks)] for r in range(ranks) if position(r) > 0}
     return above.get(rank), [r for r in range(ranks) if above.get(r) == rank]
 
 
-def up(place: int, ranks: int) -> int:
-    """The place above in a binary tree that is in order: lower on one side, higher on the other."""
-    lowest = place & -place
-    above = (place ^ lowest) | (lowest << 1)
-    return above if above < ranks else place ^ lowest
+def up(position: int, ranks: int) -> int:
+    """The position above, in a binary tree in order: lower on one side, higher on the other."""
+    lowest = position & -position
+    above = (position ^ lowest) | (lowest << 1)
+    return above if above < ranks else position ^ lowest
 
 
 def double_tree_sent(n: int, rank: int, ranks: int) -> Sent:
     """x[n/2] to each link of each tree: up to the rank above, down to those below."""
-    numbers = messages = 0
+    elements = messages = 0
     for tree, length in enumerate([n // 2, n - n // 2]):
         above, below = links(rank, ranks, tree)
         times = len(below) + (above is not None)
-        numbers += times * length
+        elements += times * length
         messages += times * max(1, -(-length // PIECE))
-    return Sent(numbers, messages)
+    return Sent(elements, messages)
 
 
 def main(ranks: int = 6, n: int = 1000) -> None:
@@ -80,11 +80,11 @@ def main(ranks: int = 6, n: int = 1000) -> None:
     from distributed.workbench.measure import count
 
     counted = launch(count, n, double_tree, ranks=ranks)
-    for rank, (numbers, _) in enumerate(counted):
+    for rank, (elements, _) in enumerate(counted):
         (above, below), (above2, below2) = (links(rank, len(counted), tree) for tree in (0, 1))
         print(
             f"rank {rank}: above {above}, below {below}; above {above2}, below {below2}; "
-            f"sent {numbers} numbers"
+            f"sent {elements} elements"
         )
     assert counted == [double_tree_sent(n, rank, len(counted)) for rank in range(len(counted))]
 

@@ -13,7 +13,7 @@ from distributed.runtime.script import run_script
 def halving_doubling(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n] by halves, quarters …, and back (Rabenseifner 2004, §2).
 
-    2 log₂ N steps; a power of two sends 2n(N − 1)/N numbers. Of other N, some ranks hand their
+    2 log₂ N steps; a power of two sends 2n(N − 1)/N elements. Of other N, some ranks hand their
     array to a neighbour first, stand aside, and get the result last: two steps and up to n more.
     ⌈log₂ N⌉ roundings to x's dtype.
     """
@@ -32,15 +32,15 @@ def halving_doubling(wire: Wire, x: Array, combine: Combine) -> None:
 
 def halve_and_double(wire: Wire, x: Array, combine: Combine, aside: int) -> None:
     """x[n]{partial over the ranks at work} → x[n] on each of these, a power of two of them."""
-    place = wire.rank // 2 if wire.rank < 2 * aside else wire.rank - aside
+    position = wire.rank // 2 if wire.rank < 2 * aside else wire.rank - aside
     cut = bounds(len(x), wire.size - aside)
     steps = [1 << i for i in range((wire.size - aside).bit_length() - 1)]
     for half in reversed(steps):
-        partner, mine, theirs = halves(place, half, aside)
+        partner, mine, theirs = halves(position, half, aside)
         keep, give = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
         combine(keep, wire.exchange(give, partner, wire.empty_like(keep), partner), out=keep)
     for half in steps:
-        partner, mine, theirs = halves(place, half, aside)
+        partner, mine, theirs = halves(position, half, aside)
         have, want = (x[cut[start] : cut[start + half]] for start in (mine, theirs))
         wire.exchange(have, partner, want, partner)
 
@@ -50,11 +50,11 @@ def power_of_two(ranks: int) -> int:
     return 1 << (ranks.bit_length() - 1)
 
 
-def halves(place: int, half: int, aside: int) -> tuple[int, int, int]:
+def halves(position: int, half: int, aside: int) -> tuple[int, int, int]:
     """The partner's rank, and the first parts of my half and of the partner's half."""
-    other = place ^ half
+    other = position ^ half
     partner = 2 * other + 1 if other < aside else other + aside
-    return partner, place // half * half, other // half * half
+    return partner, position // half * half, other // half * half
 
 
 def halving_doubling_sent(n: int, rank: int, ranks: int) -> Sent:
@@ -62,12 +62,12 @@ def halving_doubling_sent(n: int, rank: int, ranks: int) -> Sent:
     aside = ranks - power_of_two(ranks)
     if rank < 2 * aside and rank % 2 == 0:
         return Sent(n, 1)
-    place = rank // 2 if rank < 2 * aside else rank - aside
+    position = rank // 2 if rank < 2 * aside else rank - aside
     cut = bounds(n, ranks - aside)
     helps = rank < 2 * aside
     sent, steps = n * helps, power_of_two(ranks).bit_length() - 1
     for half in (1 << i for i in range(steps)):
-        for start in halves(place, half, aside)[1:]:
+        for start in halves(position, half, aside)[1:]:
             sent += cut[start + half] - cut[start]
     return Sent(sent, 2 * steps + helps)
 
@@ -78,8 +78,8 @@ def main(ranks: int = 6, n: int = 1000) -> None:
     from distributed.workbench.measure import count
 
     counted = launch(count, n, halving_doubling, ranks=ranks)
-    for rank, (numbers, messages) in enumerate(counted):
-        print(f"rank {rank} sent {numbers} numbers in {messages} messages")
+    for rank, (elements, messages) in enumerate(counted):
+        print(f"rank {rank} sent {elements} elements in {messages} messages")
     assert counted == [halving_doubling_sent(n, r, len(counted)) for r in range(len(counted))]
 
 

@@ -41,7 +41,7 @@ class HierarchicalGroup(Group):
         """x[...]{partial over ranks} → x[...], equal to the bit on every rank.
 
         Reduce-scatter inside, all-reduce between, all-gather inside (Cho et al. 2019). Between
-        hosts each rank sends 2(n/L)(H − 1)/H of n numbers in 2(H − 1) steps, for H hosts of L
+        hosts each rank sends 2(n/L)(H − 1)/H of n elements in 2(H − 1) steps, for H hosts of L
         ranks. Inside a host 16 bits are added in float32 and rounded once, between hosts each of
         the H − 1 sums is rounded to x's dtype. Raises ValueError for an op that x's dtype has not
         got.
@@ -101,7 +101,7 @@ def main(ranks: int = 4, per_host: int = 2, n: int = 1000) -> None:
         return Sent(trace.sent // 4, trace.messages)
 
     for rank, counted in enumerate(counts := launch(count, ranks=ranks)):
-        print(f"rank {rank} sent {counted.numbers} of {n} numbers to other hosts")
+        print(f"rank {rank} sent {counted.elements} of {n} elements to other hosts")
         assert counted == hierarchical_sent(n, rank, len(counts), per_host)
 
 

@@ -17,7 +17,7 @@ class Join:
 
     def __init__(self, group: Group, divide_by_initial_world_size: bool):
         self.group, self.divide_by_all = group, divide_by_initial_world_size
-        self.source = 0  # a rank that made the last step, and so has the final weights
+        self.root = 0  # a rank that made the last step, and so has the final weights
         self.scale = 1.0  # what the mean over all ranks is multiplied by in this step
 
     def start_step(self, have_batch: bool) -> bool:
@@ -27,22 +27,22 @@ class Join:
         active = self.group.all_reduce(have).nonzero().flatten().tolist()
         if not active:
             return False
-        self.source = active[-1]
+        self.root = active[-1]
         if not self.divide_by_all:
             self.scale = self.group.size / len(active)
         return True
 
 
-def share_optimizer(optimizer: torch.optim.Optimizer, group: Group, source: int) -> None:
-    """Rank `source`'s state of the optimizer, on every rank; it travels through host memory.
+def share_optimizer(optimizer: torch.optim.Optimizer, group: Group, root: int) -> None:
+    """Rank `root`'s state of the optimizer, on every rank; it travels through host memory.
 
     A rank that made fewer steps has other moments, and would leave the others' weights with the
     next step.
     """
     state = tree_map_only(torch.Tensor, torch.Tensor.cpu, optimizer.state_dict())
-    box = [state if group.rank == source else {}]
+    box = [state if group.rank == root else {}]
     group.queue.wait_turn()
-    dist.broadcast_object_list(box, group=group.backend, group_src=source)
+    dist.broadcast_object_list(box, group=group.backend, group_src=root)
     optimizer.load_state_dict(box[0])
 
 

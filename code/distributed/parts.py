@@ -37,9 +37,9 @@ Algorithm = Callable[[Wire, Array, Combine], None]
 
 
 class Sent(NamedTuple):
-    """What one rank sends: numbers of the array's dtype, and messages."""
+    """What one rank sends: elements of the array's dtype, and messages."""
 
-    numbers: int
+    elements: int
     messages: int
 
 

@@ -5,7 +5,7 @@
 
 While the first parts come, later ranks wait, and while the last ones leave, the earlier: the
 *bubble*, (S − 1)/(M + S − 1) of the time with S stages (Huang et al. 2019, §2.3). Over each border
-between stages go results and their gradients, 2Mbd numbers, whatever the number of parameters. On
+between stages go results and their gradients, 2Mbd elements, whatever the number of parameters. On
 a mesh the stages are along rows, and along columns the batch is shared out.
 """
 
@@ -52,7 +52,7 @@ def step(
         raise ValueError(f"micro={micro}: {len(x)} rows do not make so many equal parts")
     first, last = group.rank == 0, group.rank == group.size - 1
     trace = group.trace or Trace(group.rank)
-    came, left, total = [], [], 0.0
+    inputs, outputs, total = [], [], 0.0
     for rows, wanted in zip(x.chunk(micro), labels.chunk(micro), strict=True):
         part = rows if first else group.receive(torch.empty_like(rows), group.rank - 1)
         part = part.clone().requires_grad_(not first)
@@ -62,11 +62,11 @@ def step(
             if last:
                 out = nn.functional.cross_entropy(out, wanted) / micro
                 total += out.item()
-        came.append(part)
-        left.append(out)
+        inputs.append(part)
+        outputs.append(out)
         if not last:
             group.send(out.detach(), group.rank + 1)
-    for part, out in zip(came, left, strict=True):
+    for part, out in zip(inputs, outputs, strict=True):
         grad = None if last else group.receive(torch.empty_like(out), group.rank + 1)
         with trace.span("backward"):
             time.sleep(2 * pause)
@@ -76,13 +76,13 @@ def step(
     return total
 
 
-def numbers_sent(stages: int, batch: int, width: int) -> int:
-    """Numbers that all stages together send in a step on a batch[b, width]."""
+def elements_sent(stages: int, batch: int, width: int) -> int:
+    """Elements that all stages together send in a step on a batch[b, width]."""
     return 2 * (stages - 1) * batch * width
 
 
 def crossing(parameters: int, width: int) -> float:
-    """The batch from which data parallelism on as many ranks sends less: 2(N − 1)Ψ numbers."""
+    """The batch from which data parallelism on as many ranks sends less: 2(N − 1)Ψ elements."""
     return parameters / width
 
 

@@ -187,7 +187,7 @@ class ReduceInBackward:
 
     def _find_memory(self, unit: FlatUnit) -> torch.Tensor:
         """Memory for dW[N·s] of a unit, new or used before."""
-        if not unit.group.keeps:
+        if not unit.group.costly_buffers:
             return unit.new_gradients()
         dtype = unit.layout.reduce_dtype
         for index, memory in enumerate(self.spare):
@@ -201,7 +201,7 @@ class ReduceInBackward:
         """Wait for the oldest bucket under way, and add its dW[s] to what is here."""
         unit, memory, handle = self.under_way.pop(0)
         unit.add_gradient(handle.wait())
-        if unit.group.keeps:
+        if unit.group.costly_buffers:
             self.spare.append(memory)
 
     def _finish(self) -> None:

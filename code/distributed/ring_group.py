@@ -61,15 +61,15 @@ class RingGroup(Group):
 
         return self.in_turn("all_gather", x, work, async_op=async_op, out=out)
 
-    def broadcast(self, x: Any, source: int = 0, async_op: bool = False) -> Any:
-        """x[...] of rank `source` → x[...] on every rank; a rank sends n to each child."""
-        self.check_rank("source", source)
+    def broadcast(self, x: Any, root: int = 0, async_op: bool = False) -> Any:
+        """x[...] of rank `root` → x[...] on every rank; a rank sends n to each child."""
+        self.check_rank("root", root)
 
         def work(wire: Transport) -> None:
             with as_tensor(x) as tensor:
-                tree_broadcast(wire, tensor.view(-1), source)
+                tree_broadcast(wire, tensor.view(-1), root)
 
-        return self.in_turn(f"broadcast from {source}", x, work, async_op=async_op)
+        return self.in_turn(f"broadcast from {root}", x, work, async_op=async_op)
 
 
 def main(ranks: int = 4, n: int = 1000) -> None:
@@ -93,7 +93,7 @@ def main(ranks: int = 4, n: int = 1000) -> None:
         return counted
 
     for rank, (scattered, gathered, reduced) in enumerate(launch(count, ranks=ranks)):
-        print(f"rank {rank}: {scattered[0]} + {gathered[0]} = {reduced[0]} numbers")
+        print(f"rank {rank}: {scattered[0]} + {gathered[0]} = {reduced[0]} elements")
         assert reduced == ring_sent(n, rank, ranks)
         assert scattered == reduce_scatter_sent(n, rank, ranks)
         assert gathered == all_gather_sent(n, rank, ranks)

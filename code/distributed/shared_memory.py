@@ -31,7 +31,7 @@ class SharedGroup(Group):
     `group` itself, which sends messages.
     """
 
-    keeps = True
+    costly_buffers = True
     block = 1 << 15  # elements: they stay in a processor's cache while all ranks' are added
 
     def __init__(self, group: Group, scratch: int = 1 << 22):
@@ -119,18 +119,18 @@ class SharedGroup(Group):
 
         return self._shared("all_gather", x, run, async_op=async_op, out=out)
 
-    def broadcast(self, x: Any, source: int = 0, async_op: bool = False) -> Any:
-        """x[...] of rank `source` → x[...] on every rank."""
-        self.check_rank("source", source)
+    def broadcast(self, x: Any, root: int = 0, async_op: bool = False) -> Any:
+        """x[...] of rank `root` → x[...] on every rank."""
+        self.check_rank("root", root)
 
         def run(flat: torch.Tensor) -> None:
             def use(here: slice, theirs: list[torch.Tensor]) -> None:
-                if self.rank != source:
-                    flat[here].copy_(theirs[source][0])
+                if self.rank != root:
+                    flat[here].copy_(theirs[root][0])
 
             self.with_all_ranks(flat.view(1, -1), use)
 
-        return self._shared(f"broadcast from {source}", x, run, async_op=async_op)
+        return self._shared(f"broadcast from {root}", x, run, async_op=async_op)
 
     def with_all_ranks(self, x: torch.Tensor, use: Use) -> None:
         """Call use(here, parts) with what every rank has of x[k, s]: parts[N] of [k, here].

@@ -4,8 +4,8 @@
     W1[f/N, o], rows:     y[b, o]{partial over ranks} = h W1 → all_reduce → y[b, o]
 
 The first layer is cut by columns and the second by rows, so that between them nothing is sent
-(Shoeybi et al. 2019, §3). Data parallelism sends gradients, df + fo numbers; this sends results,
-bo numbers. On a mesh both go together: tensors over one group of ranks, the batch over the other.
+(Shoeybi et al. 2019, §3). Data parallelism sends gradients, df + fo elements; this sends results,
+bo elements. On a mesh both go together: tensors over one group of ranks, the batch over the other.
 """
 
 import numpy as np
@@ -94,8 +94,8 @@ def main(ranks: int = 4, across: int = 2, batch: int = 128, steps: int = 40) -> 
     for rank, (losses, _, along_row, along_column) in enumerate(results):
         print(f"rank {rank}: {along_row:,} bytes of results, {along_column:,} of gradients a step")
         assert np.allclose(losses, expected, rtol=1e-9)
-        results_numbers = batch // (ranks // across) * 10
-        assert along_row == 8 * ring_sent(results_numbers, rank % across, across).numbers
+        elements = batch // (ranks // across) * 10
+        assert along_row == 8 * ring_sent(elements, rank % across, across).elements
     print(f"loss {expected[0]:.4f} → {expected[-1]:.4f}, as on one device")
 
 

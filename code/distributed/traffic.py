@@ -56,7 +56,7 @@ def ddp_sent(ddp: DistributedDataParallel) -> dict[str, int]:
     """
     rank, ranks = ddp.group.rank, ddp.group.size
     sizes = [bucket.buffer.numel() for bucket in ddp.buckets]
-    sent = sum(ring_sent(size, rank, ranks).numbers for size in sizes)
+    sent = sum(ring_sent(size, rank, ranks).elements for size in sizes)
     return dict(zip(PHASES, (0, sent, 0), strict=True))
 
 
@@ -66,7 +66,7 @@ def between_hosts(shards: Sequence[int], host: int, hosts: int) -> int:
     `shards` are the lengths of its shards of all units. It is 2(hosts − 1)/hosts of their sum where
     hosts divide each of them.
     """
-    return sum(ring_sent(shard, host, hosts).numbers for shard in shards)
+    return sum(ring_sent(shard, host, hosts).elements for shard in shards)
 
 
 def shard_sizes(zero: ShardedOptimizer) -> tuple[list[int], int]:

@@ -128,7 +128,7 @@ def find(value: float, ranks: int) -> int | None:
 
 
 def check_calls(said: str, events: list[Event], sizes: list[int], most: int) -> None:
-    found = [e.bytes for e in events if e.peer is None and e.numbers]
+    found = [e.bytes for e in events if e.peer is None and e.elements]
     right = fill(sizes[::-1], most)
     if found == right:
         if any(e.peer is not None for e in events):
@@ -141,7 +141,7 @@ def check_calls(said: str, events: list[Event], sizes: list[int], most: int) -> 
             if len(found) == 1:
                 raise Wrong(
                     f"{said}puts all gradients into one bucket of {size} bytes; {most} bytes are "
-                    "allowed (not numbers: one has 8 bytes)"
+                    "allowed (not elements: one has 8 bytes)"
                 )
             raise Wrong(
                 f"{said}puts {size} bytes into bucket {i}, and {most} are allowed: "

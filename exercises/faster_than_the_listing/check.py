@@ -86,8 +86,8 @@ def listing(rank: int, ranks: int, shapes: Shapes) -> tuple[int, int]:
     """Bytes and messages of one all-reduce for each tensor, by the ring's formula."""
     sent = [ring_sent(g.numel(), rank, ranks) for g in gradients(rank, shapes)]
     sizes = [dtype.itemsize for _, dtype in shapes]
-    numbers = zip(sent, sizes, strict=True)
-    return sum(one.numbers * size for one, size in numbers), sum(one.messages for one in sent)
+    elements = zip(sent, sizes, strict=True)
+    return sum(one.elements * size for one, size in elements), sum(one.messages for one in sent)
 
 
 def check(average: Callable[..., Any], *, draw: Draw) -> str:
@@ -160,10 +160,10 @@ def check_numbers(rank: int, found: list[torch.Tensor], each: list[list[torch.Te
 
 def cause(ranks: int, found: int, shapes: Shapes) -> str:
     """Which usual detour costs so many bytes."""
-    numbers = sum(g.numel() for g in gradients(0, shapes))
+    elements = sum(g.numel() for g in gradients(0, shapes))
     size = sum(g.nbytes for g in gradients(0, shapes))
     largest = max(g.numel() for g in gradients(0, shapes))
-    if abs(found - 2 * (ranks - 1) * numbers * 8) < 64:
+    if abs(found - 2 * (ranks - 1) * elements * 8) < 64:
         return "Every number is sent in 8 bytes, though most have 4"
     if found >= 2 * (ranks - 1) * len(shapes) * largest * 4:
         return "Tensors were filled up to the length of the largest"

@@ -41,7 +41,7 @@ def check(shift_and_sum: Callable[..., Any], *, draw: Draw) -> str:
         for rank, (shifted, _, _, _) in enumerate(results):
             before = (rank - 1) % ranks
             if shifted is None or len(shifted) != n:
-                raise Wrong(f"{said}rank {rank} returns no array of {n} numbers first")
+                raise Wrong(f"{said}rank {rank} returns no array of {n} elements first")
             for i, number in enumerate(shifted):
                 if number != mark(before):
                     owner = {mark(r): f"rank {r} gave" for r in range(ranks)}.get(number)
@@ -58,16 +58,16 @@ def check(shift_and_sum: Callable[..., Any], *, draw: Draw) -> str:
                 raise Wrong(f"{said}it ends, but the sum on rank 0 is not whole: {problem}")
         for rank, (_, _, events, handed_over) in enumerate(results):
             if handed_over:
-                used = [e.name for e in events if e.peer is None and e.numbers] or ["a collective"]
+                used = [e.name for e in events if e.peer is None and e.elements] or ["a collective"]
                 raise Wrong(
                     f"{said}it ends, and is right, but rank {rank} calls {used[0]}: keep to "
                     "messages, and put them in an order that ends"
                 )
-            sent = sum(e.numbers for e in events if e.name == "send")
+            sent = sum(e.elements for e in events if e.name == "send")
             right = n * (1 + (rank > 0))
             if sent > right:
                 raise Wrong(
-                    f"{said}it ends, and is right, but rank {rank} sends {sent} numbers, not "
+                    f"{said}it ends, and is right, but rank {rank} sends {sent} elements, not "
                     f"{right}: the program needs no more messages, only another order"
                 )
     return "Right: it ends, everything arrives, and nothing is sent that was not sent before."

@@ -165,30 +165,30 @@ def check_costs(
     one, here = max(w0, w1), f"The gradients are right, but rank {rank} of {ranks} "
     if left > one:
         raise Wrong(
-            f"{here}holds {left} numbers in large arrays when forward has ended: W0 has {w0}, W1 "
+            f"{here}holds {left} elements in large arrays when forward has ended: W0 has {w0}, W1 "
             f"{w1}. At most one layer's weight may be there"
         )
     if first > one:
         raise Wrong(
-            f"{here}holds {first} numbers in large arrays at once in forward: W0 has {w0}, W1 "
+            f"{here}holds {first} elements in large arrays at once in forward: W0 has {w0}, W1 "
             f"{w1}. Let one weight go before you gather the next"
         )
     if peak > 2 * one:
         raise Wrong(
-            f"{here}holds {peak} numbers in large arrays at once in backward. A layer's weight and "
-            f"its gradient are {2 * one}: finish with one layer, weight and gradient, before you "
-            "gather the next"
-            + (f"; {left} of these numbers came in `kept`, so let go of that, too" if left else "")
+            f"{here}holds {peak} elements in large arrays at once in backward. A layer's weight "
+            f"and its gradient are {2 * one}: finish with one layer, weight and gradient, before "
+            "you gather the next"
+            + (f"; {left} of these elements came in `kept`, so let go of that, too" if left else "")
         )
     share = (ranks - 1) * (w0 + w1) // ranks
     if sum(sent) > 3 * share:
         raise Wrong(
-            f"{here}sends {sent[0]} + {sent[1]} numbers in forward + backward, needed are at most "
+            f"{here}sends {sent[0]} + {sent[1]} elements in forward + backward, needed are at most "
             f"{share} + {2 * share}: each weight once in forward, each weight and each gradient's "
             f"share once in backward, and of each (N − 1)/N"
         )
     if sum(sent) < 3 * share - (ranks - 1) * w1 // ranks:
         raise Wrong(
-            f"{here}sends {sum(sent)} numbers only, and the fewest are "
+            f"{here}sends {sum(sent)} elements only, and the fewest are "
             f"{3 * share - (ranks - 1) * w1 // ranks}: use the group's collectives"
         )

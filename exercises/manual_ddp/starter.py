@@ -9,7 +9,7 @@ def share(module, group):
 def average(module, group):
     """dW[...]{partial over ranks} → dW[...] = Σ over ranks / N, for each parameter that has one.
 
-    group.broadcast(x, source) and group.all_reduce(x, op) work in place; op is "sum" or "avg".
+    group.broadcast(x, root) and group.all_reduce(x, op) work in place; op is "sum" or "avg".
     """
     raise NotImplementedError
 

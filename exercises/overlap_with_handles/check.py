@@ -81,12 +81,12 @@ class Layer(nn.Module):
         return Product.apply(x, self.weight, self.group, self.name)
 
 
-class Step(NamedTuple):
+class Counted(NamedTuple):
     """What one step on one rank left behind."""
 
     grads: list[torch.Tensor | None]
     trace: Trace
-    numbers: int  # reduced
+    elements: int  # reduced
     started: int
     waited: int
     at_once: int  # all-reduces without async_op
@@ -98,7 +98,7 @@ class Careful:
 
     def __init__(self, group: Group):
         self.group, self.reduce = group, group.all_reduce
-        self.numbers = self.started = self.waited = self.at_once = 0
+        self.elements = self.started = self.waited = self.at_once = 0
         self.changed: list[int] = []
 
     def all_reduce(self, x: torch.Tensor, op: str = "sum", async_op: bool = False) -> Any:
@@ -107,7 +107,7 @@ class Careful:
         trace = self.group.trace
         assert trace is not None
         number, self.started = self.started, self.started + 1
-        self.numbers += x.numel()
+        self.elements += x.numel()
         if not async_op:
             self.at_once += 1
             with trace.span("wait", "waiting"):
@@ -127,7 +127,7 @@ class Careful:
         return Handle(x, wait, lambda: x.detach().copy_(work))
 
 
-def run(group: Group, answer: Callable[..., Any], case: Case) -> list[Step]:
+def run(group: Group, answer: Callable[..., Any], case: Case) -> list[Counted]:
     module, steps = case.network(group), []
     for step in range(2):
         module.zero_grad()
@@ -140,9 +140,9 @@ def run(group: Group, answer: Callable[..., Any], case: Case) -> list[Step]:
             del vars(group)["all_reduce"]
             group.trace = None
         grads = [p.grad for p in module.parameters()]
-        counts = careful.numbers, careful.started, careful.waited, careful.at_once
+        counts = careful.elements, careful.started, careful.waited, careful.at_once
         spans = list(trace.spans)  # what nobody waited for may still be added
-        steps.append(Step(grads, Trace(group.rank, spans), *counts, careful.changed))
+        steps.append(Counted(grads, Trace(group.rank, spans), *counts, careful.changed))
         group.barrier()
     return steps
 
@@ -169,22 +169,22 @@ def expected(case: Case, ranks: int, step: int) -> list[torch.Tensor]:
 
 
 def check_numbers(
-    where: str, found: Step, right: list[torch.Tensor], ranks: int, step: int
+    where: str, found: Counted, right: list[torch.Tensor], ranks: int, step: int
 ) -> None:
     once = sum(grad.numel() for grad in right)
     if found.started == 0:
         raise Wrong(f"{where}: nothing is reduced: there was no all_reduce")
-    if found.numbers > once and step:
+    if found.elements > once and step:
         raise Wrong(
-            f"{where} reduces {found.numbers} numbers for {once}: did hooks of the step before "
+            f"{where} reduces {found.elements} elements for {once}: did hooks of the step before "
             "stay? Remove them"
         )
-    if found.numbers != once:
-        raise Wrong(f"{where} reduces {found.numbers} numbers; all gradients have {once}")
+    if found.elements != once:
+        raise Wrong(f"{where} reduces {found.elements} elements; all gradients have {once}")
     if (left := found.started - found.at_once - found.waited) > 0:
         raise Wrong(
             f"{where} starts {found.started} all-reduces and does not wait for {left} of them: "
-            "whoever reads those gradients reads numbers that have not come yet"
+            "whoever reads those gradients reads values that have not arrived yet"
         )
     if found.changed:
         raise Wrong(
@@ -194,7 +194,7 @@ def check_numbers(
     for number, (grad, goal) in enumerate(zip(found.grads, right, strict=True)):
         if grad is not None and grad.isnan().any():
             raise Wrong(
-                f"{where}: the gradient of layer {number} was read before wait(), when its numbers "
+                f"{where}: the gradient of layer {number} was read before wait(), when its values "
                 "had not come yet (NaN here)"
             )
         if grad is not None and torch.allclose(grad, goal * ranks):
@@ -204,7 +204,7 @@ def check_numbers(
         compare(f"gradient of layer {number}", grad, goal, 1e-9, f"{where}: ")
 
 
-def check_order(said: str, found: Step) -> None:
+def check_order(said: str, found: Counted) -> None:
     kinds = {
         kind: sorted((s for s in found.trace.spans if s.kind == kind), key=lambda s: s.start)
         for kind in ("compute", "communication", "waiting")

@@ -1,4 +1,4 @@
-"""Ring all-reduce by messages: whose numbers are where, equal bits, and bytes."""
+"""Ring all-reduce by messages: whose elements are where, equal bits, and bytes."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -37,16 +37,16 @@ def check(ring_all_reduce: Callable[..., Any], *, draw: Draw) -> str:
             for place, number in enumerate(x.tolist()):
                 if problem := whose(number, ranks):
                     where = f"x[{place}] on rank {rank} (part {place // per_part})"
-                    raise Wrong(f"{ranks} ranks, {n} numbers: {where}: {problem}")
-            right = ring_sent(n, rank, ranks).numbers
+                    raise Wrong(f"{ranks} ranks, {n} elements: {where}: {problem}")
+            right = ring_sent(n, rank, ranks).elements
             if sent > right:
                 raise Wrong(
-                    f"The sums are right, but rank {rank} of {ranks} sends {sent} numbers for "
+                    f"The sums are right, but rank {rank} of {ranks} sends {sent} elements for "
                     f"{n}; a ring needs {right} = 2n(N − 1)/N. Send parts, not the whole array"
                 )
             if sent < right:
                 raise Wrong(
-                    f"The sums are right, but only {sent} numbers went from rank {rank} to others "
+                    f"The sums are right, but only {sent} elements went from rank {rank} to others "
                     "by messages: use `group.send`, `receive` or `exchange`, not a collective"
                 )
-    return "Right: all sums on all ranks, with 2n(N − 1)/N numbers from each rank."
+    return "Right: all sums on all ranks, with 2n(N − 1)/N elements from each rank."

@@ -5,7 +5,7 @@ def ring_all_reduce(group, x):
     """x[n]{partial over ranks} → x[n], the sum over all ranks, in place; N divides n.
 
     Use group.send(x, to), group.receive(out, source) or group.exchange(outgoing, to, incoming,
-    source): each rank may send 2n(N − 1)/N numbers, to the next rank only.
+    source): each rank may send 2n(N − 1)/N elements, to the next rank only.
     """
     parts = x.chunk(group.size)  # views: writing into a part writes into x
     after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size

@@ -1,4 +1,4 @@
-"""Ring reduce-scatter by messages: whose numbers, which part, which neighbour, how many."""
+"""Ring reduce-scatter by messages: whose elements, which part, which neighbour, how many."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -54,11 +54,11 @@ def check(ring_reduce_scatter: Callable[..., Any], *, draw: Draw) -> str:
                 raise Wrong(
                     f"{said}the sums are right, but rank {rank} calls {used[0]}: use messages"
                 )
-            sent, right = sum(e.numbers for e in sends), (ranks - 1) * s
+            sent, right = sum(e.elements for e in sends), (ranks - 1) * s
             if sent != right:
                 raise Wrong(
-                    f"{said}the sums are right, but rank {rank} sends {sent} numbers; a ring needs "
-                    f"{right} = n(N − 1)/N: one part in each of N − 1 steps"
+                    f"{said}the sums are right, but rank {rank} sends {sent} elements; a ring "
+                    f"needs {right} = n(N − 1)/N: one part in each of N − 1 steps"
                 )
             for event in sends:
                 if event.peer != (after := (rank + 1) % ranks):
@@ -66,4 +66,4 @@ def check(ring_reduce_scatter: Callable[..., Any], *, draw: Draw) -> str:
                         f"{said}the sums are right, but rank {rank} sends to rank {event.peer}; in "
                         f"a ring it sends to the next rank only, {after}"
                     )
-    return "Right: every rank has its own part of the sum, with n(N − 1)/N numbers from each."
+    return "Right: every rank has its own part of the sum, with n(N − 1)/N elements from each."

@@ -7,7 +7,7 @@ def ring_reduce_scatter(group, x, out):
     """x[N·s]{partial over ranks} → out[s]: rank r gets part r of the sum. x may be overwritten.
 
     Use group.exchange(outgoing, to, incoming, source): each rank sends n(N − 1)/N of its n = N·s
-    numbers, to the next rank only.
+    elements, to the next rank only.
     """
     parts = x.chunk(group.size)  # views: writing into a part writes into x
     after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size

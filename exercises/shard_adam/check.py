@@ -16,7 +16,7 @@ HINTS = [
     "Rank r needs the mean gradient of its own share only: `group.reduce_scatter(grad, out, "
     '"avg")` gives it N-th of the array.',
     "`share = w.chunk(group.size)[group.rank]` is a view: updating it in place changes w. Keep m "
-    "and v of len(share) numbers in `state`, and the step's number t beside them.",
+    "and v of len(share) elements in `state`, and the step's number t beside them.",
     "m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², share ← share − lr · m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) "
     "+ eps). Then `group.all_gather(share.clone(), w)`.",
 ]
@@ -124,7 +124,7 @@ def check(step: Callable[..., Any], *, draw: Draw) -> str:
                 if recognise(found, {"still": before}):
                     if p == rank:
                         raise Wrong(
-                            f"{here}these numbers are rank {rank}'s to update, and they are what "
+                            f"{here}these elements are rank {rank}'s to update, and they are what "
                             "they were at the start. Write into w itself, through a view"
                         )
                     raise Wrong(
@@ -135,22 +135,22 @@ def check(step: Callable[..., Any], *, draw: Draw) -> str:
         for rank, (_, sent, kept) in enumerate(results):
             if kept > 2 * s + 4:
                 raise Wrong(
-                    f"The weights are right, but rank {rank} of {ranks} keeps {kept} numbers in "
-                    f"`state`. A share has {s} of {n} numbers, and m and v of it are {2 * s}"
+                    f"The weights are right, but rank {rank} of {ranks} keeps {kept} elements in "
+                    f"`state`. A share has {s} of {n} elements, and m and v of it are {2 * s}"
                 )
             if kept < 2 * s:
                 raise Wrong(
-                    f"The weights are right, but `state` of rank {rank} has {kept} numbers: m and "
+                    f"The weights are right, but `state` of rank {rank} has {kept} elements: m and "
                     f"v of a share are {2 * s}. They are counted only there"
                 )
             if sent > 2 * (ranks - 1) * s:
                 raise Wrong(
-                    f"The weights are right, but rank {rank} of {ranks} sends {sent} numbers in a "
+                    f"The weights are right, but rank {rank} of {ranks} sends {sent} elements in a "
                     f"step, {sent / (2 * (ranks - 1) * s):.3g} times what is needed: (N − 1)s "
                     f"for the gradient of its share and (N − 1)s for the weights, "
                     f"{2 * (ranks - 1) * s} in all"
                 )
     return (
-        "Right: PyTorch's weights, 2s numbers of state on each rank, and no byte more than an "
+        "Right: PyTorch's weights, 2s elements of state on each rank, and no byte more than an "
         "all-reduce of the gradient."
     )

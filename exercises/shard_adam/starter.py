@@ -11,7 +11,7 @@ def adam_step(group, w, grad, state, lr, beta1, beta2, eps):
         w[s] of each rank → w[N·s], equal on every rank
 
     `state` is a dict that is empty before the first step: keep there what this rank needs for the
-    next one, and no more than 2s numbers and the number of the step.
+    next one, and no more than 2s elements and the number of the step.
     """
     share = w.chunk(group.size)[group.rank]  # a view: writing into it writes into w
     raise NotImplementedError

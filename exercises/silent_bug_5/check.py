@@ -53,7 +53,7 @@ def drawn(draw: Draw) -> Case:
 
 
 def run(group: Group, answer: Callable[..., Any], case: Case) -> tuple[list[State], int]:
-    """Weights after each number of steps; numbers that the last run sent in a step."""
+    """Weights after each number of steps; elements that the last run sent in a step."""
     states, rings = [], RingGroup(group)
     for steps in range(1, STEPS + 1):
         model = network()
@@ -78,10 +78,10 @@ def check_case(train: Callable[..., Any], case: Case, ranks: int) -> None:
                 check_step(case, t, rank, ranks, [copy_of(network()), *states])
         check_replicas([states[t] for states, _ in results], f"After {t + 1} steps")
     for rank, (_, sent) in enumerate(results):
-        needed = sum(ring_sent(n, rank, ranks).numbers for n in sizes)
+        needed = sum(ring_sent(n, rank, ranks).elements for n in sizes)
         if sent > 1.5 * needed:
             raise Wrong(
-                f"The weights are right, but rank {rank} of {ranks} sends {sent} numbers in a "
+                f"The weights are right, but rank {rank} of {ranks} sends {sent} elements in a "
                 f"step, {sent / needed:.2g} times what is needed: {needed} for one average of "
                 f"{sum(sizes)} gradients, however many micro-batches they are of"
             )

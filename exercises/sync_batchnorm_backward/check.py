@@ -84,14 +84,14 @@ def check(backward: Callable[..., Any], *, draw: Draw) -> str:
                     raise Wrong(f"{where}dx on rank {rank} is off by up to {at:.3g}: {mistake}")
             compare("dx", dx, right[rank], 1e-9, f"{where}rank {rank}: ")
             check_sent(f"{where}dx is right, but rank {rank} ", events, channels)
-    return "Right: the gradients of one device with all rows, by one all-reduce of 2c numbers."
+    return "Right: the gradients of one device with all rows, by one all-reduce of 2c elements."
 
 
 def check_sent(said: str, events: list[Event], channels: int) -> None:
-    numbers = sum(e.numbers for e in events)
-    if numbers > 2 * channels:
+    elements = sum(e.elements for e in events)
+    if elements > 2 * channels:
         raise Wrong(
-            f"{said}sends {numbers} numbers; two sums for each channel are {2 * channels}. Sum "
+            f"{said}sends {elements} elements; two sums for each channel are {2 * channels}. Sum "
             "over your own rows first"
         )
     if len(events) > 1:

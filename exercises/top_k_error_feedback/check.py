@@ -1,4 +1,4 @@
-"""Send the k largest numbers, and keep the rest for the next step: nothing is lost."""
+"""Send the k largest elements, and keep the rest for the next step: nothing is lost."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -74,7 +74,7 @@ MISTAKES = {
     "of the mean": "the ranks' mean is taken from the memory. A rank keeps what it did not send "
     "itself",
     "sum": "what the ranks sent is summed, and not averaged",
-    "signed": "the largest are taken with their signs, so that large negative numbers wait for "
+    "signed": "the largest are taken with their signs, so that large negative elements wait for "
     "ever",
     "gradient": "places are chosen by the gradient, and not by gradient + memory: what waits "
     "never grows large enough",
@@ -94,13 +94,13 @@ def check(step: Callable[..., Any], *, draw: Draw) -> str:
         for rank, found in enumerate(results):
             if max(found["sent"]) > most:
                 raise Wrong(
-                    f"The numbers are right, but rank {rank} of {ranks} sends "
-                    f"{max(found['sent'])} bytes in a step. {k} numbers and {k} places go to "
-                    f"N − 1 ranks: {most} bytes. The rest of the {n} numbers must stay at home"
+                    f"The values are right, but rank {rank} of {ranks} sends "
+                    f"{max(found['sent'])} bytes in a step. {k} elements and {k} positions go to "
+                    f"N − 1 ranks: {most} bytes. The rest of the {n} elements must stay at home"
                 )
     return (
         f"Right: after {STEPS} steps, what was sent and what is in memory are together all "
-        "gradients, and only k numbers leave a rank."
+        "gradients, and only k elements leave a rank."
     )
 
 

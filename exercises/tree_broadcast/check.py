@@ -1,4 +1,4 @@
-"""Broadcast by a binomial tree: from any source, to any number of ranks, in ⌈log₂ N⌉ rounds."""
+"""Broadcast by a binomial tree: from any root, to any number of ranks, in ⌈log₂ N⌉ rounds."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -11,23 +11,23 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.watch import Event, rounds, watched
 
 HINTS = [
-    "In each round every rank that has the numbers sends them to one that has not. So those who "
-    "have them double: 1, 2, 4, …",
-    "Count ranks from the source: place = (rank − source) mod N. Then the source has place 0.",
-    "Place p gets its numbers from p without its lowest bit, p & (p − 1), and sends to p + bit for "
+    "In each round every rank that has the array sends it to one that has not. So those who "
+    "have it double: 1, 2, 4, …",
+    "Count ranks from the root: position = (rank − root) mod N. Then the root has position 0.",
+    "Position p receives from p without its lowest bit, p & (p − 1), and sends to p + bit for "
     "every power of two `bit` below that lowest bit, if p + bit < N.",
-    "Send to the largest `bit` first: there the longest way is still to go. Place 0 has no lowest "
-    "bit: it sends to all powers of two below N.",
+    "Send to the largest `bit` first: there the longest way is still to go. Position 0 has no "
+    "lowest bit: it sends to all powers of two below N.",
 ]
 
 
 def run(group: Group, answer: Callable[..., Any], n: int) -> list[tuple[list, list[Event]]]:
-    """For each source, what this rank has in the end, and did; rank r begins with r·100 + i."""
+    """For each root, what this rank has in the end, and did; rank r begins with r·100 + i."""
     results = []
-    for source in range(group.size):
+    for root in range(group.size):
         x = torch.arange(n, dtype=torch.float64) + 100 * group.rank
         with watched(group) as events:
-            answer(group, x, source)
+            answer(group, x, root)
         results.append((x.tolist(), events))
         group.barrier()
     return results
@@ -37,34 +37,36 @@ def check(tree_broadcast: Callable[..., Any], *, draw: Draw) -> str:
     for ranks, n in chain(((3, 4), (4, 1), (5, 3)), ((draw(2, 5), draw(1, 20)) for _ in range(2))):
         results = on_ranks(run, tree_broadcast, n, ranks=ranks)
         need = (ranks - 1).bit_length()
-        for source in range(ranks):
-            said = f"{ranks} ranks, source {source}: "
+        for root in range(ranks):
+            said = f"{ranks} ranks, root {root}: "
             for rank in range(ranks):
-                x = results[rank][source][0]
+                x = results[rank][root][0]
                 for i, number in enumerate(x):
-                    if number != 100 * source + i:
+                    if number != 100 * root + i:
                         whose = int(number // 100)
                         has = "still its own number" if whose == rank else f"rank {whose}'s"
                         raise Wrong(
                             f"{said}x[{i}] on rank {rank} is {has} ({number:g}), not rank "
-                            f"{source}'s ({100 * source + i})"
+                            f"{root}'s ({100 * root + i})"
                         )
-            every = [results[rank][source][1] for rank in range(ranks)]
+            every = [results[rank][root][1] for rank in range(ranks)]
             for rank, events in enumerate(every):
                 if used := [e.name for e in events if e.peer is None]:
                     raise Wrong(f"{said}rank {rank} calls {used[0]}: use messages")
-                came = sum(e.name == "receive" for e in events)
-                if came != (right := int(rank != source)):
+                received = sum(e.name == "receive" for e in events)
+                if received != (right := int(rank != root)):
                     raise Wrong(
-                        f"{said}the numbers are right, but rank {rank} receives {came} messages, "
-                        f"and needs {right}"
+                        f"{said}the values are right, but rank {rank} receives {received} "
+                        f"messages, and needs {right}"
                     )
                 sent = [e for e in events if e.name == "send"]
-                if any(e.numbers != n for e in sent):
-                    raise Wrong(f"{said}rank {rank} sends {sent[0].numbers} of {n} numbers at once")
+                if any(e.elements != n for e in sent):
+                    raise Wrong(
+                        f"{said}rank {rank} sends {sent[0].elements} of {n} elements at once"
+                    )
                 if len(sent) > need:
                     raise Wrong(
-                        f"{said}the numbers are right, but rank {rank} sends {len(sent)} messages, "
+                        f"{said}the values are right, but rank {rank} sends {len(sent)} messages, "
                         f"one after the other; in a tree no rank sends more than ⌈log₂ N⌉ = {need}"
                     )
             if (took := rounds(every)) > need:
@@ -75,7 +77,7 @@ def check(tree_broadcast: Callable[..., Any], *, draw: Draw) -> str:
                     else "whoever has most ranks below it must be sent to first"
                 )
                 raise Wrong(
-                    f"{said}the numbers are right, but they need {took} rounds and not ⌈log₂ N⌉ = "
+                    f"{said}the values are right, but they need {took} rounds and not ⌈log₂ N⌉ = "
                     f"{need}: {why}"
                 )
-    return "Right: from every source to 3, 4, 5 and other numbers of ranks in ⌈log₂ N⌉ rounds."
+    return "Right: from every root to 3, 4, 5 and other numbers of ranks in ⌈log₂ N⌉ rounds."

@@ -134,10 +134,10 @@ def test_time_of_an_all_reduce_is_steps_and_bytes_as_the_modules_say(page: LiveP
         through_root = SENT["central"](n, 0, ranks)
         for size in (SIZES[0], SIZES[-1]):
             for algorithm, steps, arrays in (
-                ("ring", of_ring.messages, of_ring.numbers / n),
-                ("halving and doubling", of_halves.messages, of_halves.numbers / n),
+                ("ring", of_ring.messages, of_ring.elements / n),
+                ("halving and doubling", of_halves.messages, of_halves.elements / n),
                 ("tree", 2 * up, 2 * up),
-                ("through rank 0", 2 * through_root.messages, 2 * through_root.numbers / n),
+                ("through rank 0", 2 * through_root.messages, 2 * through_root.elements / n),
             ):
                 expected = steps * 1e-6 * 10**delay + arrays * size / (1e9 * 10**speed)
                 got = found[algorithm, size]

@@ -150,7 +150,7 @@ def test_ring_and_halving_doubling_send_the_least_there_is(ranks):
     """2n(N − 1)/N for each rank, where N divides n: Patarasuk and Yuan's lower bound."""
     n = 16 * 25
     for algorithm in ("ring", "halving_doubling"):
-        sent = {SENT[algorithm](n, rank, ranks).numbers for rank in range(ranks)}
+        sent = {SENT[algorithm](n, rank, ranks).elements for rank in range(ranks)}
         assert sent == {2 * n * (ranks - 1) // ranks}
 
 
@@ -181,7 +181,7 @@ def test_the_two_trees_share_the_work(ranks):
             assert path <= np.ceil(np.log2(ranks)), "few steps"
             assert all(above[child] == rank for child in links(rank, ranks, tree)[1])
             assert len(links(rank, ranks, tree)[1]) <= 2
-    most = max(double_tree_sent(1000, rank, ranks).numbers for rank in range(ranks))
+    most = max(double_tree_sent(1000, rank, ranks).elements for rank in range(ranks))
     assert most <= 2000, "no rank sends more than twice its array"
 
 

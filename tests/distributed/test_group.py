@@ -121,13 +121,13 @@ def test_an_array_with_gaps_is_reduced_in_place_and_its_gaps_are_left_alone(pool
         assert (whole[:, 1::2] == rank + 1).all()
 
 
-@pytest.mark.parametrize("source", [0, 2])
-def test_broadcast_gives_every_rank_the_array_of_the_source(pools, source):
+@pytest.mark.parametrize("root", [0, 2])
+def test_broadcast_gives_every_rank_the_array_of_the_root(pools, root):
     def give(group):
-        return group.broadcast(np.full(3, float(group.rank)), source)
+        return group.broadcast(np.full(3, float(group.rank)), root)
 
     for result in pools[3](give):
-        assert (result == source).all()
+        assert (result == root).all()
 
 
 def test_a_barrier_is_left_only_when_all_have_come(pools, tmp_path):
@@ -198,7 +198,7 @@ def test_an_expanded_array_is_sent_and_not_received_into(pools):
         (lambda group: group.all_reduce(read_only()), "x is a read-only array, .*: copy it"),
         (lambda group: all_reduce(group, read_only()), "x is a read-only array, .*: copy it"),
         (lambda group: group.receive(read_only(), 1 - group.rank), "x is a read-only array"),
-        (lambda group: group.broadcast(torch.ones(1), source=2), "source=2: the ranks are 0 to 1"),
+        (lambda group: group.broadcast(torch.ones(1), root=2), "root=2: the ranks are 0 to 1"),
     ],
 )
 def test_a_wrong_argument_is_named(wrong, message):
@@ -222,7 +222,7 @@ def test_a_wrong_argument_is_named(wrong, message):
             ["all_reduce sum of float32[1]", "all_reduce avg of float32[1]"],
         ),
         (
-            lambda group: group.broadcast(torch.ones(1), source=group.rank),
+            lambda group: group.broadcast(torch.ones(1), root=group.rank),
             ["broadcast from 0 of float32[1]", "broadcast from 1 of float32[1]"],
         ),
         (
@@ -241,7 +241,7 @@ def test_ranks_that_call_different_things_are_told_so_instead_of_hanging(differ,
 def test_ranks_that_agree_are_never_told_that_they_differ(pools):
     def many(group):
         for i in range(300):
-            group.broadcast(np.ones(i % 7), source=0)  # whose source runs ahead
+            group.broadcast(np.ones(i % 7), root=0)  # whose root runs ahead
             if i % 50 == 0:
                 group.barrier()
 
@@ -290,7 +290,7 @@ def test_a_handle_is_there_at_once_and_the_array_when_it_was_waited_for(pools, l
         whole = np.full((3, 4), float(group.rank + 1))
         gaps = (torch.from_numpy(whole) if library == "torch" else whole)[:, ::2]
         mean, first = group.all_reduce(gaps, "avg", async_op=True), np.full(2, group.rank)
-        handle = group.broadcast(first, source=1, async_op=True)
+        handle = group.broadcast(first, root=1, async_op=True)
         assert handle.wait() is first
         assert mean.wait() is gaps
         assert mean.wait() is gaps

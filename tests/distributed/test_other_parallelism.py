@@ -11,9 +11,9 @@ from distributed.mesh import mesh
 from distributed.pipeline_parallel import (
     bubble,
     crossing,
+    elements_sent,
     make_batch,
     make_stage,
-    numbers_sent,
     on_a_mesh,
     run_rank,
     waiting,
@@ -45,9 +45,9 @@ def test_results_go_along_rows_and_gradients_along_columns(pools, ranks, across)
     for rank, (_, _, row, column) in enumerate(
         pools[ranks](tensor_parallel.train_rank, across, 48, 4, 60)
     ):
-        assert row == 8 * ring_sent(48 // down * 10, rank % across, across).numbers
+        assert row == 8 * ring_sent(48 // down * 10, rank % across, across).elements
         share = 60 // across
-        expected = [ring_sent(n, rank // across, down).numbers for n in (64 * share, share * 10)]
+        expected = [ring_sent(n, rank // across, down).elements for n in (64 * share, share * 10)]
         assert column == 8 * sum(expected)
 
 
@@ -108,8 +108,8 @@ def test_from_the_crossing_on_data_parallelism_sends_less():
     border = crossing(parameters=3200, width=32)
     assert border == 100
     for stages in (2, 8):
-        assert numbers_sent(stages, 99, 32) < 2 * (stages - 1) * 3200
-        assert numbers_sent(stages, 101, 32) > 2 * (stages - 1) * 3200
+        assert elements_sent(stages, 99, 32) < 2 * (stages - 1) * 3200
+        assert elements_sent(stages, 101, 32) > 2 * (stages - 1) * 3200
 
 
 def test_the_bubble():

@@ -70,7 +70,7 @@ def several(group, arrays):
         # Each rank's part of its own buffer: at another place on every rank.
         mine = x[group.rank * len(part) :][: len(part)]
         got.append(shared.all_gather(mine, torch.empty_like(x)))
-        got.append(shared.broadcast(x.clone(), source=group.size - 1))
+        got.append(shared.broadcast(x.clone(), root=group.size - 1))
     return [np.asarray(x) for x in got]
 
 
@@ -154,7 +154,7 @@ def test_over_hosts_the_sum_is_the_same_and_the_bytes_are_the_formulas(pools, ra
         np.testing.assert_array_equal(x, arrays.sum(0))
         np.testing.assert_allclose(mean, arrays.mean(0), rtol=1e-6)
         sent = hierarchical_sent(n, rank, ranks, per_host)
-        assert (trace.sent / 4, trace.messages) == (2 * sent.numbers, 2 * sent.messages)
+        assert (trace.sent / 4, trace.messages) == (2 * sent.elements, 2 * sent.messages)
 
 
 def test_over_hosts_a_collective_waits_for_those_that_were_begun_before_it(pools):

@@ -178,7 +178,7 @@ def test_a_rank_may_have_no_label_that_counts_but_not_all(pools, counts):
 @pytest.mark.parametrize(("ranks", "passes"), [(2, 2), (4, 5)])
 def test_no_sync_saves_all_but_one_pass_to_the_byte(pools, ranks, passes):
     gradients_sent = [
-        8 * ring_sent(sum(p.numel() for p in network().parameters()), rank, ranks).numbers
+        8 * ring_sent(sum(p.numel() for p in network().parameters()), rank, ranks).elements
         for rank in range(ranks)
     ]
     each = pools[ranks](count_bytes, passes, True)

@@ -42,7 +42,7 @@ def test_what_the_timing_itself_sends_is_not_taken_for_the_works(pools):
 
             return send
 
-        work = wire.Work(sends(10), 8.0)
+        work = wire.Workload(sends(10), 8.0)
         barrier, reduce = sends(100, group.barrier), sends(1000, Group.all_reduce)
         with (
             mock.patch.object(wire, "sent_by", sent_by),

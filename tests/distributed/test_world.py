@@ -29,7 +29,7 @@ from distributed.launching import launch, world
 from distributed.runtime.board import Board
 from distributed.runtime.caller import World
 from distributed.runtime.group import timeout_of
-from distributed.runtime.rank import Place, choose_backend, join
+from distributed.runtime.rank import RankSpec, choose_backend, join
 from distributed.runtime.report import RankError
 
 
@@ -313,10 +313,10 @@ def test_where_nccl_joins_the_gpus_arrays_on_the_cpu_are_reduced_by_gloo(tmp_pat
         importlib.import_module("torch.testing._internal.distributed.fake_pg")
         dist.GroupMember.WORLD = None  # not destroyed: a group made right after that may fail
         init = dist.init_process_group
-        torch.cuda.device_count, Place.device = lambda: 2, torch.device("cpu")
+        torch.cuda.device_count, RankSpec.device = lambda: 2, torch.device("cpu")
         dist.init_process_group = lambda name, **given: init(name.replace("nccl", "fake"), **given)
         backend, shares, how = choose_backend(2, "auto")
-        joined = join(Place(group.rank, 2, backend, shares, 1, folder))
+        joined = join(RankSpec(group.rank, 2, backend, shares, 1, folder))
         return how, joined.all_reduce(np.ones(1)).item()
 
     Board.create(tmp_path / "board", 2)

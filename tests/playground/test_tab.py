@@ -51,7 +51,7 @@ def test_a_group_reduces_in_each_way(op, expected):
 def test_a_group_has_messages_broadcasts_and_barriers():
     def work(group):
         x = array("d", [group.rank])
-        group.broadcast(x, source=2)
+        group.broadcast(x, root=2)
         group.barrier()
         came = array("d", [0])
         group.exchange(x, (group.rank + 1) % 4, came, (group.rank - 1) % 4)

@@ -26,10 +26,10 @@ from distributed.hierarchical import HierarchicalGroup
 from distributed.runtime.script import run_script, to_bytes
 from distributed.shared_memory import SharedGroup
 
-Work = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
+Collective = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
 
 
-def by_messages(algorithm: Callable[..., None]) -> Work:
+def by_messages(algorithm: Callable[..., None]) -> Collective:
     return lambda group, x, out: algorithm(group, x, torch.add)
 
 
@@ -38,7 +38,7 @@ GROUPS: dict[str, Callable[[Group], Group]]
 GROUPS = {"shared": SharedGroup, "hierarchical": HierarchicalGroup}
 SHARING = ("backend", "shared")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
-OPS: dict[str, dict[str, Work]] = {
+OPS: dict[str, dict[str, Collective]] = {
     "all_reduce": {
         **{name: by_messages(algorithm) for name, algorithm in ALGORITHMS.items()},
         **dict.fromkeys(("backend", *GROUPS), lambda group, x, out: group.all_reduce(x)),

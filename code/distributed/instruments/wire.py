@@ -50,7 +50,7 @@ class Seen(NamedTuple):
     seconds: float
 
 
-class Work(NamedTuple):
+class Workload(NamedTuple):
     """Something to do again and again, and the bytes that this rank then sends to other hosts."""
 
     do: Callable[[], Any]
@@ -69,11 +69,11 @@ class Site(NamedTuple):
         """Whether each message leaves the host: where all ranks' messages cross one NIC."""
         return self.nic == "lo" or self.group.local_size == 1
 
-    def ring(self, numbers: float) -> float:
-        """Bytes to other hosts, of `numbers` that this rank sends to the next one in a ring."""
+    def ring(self, elements: float) -> float:
+        """Bytes to other hosts, of `elements` that this rank sends to the next one in a ring."""
         after = (self.group.rank + 1) % self.group.size
         leaves = self.group.rank // self.group.local_size != after // self.group.local_size
-        return 4 * numbers if self.alone or leaves else 0
+        return 4 * elements if self.alone or leaves else 0
 
 
 def sent_by(nic: str) -> int:
@@ -92,21 +92,21 @@ def sent_by(nic: str) -> int:
 # --- bytes: collectives, and the stages
 
 
-def ring(site: Site, n: int) -> Work:
+def ring(site: Site, n: int) -> Workload:
     rings, x = RingGroup(site.group), torch.zeros(n)
-    sent = ring_sent(n, site.group.rank, site.group.size).numbers
-    return Work(lambda: rings.all_reduce(x), site.ring(sent))
+    sent = ring_sent(n, site.group.rank, site.group.size).elements
+    return Workload(lambda: rings.all_reduce(x), site.ring(sent))
 
 
-def hierarchical(site: Site, n: int) -> Work:
+def hierarchical(site: Site, n: int) -> Workload:
     group, x = HierarchicalGroup(site.group), torch.zeros(n)
     where = site.group.rank, site.group.size, site.group.local_size
-    return Work(lambda: group.all_reduce(x), 4 * hierarchical_sent(n, *where).numbers)
+    return Workload(lambda: group.all_reduce(x), 4 * hierarchical_sent(n, *where).elements)
 
 
-def gloo(site: Site, n: int) -> Work:
+def gloo(site: Site, n: int) -> Workload:
     x = torch.zeros(n)
-    return Work(lambda: Group.all_reduce(site.group, x), None)
+    return Workload(lambda: Group.all_reduce(site.group, x), None)
 
 
 def one_step(model: nn.Module, update: Callable[[], None]) -> Callable[[], None]:
@@ -122,58 +122,58 @@ def width_for(n: int) -> int:
     return max(16, round((n / 7) ** 0.5))
 
 
-def ddp(site: Site, n: int) -> Work:
+def ddp(site: Site, n: int) -> Workload:
     model = DistributedDataParallel(
         make_network(width=width_for(n), depth=6), RingGroup(site.group)
     )
     do = one_step(model, lambda: None)
     do()  # after the first step, buckets are made anew
     where = site.group.rank, site.group.size
-    sent = sum(ring_sent(len(bucket.buffer), *where).numbers for bucket in model.buckets)
-    return Work(do, site.ring(sent))
+    sent = sum(ring_sent(len(bucket.buffer), *where).elements for bucket in model.buckets)
+    return Workload(do, site.ring(sent))
 
 
-def zero(site: Site, n: int, stage: int) -> Work:
+def zero(site: Site, n: int, stage: int) -> Workload:
     model = make_network(width=width_for(n), depth=6)
     zero = CLASSES[stage](model, torch.optim.Adam, RingGroup(site.group))
     sent = sum(elements_sent(stage, site.group.size, *shard_sizes(zero)).values())
-    return Work(one_step(model, zero.step), site.ring(sent))
+    return Workload(one_step(model, zero.step), site.ring(sent))
 
 
-def hsdp(site: Site, n: int) -> Work:
+def hsdp(site: Site, n: int) -> Workload:
     inside, between = (RingGroup(part) for part in mesh(site.group, site.group.local_size))
     model = make_network(width=width_for(n), depth=6)
     zero = Hsdp(model, torch.optim.Adam, inside, between)
     blocks, root = shard_sizes(zero)
     own = sum(elements_sent(3, inside.size, blocks, root).values()) if site.nic == "lo" else 0
     across = between_hosts([*blocks, root], between.rank, between.size)
-    return Work(one_step(model, zero.step), 4 * (own + across))
+    return Workload(one_step(model, zero.step), 4 * (own + across))
 
 
 # --- time: what helps on a slow link, with computation that only waits
 
 
-def train(site: Site, group: Group, bucket: int, compressor: Any = None) -> Work:
+def train(site: Site, group: Group, bucket: int, compressor: Any = None) -> Workload:
     network = emulated_network(LAYERS, SIDE, site.compute)
     model = DistributedDataParallel(network, group, bucket, bucket)
     if compressor:
         model.register_comm_hook(hook(compressor))
     train_step(model)
-    return Work(lambda: train_step(model), None)
+    return Workload(lambda: train_step(model), None)
 
 
-def by_hand(site: Site, _: int) -> Work:
+def by_hand(site: Site, _: int) -> Workload:
     network, group = emulated_network(LAYERS, SIDE, site.compute), RingGroup(site.group)
 
     def do() -> None:
         train_step(network)
         average_gradients(network, group)
 
-    return Work(do, None)
+    return Workload(do, None)
 
 
 SMALL, WHOLE = 4 * SIDE**2, 10**9  # bytes of a bucket: one layer, or all of them
-CASES: dict[str, Callable[[Site, int], Work]] = {
+CASES: dict[str, Callable[[Site, int], Workload]] = {
     "ring": ring,
     "hierarchical": hierarchical,
     "gloo": gloo,

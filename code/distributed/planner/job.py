@@ -12,7 +12,7 @@ from distributed.planner.hardware import GPUS, Gpu
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model
 from distributed.planner.speed import RECOMPUTE, achieved
-from distributed.planner.streams import Step, Work, simulate
+from distributed.planner.streams import SimulatedStep, Work, simulate
 from distributed.runtime.script import run_script
 
 RECIPE = "bf16, Adam in fp32, fp32 master copy"
@@ -45,7 +45,7 @@ class Option(NamedTuple):
     checkpoint: str
     memory: dict[str, float]
     fits: bool
-    step: Step
+    step: SimulatedStep
 
     @property
     def needs(self) -> float:

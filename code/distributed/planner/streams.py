@@ -73,7 +73,7 @@ class Work(NamedTuple):
         return range(len(self.shares))
 
 
-class Step(NamedTuple):
+class SimulatedStep(NamedTuple):
     """A whole step (s), of it what is computed, and what every stream did when."""
 
     total: float
@@ -111,7 +111,7 @@ def wire(cluster: Cluster) -> str:
 Schedule = Callable[[Work, Streams], None]
 
 
-def simulate(schedule: Schedule, work: Work) -> Step:
+def simulate(schedule: Schedule, work: Work) -> SimulatedStep:
     """A step under a schedule. After three micro-batches all further ones are alike."""
     few = work._replace(micro_batches=min(work.micro_batches, 3))
     streams = Streams()
@@ -121,4 +121,4 @@ def simulate(schedule: Schedule, work: Work) -> Step:
         two = Streams()
         schedule(work._replace(micro_batches=2), two)
         total += further * (total - two.end)
-    return Step(total, work.compute, streams.spans)
+    return SimulatedStep(total, work.compute, streams.spans)

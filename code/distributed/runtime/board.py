@@ -101,14 +101,14 @@ class Board:
 
     def _ask(self, store: "AnsweringStore", call: str) -> None:
         """Leave a note for the other hosts, or find that of the host which came first."""
-        place, ours = str(self.number % self.KEPT), f"{self.number} {self.rank} {call}"
-        number, found = 0, self.found.get(place, "")
+        key, ours = str(self.number % self.KEPT), f"{self.number} {self.rank} {call}"
+        number, found = 0, self.found.get(key, "")
         while number < self.number:  # it takes ours if it still has what we last found there
-            answer = store.compare_set(place, found, ours)
+            answer = store.compare_set(key, found, ours)
             if answer is None:
                 self.store = None  # nobody to ask: a collective that cannot be done says so itself
                 return
-            self.found[place] = found = answer
+            self.found[key] = found = answer
             number = int(found.split(" ", 1)[0])
         if number == self.number:
             _, rank, theirs = found.split(" ", 2)
@@ -138,9 +138,9 @@ class AnsweringStore:
 
         threading.Thread(target=answer, daemon=True, name="notes of other hosts").start()
 
-    def compare_set(self, place: str, last: str, new: str) -> str | None:
+    def compare_set(self, key: str, last: str, new: str) -> str | None:
         """What is there now: `new`, if `last` was there. None if no answer comes."""
-        self.questions.put((place, last, new))
+        self.questions.put((key, last, new))
         with contextlib.suppress(Empty):
             return self.answers.get(timeout=self.PATIENCE)
         return None

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from distributed.runtime.board import Board
 from distributed.runtime.fork_server import fork_server
 from distributed.runtime.processes import descendants, end_processes
-from distributed.runtime.rank import NEVER, Place, choose_backend, main_hidden, start_rank
+from distributed.runtime.rank import NEVER, RankSpec, choose_backend, main_hidden, start_rank
 from distributed.runtime.report import (
     Output,
     RankError,
@@ -60,8 +60,8 @@ class World:
             Board.create(self.folder / "board", ranks)
             with STARTING, main_hidden():
                 for rank in range(ranks):
-                    place = Place(rank, ranks, backend, shares_gpu, threads or 1, self.folder)
-                    process, pipe, printed = start_rank(context, place)
+                    spec = RankSpec(rank, ranks, backend, shares_gpu, threads or 1, self.folder)
+                    process, pipe, printed = start_rank(context, spec)
                     self.processes.append(process)
                     self.pipes.append(pipe)
                     self.outputs.append(Output(rank, printed, screen))
@@ -101,11 +101,11 @@ class World:
         while len(results) < self.size:
             pipes = {pipe: r for r, pipe in enumerate(self.pipes) if r not in results}
             prints = {out.source: out for out in self.outputs if not out.ended}
-            left = None if timeout is None else started + timeout - time.monotonic()
-            if left is not None and left <= 0:
+            remaining = None if timeout is None else started + timeout - time.monotonic()
+            if remaining is not None and remaining <= 0:
                 stacks = where_ranks_stand(self._stacks(), results)
                 raise RanksHang(f"{self.size} ranks, not done after {timeout:g} s:\n{stacks}")
-            ready = wait([*pipes, *prints, *lives], left and min(left, A_WHILE))
+            ready = wait([*pipes, *prints, *lives], remaining and min(remaining, A_WHILE))
             for source in ready:
                 if source in prints:
                     prints[source].show()

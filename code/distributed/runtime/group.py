@@ -138,7 +138,7 @@ class Group(Transport):
             )
         return Group.default, ()
 
-    keeps = False  # whether what `empty` makes is dear to make: keep it, and use it again
+    costly_buffers = False  # whether `empty` takes long: then keep a buffer, and use it again
 
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """x[n], its elements undefined, where this group's collectives reach it best."""
@@ -187,14 +187,14 @@ class Group(Transport):
 
         return self._by_backend("all_gather", x, start, async_op, out=out)
 
-    def broadcast(self, x: Array, source: int = 0, async_op: bool = False) -> Any:
-        """x[...] of rank `source` → x[...] on every rank. Raises ValueError for no such rank."""
-        self.check_rank("source", source)
+    def broadcast(self, x: Array, root: int = 0, async_op: bool = False) -> Any:
+        """x[...] of rank `root` → x[...] on every rank. Raises ValueError for no such rank."""
+        self.check_rank("root", root)
 
         def start(tensor: torch.Tensor) -> Any:
-            return dist.broadcast(tensor, group=self.backend, group_src=source, async_op=True)
+            return dist.broadcast(tensor, group=self.backend, group_src=root, async_op=True)
 
-        return self._by_backend(f"broadcast from {source}", x, start, async_op)
+        return self._by_backend(f"broadcast from {root}", x, start, async_op)
 
     def barrier(self) -> None:
         """Wait until every rank is here."""

@@ -40,7 +40,7 @@ LARGEST_RESULT = 1 << 30  # bytes; the caller holds all ranks' results at once
 
 
 @dataclass(frozen=True)
-class Place:
+class RankSpec:
     """Where a rank stands: its number, the world around it, and the folder where they meet."""
 
     rank: int
@@ -99,32 +99,34 @@ def main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def start_rank(context: Any, place: Place) -> tuple[Any, Connection, Connection]:
+def start_rank(context: Any, spec: RankSpec) -> tuple[Any, Connection, Connection]:
     """Start one rank; its process, the pipe for calls and results, the pipe of what it prints."""
     pipe, its_pipe = context.Pipe()
     printed, its_output = context.Pipe(duplex=False)
-    arguments = (place, its_pipe, its_output, dict(os.environ))
-    process = context.Process(target=be_a_rank, args=arguments, name=f"rank {place.rank}")
+    arguments = (spec, its_pipe, its_output, dict(os.environ))
+    process = context.Process(target=be_a_rank, args=arguments, name=f"rank {spec.rank}")
     process.start()
     its_pipe.close()  # ours would keep the pipe open when the rank has ended
     its_output.close()
     return process, pipe, printed
 
 
-def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict[str, str]) -> None:
+def be_a_rank(
+    spec: RankSpec, calls: Connection, output: Connection, environ: dict[str, str]
+) -> None:
     """Join the group and answer calls until None comes. The main function of every rank."""
-    die_with_parent(place.folder)
+    die_with_parent(spec.folder)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who ends us
     print_into(output)
     os.environ.clear()
     os.environ.update(environ)  # the fork server's own may be older
-    with place.stack_file.open("w") as stack:
+    with spec.stack_file.open("w") as stack:
         if hasattr(signal, "SIGUSR1"):
             faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
         group = None
         while (call := calls.recv()) is not None:
             try:
-                group = group or join(place)
+                group = group or join(spec)
                 group.close(wait=False)  # what the last call left: all have returned from it by now
                 fn, args = cloudpickle.loads(call.read_bytes())
                 reply = pack_result(fn(group, *args))
@@ -133,25 +135,25 @@ def be_a_rank(place: Place, calls: Connection, output: Connection, environ: dict
             sys.stdout.flush()
             sys.stderr.flush()
             # By a file: whoever reads it never waits for a rank that stopped in the middle of it.
-            place.reply_file.write_bytes(reply)
-            calls.send(place.reply_file)
+            spec.reply_file.write_bytes(reply)
+            calls.send(spec.reply_file)
         end_children()
         # The process group ends with the process: taking it apart takes longer than a launch.
 
 
-def join(place: Place) -> Group:
+def join(spec: RankSpec) -> Group:
     """Meet the other ranks at a fresh file: no port to choose, so none that is taken."""
-    compute_with(place.threads)
-    if place.device.type == "cuda":
-        torch.cuda.set_device(place.device)
+    compute_with(spec.threads)
+    if spec.device.type == "cuda":
+        torch.cuda.set_device(spec.device)
     # Talk over the loopback interface: the ranks of `launch` are all on this machine.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    store = dist.FileStore(str(place.folder / "rendezvous"), place.size)
+    store = dist.FileStore(str(spec.folder / "rendezvous"), spec.size)
     dist.init_process_group(
-        place.backend, store=store, rank=place.rank, world_size=place.size, timeout=NEVER
+        spec.backend, store=store, rank=spec.rank, world_size=spec.size, timeout=NEVER
     )
-    board = Board(place.folder / "board", place.rank, place.size)
-    return Group(place.device, board, place.size)
+    board = Board(spec.folder / "board", spec.rank, spec.size)
+    return Group(spec.device, board, spec.size)
 
 
 def compute_with(threads: int) -> None:

@@ -17,7 +17,7 @@ from torch.distributed.constants import default_pg_timeout
 from distributed.runtime.board import Board
 from distributed.runtime.group import Group, timeout_of, world_store
 from distributed.runtime.hosts import place_here
-from distributed.runtime.rank import WITH_NCCL, Place, choose_backend, compute_with
+from distributed.runtime.rank import WITH_NCCL, RankSpec, choose_backend, compute_with
 from distributed.runtime.report import RankError, describe
 
 
@@ -41,7 +41,7 @@ def run_as_torchrun_rank(
     backend, shares_gpu, how = choose_backend(on_this_host, device)
     if threads is not None:
         compute_with(threads)
-    here = Place(local_rank, size, backend, shares_gpu, 1, Path())
+    here = RankSpec(local_rank, size, backend, shares_gpu, 1, Path())
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)
     if not dist.is_initialized():

@@ -18,7 +18,7 @@ import torch
 from distributed import Group
 from distributed.runtime.trace import Trace
 
-Work = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
+Collective = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
 PERIOD = 29  # numbers after which `values` begin again
 
 # bus bandwidth ÷ algorithm bandwidth: how often each byte crosses each rank's link, at least
@@ -77,8 +77,8 @@ def values(ranks: int) -> torch.Tensor:
     They look like chance, so that what is added twice, left out or misplaced shows. The sums of
     hundreds of ranks stay small enough for bfloat16 and int8 to hold them exactly, in any order.
     """
-    rank, place = torch.arange(1, ranks + 1)[:, None], torch.arange(2, PERIOD + 2)
-    return rank * place % 31 % 5 - 2
+    rank, position = torch.arange(1, ranks + 1)[:, None], torch.arange(2, PERIOD + 2)
+    return rank * position % 31 % 5 - 2
 
 
 def buffers(group: Group, op: str, n: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,7 +118,7 @@ def repeats(got: torch.Tensor, row: torch.Tensor, start: int = 0) -> bool:
 
 
 def time_one(
-    group: Group, work: Work, op: str, n: int, dtype: torch.dtype, times: int
+    group: Group, work: Collective, op: str, n: int, dtype: torch.dtype, times: int
 ) -> tuple[list[float], bool]:
     """How long `work(group, x, out)` took (s), and whether every rank got what it should."""
     x, out = buffers(group, op, n, dtype)
@@ -149,9 +149,9 @@ def fit(steps: Sequence[float], sizes: Sequence[float], times: Sequence[float]) 
         found, *_ = np.linalg.lstsq(a[:, columns], np.ones(len(a)), rcond=None)
         both = np.zeros(2)
         both[columns] = found
-        left = float(((a @ both - 1) ** 2).sum())
-        if (found > 0).all() and left < error:
-            best, error = both, left
+        residual = float(((a @ both - 1) ** 2).sum())
+        if (found > 0).all() and residual < error:
+            best, error = both, residual
     return best
 
 

@@ -45,8 +45,8 @@ class ThreadGroup:
 
     def receive(self, x: memoryview, source: int) -> memoryview:
         """Fill x[n] with what rank `source` sends."""
-        came = self.mailboxes[source, self.rank].get(timeout=PATIENCE)
-        for i, value in enumerate(came):
+        values = self.mailboxes[source, self.rank].get(timeout=PATIENCE)
+        for i, value in enumerate(values):
             x[i] = value
         self.trace.count_received(x.nbytes)
         return x

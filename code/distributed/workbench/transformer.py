@@ -58,7 +58,7 @@ class CharTransformer(nn.Module):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.v, config.d)
-        self.place = nn.Embedding(config.t, config.d)
+        self.position = nn.Embedding(config.t, config.d)
         self.blocks = nn.Sequential(*(Block(config) for _ in range(config.layers)))
         self.norm = nn.LayerNorm(config.d)
         self.head = nn.Linear(config.d, config.v, bias=False)
@@ -69,8 +69,8 @@ class CharTransformer(nn.Module):
             self.head.weight = self.embed.weight
 
     def forward(self, characters: torch.Tensor) -> torch.Tensor:
-        places = torch.arange(characters.shape[1], device=characters.device)
-        x = self.embed(characters) + self.place(places)
+        positions = torch.arange(characters.shape[1], device=characters.device)
+        x = self.embed(characters) + self.position(positions)
         return self.head(self.norm(self.blocks(x)))
 
     def loss(self, characters: torch.Tensor) -> torch.Tensor:
@@ -106,7 +106,7 @@ class Text:
         return "".join(self.characters[i] for i in numbers.tolist())
 
     def batches(self, b: int, t: int, steps: int, seed: int = 0) -> Iterator[torch.Tensor]:
-        """`steps` batches of x[b, t + 1], cut out at places that the seed alone decides."""
+        """`steps` batches of x[b, t + 1], cut out at positions that the seed alone decides."""
         generator = torch.Generator().manual_seed(seed)
         for _ in range(steps):
             starts = torch.randint(len(self.data) - t, (b,), generator=generator)

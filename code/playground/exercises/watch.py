@@ -23,7 +23,7 @@ class Event(NamedTuple):
 
     name: str
     peer: int | None  # None for a collective
-    numbers: int
+    elements: int
     bytes: int
 
 

@@ -12,7 +12,7 @@ from distributed.planner.copies import command_line, deepspeed_json, torch_code,
 from distributed.planner.job import Job, Option, memory_of
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
-from distributed.planner.streams import Span, Step
+from distributed.planner.streams import SimulatedStep, Span
 from distributed.strategy import Plan, plan, run_of
 from playground.planner.form import FIELDS, WrongError, asked, query_of, state_of, words_of, wrong
 
@@ -181,7 +181,7 @@ def joined(spans: list[Span], until: float) -> Iterator[tuple[str, float, float]
         yield kind, left, right
 
 
-def timeline(step: Step) -> str:
+def timeline(step: SimulatedStep) -> str:
     """A line for every stream."""
     until = max(span.end for span in step.spans)
     lines = []

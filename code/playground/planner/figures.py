@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from distributed.planner.hardware import GIB
 from distributed.planner.schedules import STACKS, threshold
-from distributed.planner.streams import Step, Work, simulate
+from distributed.planner.streams import SimulatedStep, Work, simulate
 from distributed.planner.validation import Errors, Run, Verdict, scaling
 from playground.show.colours import GREY, KINDS, RANKS
 from playground.show.figures import mark_agreement, use_style
@@ -23,7 +23,7 @@ LANES = {
 }
 
 
-def streams(axis: Axes, step: Step, until: float | None = None) -> None:
+def streams(axis: Axes, step: SimulatedStep, until: float | None = None) -> None:
     """What every stream does when."""
     lanes = list(dict.fromkeys(span.stream for span in step.spans))
     lanes.sort(key=["compute", "gather", "reduce", "reduce between hosts"].index)
@@ -38,7 +38,7 @@ def streams(axis: Axes, step: Step, until: float | None = None) -> None:
     axis.set(xlabel="seconds", xlim=(0, until or step.total))
 
 
-def compare_streams(steps: Mapping[str, Step]) -> Figure:
+def compare_streams(steps: Mapping[str, SimulatedStep]) -> Figure:
     """Several schedules of the same work, one below the other, on one clock."""
     use_style()
     until = max(step.total for step in steps.values())

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from distributed.all_reduce import ring_sent
 from distributed.pipeline_parallel import (
     bubble,
-    numbers_sent,
+    elements_sent,
     on_a_mesh,
     run_rank,
     waiting,
@@ -57,7 +57,7 @@ def crossing_figure(found: dict[int, Any]) -> Figure:
     crossing = HIDDEN * (WIDTH + OUT) / OUT
     figure, axis = plt.subplots(figsize=(7.2, 2.8))
     ends = [min(found), max(found)]
-    axis.loglog(ends, [8 * ring_sent(b * OUT, 0, 2).numbers for b in ends], color=RANKS[0], lw=1)
+    axis.loglog(ends, [8 * ring_sent(b * OUT, 0, 2).elements for b in ends], color=RANKS[0], lw=1)
     axis.loglog(ends, [8 * HIDDEN * (WIDTH + OUT)] * 2, color=RANKS[1], lw=1)
     axis.loglog([*found], [t for t, _ in found.values()], "o", color=RANKS[0], label="tensor")
     axis.loglog([*found], [d for _, d in found.values()], "o", color=RANKS[1], label="data")
@@ -72,7 +72,7 @@ def rows_of_layers(found: dict[int, Any]) -> list[Row]:
     rows: list[Row] = []
     for batch in (64, 1024):
         tensor, data = found[batch]
-        results = 8 * ring_sent(batch * OUT, 0, 2).numbers
+        results = 8 * ring_sent(batch * OUT, 0, 2).elements
         rows.append((f"tensor, {batch:,} rows: bytes", results, tensor))
         rows.append((f"data, {batch:,} rows: bytes", 8 * HIDDEN * (WIDTH + OUT), data))
     return rows
@@ -83,7 +83,7 @@ def rows_of_pipeline(run: Run, stages: int = 4) -> list[Row]:
     rows: list[Row] = []
     for batch in (64, 1024):
         sent = sum(each for _, each in run(on_a_mesh, stages, 4, batch))
-        ours = 8 * numbers_sent(stages, batch, 32)
+        ours = 8 * elements_sent(stages, batch, 32)
         rows.append((f"pipeline, {batch:,} rows: bytes of all", ours, sent))
     for micro in (2, 8):
         traces = [trace for _, _, trace in run(run_rank, micro, 32, PAUSE)]

@@ -121,4 +121,4 @@ def counts(row: Row, whose: Callable[..., Any]) -> tuple[int, int]:
     """Messages and bytes that count."""
     of_rank, ranks = SENDS[row["op"], row["algorithm"]], row["ranks"]
     sent = [of_rank(row["bytes"] // 4, rank, ranks) for rank in range(ranks)]
-    return whose(s.messages for s in sent), 4 * whose(s.numbers for s in sent)
+    return whose(s.messages for s in sent), 4 * whose(s.elements for s in sent)

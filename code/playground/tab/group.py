@@ -90,10 +90,10 @@ class Group(ThreadGroup):
         """x[n]{partial over ranks} → x[n], equal on every rank, around a ring."""
         return self.reduce_by(ring, x, op)
 
-    def broadcast(self, x: Any, source: int = 0) -> Any:
-        """x[n] of rank `source` → x[n] on every rank, down a tree."""
-        self.check_rank("source", source)
-        tree_broadcast(self, numbers_of(x), source)
+    def broadcast(self, x: Any, root: int = 0) -> Any:
+        """x[n] of rank `root` → x[n] on every rank, down a tree."""
+        self.check_rank("root", root)
+        tree_broadcast(self, numbers_of(x), root)
         return x
 
     def barrier(self) -> None:

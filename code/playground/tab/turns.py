@@ -79,13 +79,13 @@ class Turn:
             if not queue:
                 raise Waits
             self.log.append(queue.popleft())
-        came = self.log[self.at_log]
+        message = self.log[self.at_log]
         self.at_log += 1
-        if len(came) != into.nbytes:
+        if len(message) != into.nbytes:
             raise ValueError(
-                f"rank {source} sent {len(came)} bytes, and this rank receives {into.nbytes}"
+                f"rank {source} sent {len(message)} bytes, and this rank receives {into.nbytes}"
             )
-        into.cast("B")[:] = came
+        into.cast("B")[:] = message
 
     def exchange(self, to: int, data: memoryview, source: int, into: memoryview) -> None:
         self.send(to, data)
