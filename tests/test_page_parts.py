@@ -77,14 +77,29 @@ def test_a_docstring_stays_plain_text():
     assert blocks[1].astext() == "    x[n] → y[n]"
 
 
-def test_the_time_counts_what_a_reader_sees():
+def test_the_time_counts_what_a_reader_sees_and_is_asked_to_do():
     def code(text: str) -> nodes.literal_block:
         return nodes.literal_block(text, text)
 
-    page = nodes.section("", nodes.paragraph("", "Four words of prose."), code("a = 1\n\nb = 2"))
+    cell = nodes.container("", code("a = 1\n\nb = 2"), nb_element="cell_code_source")
+    page = nodes.section("", nodes.paragraph("", "Four words of prose."), cell)
     page += nodes.container("", code("1\n2\n3"), nb_element="cell_code_output")
     page += opening.HideCodeCellNode("", code("c = 3"))
-    assert opening.amount(page) == (4, 2)
+    page += nodes.container("", nodes.paragraph("", "An answer."), classes=["dropdown"])
+    assert opening.amount(page) == opening.Amount(words=4, lines=2, cells=1, tasks=1)
+
+
+def test_minutes_are_told_to_read_and_to_do():
+    found = opening.Amount(words=2000, lines=50, cells=10, tasks=3)
+    assert found.to_read == 2000 / opening.WORDS + 50 / opening.LINES == 12
+    assert found.to_do == 25  # 12, 4 for the cells and 6 for the tasks are 22
+
+
+def test_the_core_path_is_in_the_order_of_the_book():
+    found = opening.core_path(ROOT)
+    assert found[0] == "book/first_steps/one_device"
+    assert "book/ddp/overlap" in found
+    assert found == [page for page in opening.pages_in_order(ROOT) if page in found]
 
 
 def test_a_chapter_names_the_nearest_chapters_that_its_modules_import():

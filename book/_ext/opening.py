@@ -1,46 +1,118 @@
-"""The line under a chapter's title: how long it takes to read, and what one should have read.
+"""The line under a chapter's title: how long it takes, and what one should have read.
 
-The time comes from what the page shows, the chapters that it needs from what its modules import.
+The time comes from what the page shows: to read it, and to do all that it asks for. The chapters
+that it needs come from what its modules import. On the landing page `{core-time}` says how long the
+core path takes: the sum of its chapters, in hours.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from docutils import nodes
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxRole
 
 from playground.build.digest import CELL
 from playground.build.modules import modules_by_part, named
 from playground.build.reach import imports_of
 from playground.build.toc import chapters, pages_in_order
 
-WORDS, LINES, STEP = 180, 20, 5  # read in a minute; and minutes are told in steps
+WORDS, LINES = 200, 25  # read in a minute
+CELL_MINUTES, TASK_MINUTES = 0.4, 2.0  # to run a cell and look; a question, or a thing to change
+STEP = 5  # what is to be done is told in such steps
 MOST = 4  # chapters to name
+TASK = re.compile(r"^Change one thing", re.I)
 
 
-def reading_time(words: int, lines: int) -> int:
-    """Minutes, rounded to what can be known."""
-    return max(STEP, round((words / WORDS + lines / LINES) / STEP) * STEP)
+class Amount(NamedTuple):
+    """What a page has: words of prose, lines of code, cells in sight, and things to do."""
+
+    words: int = 0
+    lines: int = 0
+    cells: int = 0
+    tasks: int = 0
+
+    def plus(self, other: Amount) -> Amount:
+        return Amount(*(a + b for a, b in zip(self, other, strict=True)))
+
+    @property
+    def to_read(self) -> int:
+        """Minutes."""
+        return max(1, round(self.words / WORDS + self.lines / LINES))
+
+    @property
+    def to_do(self) -> int:
+        """Minutes, for who runs the cells and answers the questions, too."""
+        all_of_it = self.to_read + CELL_MINUTES * self.cells + TASK_MINUTES * self.tasks
+        return STEP * math.ceil(all_of_it / STEP)
 
 
-def amount(node: nodes.Node) -> tuple[int, int]:
-    """Words of prose and lines of code that one sees. Outputs and folded code count nothing."""
+def amount(node: nodes.Node) -> Amount:
+    """What one sees of a page. Outputs and folded code count nothing, folded answers as a task."""
     if isinstance(node, nodes.Text):
-        return len(re.findall(r"\w+", node)), 0
+        return Amount(words=len(re.findall(r"\w+", node)))
     if isinstance(node, nodes.literal_block):
-        return 0, sum(1 for line in node.astext().splitlines() if line.strip())
+        return Amount(lines=sum(1 for line in node.astext().splitlines() if line.strip()))
     if isinstance(node, HideCodeCellNode | nodes.raw | nodes.comment | nodes.math_block):
-        return 0, 0
-    if isinstance(node, nodes.Element) and (
-        node.get("nb_element") == "cell_code_output" or "dropdown" in node.get("classes", [])
-    ):
-        return 0, 0
-    parts = [amount(child) for child in node.children]
-    return sum(words for words, _ in parts), sum(lines for _, lines in parts)
+        return Amount()
+    found = Amount()
+    if isinstance(node, nodes.Element):
+        if node.get("nb_element") == "cell_code_output":
+            return Amount()
+        if "dropdown" in node.get("classes", []):
+            return Amount(tasks=1)
+        found = Amount(cells=node.get("nb_element") == "cell_code_source")
+    for child in node.children:
+        found = found.plus(amount(child))
+    return found
+
+
+def core_path(root: Path) -> list[str]:
+    """The chapters that the map on the landing page marks, in the order of the book."""
+    names = re.search(r"^core: (.*)$", (root / "book/index.md").read_text("utf-8"), re.M)
+    wanted = set(re.split(r",\s*", names[1])) if names else set()
+    return [page for page in pages_in_order(root) if Path(page).name in wanted]
+
+
+class CoreTime(nodes.Inline, nodes.TextElement):
+    """Where the hours of the core path will stand, when all its chapters have been read."""
+
+
+class CoreTimeRole(SphinxRole):
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        root = Path(self.env.srcdir)
+        for page in core_path(root):
+            self.env.note_dependency(str(root / f"{page}.md"))
+        return [CoreTime(what=self.text)], []
+
+
+def fill_in_core_time(app: Any, doctree: nodes.document, docname: str) -> None:
+    """{core-time}`chapters`, {core-time}`read` and {core-time}`do`, in whole hours."""
+    places = list(doctree.findall(CoreTime))
+    if not places:
+        return
+    pages = core_path(Path(app.srcdir))
+    found = [amount(app.env.get_doctree(page)) for page in pages]
+    said = {
+        "chapters": in_words(len(pages)),
+        "read": in_words(round(sum(each.to_read for each in found) / 60)),
+        "do": in_words(round(sum(each.to_do for each in found) / 60)),
+    }
+    for place in places:
+        place.replace_self(nodes.Text(said[place["what"]]))
+
+
+NAMES = "no one two three four five six seven eight nine ten eleven twelve"
+
+
+def in_words(number: int) -> str:
+    names = NAMES.split(" ")
+    return names[number] if number < len(names) else str(number)
 
 
 def imported_by_chapter(root: Path) -> dict[str, set[str]]:
@@ -89,7 +161,8 @@ def say_what_it_takes(app: Any, doctree: nodes.document, docname: str) -> None:
     title = next(iter(doctree.findall(nodes.title)), None)
     if title is None or not is_chapter(root, docname):
         return
-    line = nodes.inline("", f"{reading_time(*amount(doctree))} min")
+    found = amount(doctree)
+    line = nodes.inline("", f"{found.to_read} min to read, {found.to_do} to do")
     for number, page in enumerate(app.needed_pages[docname]):
         line += nodes.Text("; " if number else " · needs: ")  # titles have commas
         there = app.builder.get_relative_uri(docname, page)
@@ -100,6 +173,9 @@ def say_what_it_takes(app: Any, doctree: nodes.document, docname: str) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_node(CoreTime)
+    app.add_role("core-time", CoreTimeRole())
     app.connect("builder-inited", work_out_what_is_needed)
+    app.connect("doctree-resolved", fill_in_core_time)
     app.connect("doctree-resolved", say_what_it_takes)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,6 +7,8 @@ file is another one.
 
 from __future__ import annotations
 
+import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from sphinx.errors import ExtensionError
 
 from playground.build import outputs
 from playground.build.pieces import teach_myst_nb
+
+SAYS_WHERE = "says-where"
 
 
 class RecordedOutputs(NotebookClientBase):
@@ -38,10 +42,27 @@ class RecordedOutputs(NotebookClientBase):
                 "which executes such pages first"
             )
         for cell, record in zip(cells, outputs.load(file)["cells"], strict=True):
-            cell["outputs"] = [from_dict(outputs.whole(output)) for output in record["outputs"]]
+            found = [from_dict(outputs.whole(output)) for output in record["outputs"]]
+            is_news = SAYS_WHERE in cell["metadata"].get("tags", [])
+            cell["outputs"] = found if is_news else without_where(found)
 
     def nb_source_code_lexer(self) -> str:
         return "ipython3"
+
+
+def without_where(found: list[NotebookNode]) -> list[NotebookNode]:
+    """Outputs without the line of `launch` that says how many ranks ran, on CPUs with gloo.
+
+    That is where all recorded ranks ran, so it is news once: in the cell with the tag `says-where`.
+    A run of the reader's says it each time.
+    """
+    kept = []
+    for output in found:
+        if output["output_type"] == "stream":
+            output["text"] = re.sub(r"^\d+ ranks? · gloo · CPU\n", "", output["text"], flags=re.M)
+        if output.get("text") != "":
+            kept.append(output)
+    return kept
 
 
 def place_of(path: Path | None) -> tuple[Path, str]:
@@ -73,22 +94,24 @@ def read_again(
 
 
 def say_when(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """One line under the title: when and on what the outputs were made."""
+    """A mark beside the title that opens: when and on what the outputs were made."""
     file = outputs.fresh(Path(app.srcdir), docname)
     title = next(iter(doctree.findall(nodes.title)), None)
-    if file is None or title is None:
+    if file is None or title is None or app.builder.format != "html":
         return
     stamp = outputs.load(file)["stamp"]
     line = (
-        f"Outputs of {stamp['date']}: {stamp['machine']}, torch {stamp['torch']}. Run makes yours."
+        f"The outputs on this page were recorded on {stamp['date']}: {stamp['machine']}, "
+        f"torch {stamp['torch']}. Run makes yours."
     )
+    mark = f'<details class="recorded"><summary>recorded outputs</summary>{escape(line)}</details>'
     below = title.parent.index(title) + 1
     following = title.parent[below] if below < len(title.parent) else None
     if isinstance(following, nodes.container) and "opening" in following["classes"]:
-        following += nodes.inline("", line, classes=["recorded"])
+        following += nodes.raw("", mark, format="html")
     else:
         title.parent.insert(
-            below, nodes.container("", nodes.inline("", line), classes=["opening", "recorded"])
+            below, nodes.container("", nodes.raw("", mark, format="html"), classes=["opening"])
         )
 
 

@@ -2,13 +2,15 @@
 //
 // A part of an array is a cell with a slot for each rank. A filled slot says that this rank's numbers
 // are in it; a partial sum is hatched, a complete one is framed. Where nothing is ever added, a cell is
-// filled by the rank whose numbers it has. The bar counts what a rank has sent.
+// filled by the rank whose numbers it has. The bar counts what a rank has sent, and where all get a sum
+// of arrays, a dashed line says what nobody can do without. On a phone the drawing is narrower, and its
+// words as large.
 
 import { element } from "./dom.js";
 import { addStepper } from "./stepper.js";
 
 const FLIGHT = 650; // ms that a message is seen to travel
-const WIDTH = 640, LEFT = 76, RIGHT = 150, TOP = 8;
+const WIDTH = 640, NARROW = 350, LEFT = 76, TOP = 8;
 let figures = 0; // patterns need names that no other figure on the page has
 
 const count = (bits) => bits.toString(2).replaceAll("0", "").length;
@@ -23,12 +25,15 @@ export function sentAfter({ arrays, messages }) {
 }
 
 /** A drawing of one state of a run; `flying` says how far the messages of the next step are, 0 to 1. */
-export function drawing({ arrays, messages }, step, colours, id, flying = 0) {
+export function drawing({ arrays, messages }, step, colours, id, flying = 0, width = WIDTH) {
   const ranks = arrays[0].length;
   const parts = arrays[0][0].length;
-  const wide = (WIDTH - LEFT - RIGHT) / parts;
+  const right = width < WIDTH ? 90 : 150;
+  const wide = (width - LEFT - right) / parts;
+  const gap = Math.min(3, wide / 12);
   const tall = Math.min(44, 300 / ranks);
-  const box = (rank, part) => [LEFT + part * wide + 3, TOP + rank * (tall + 12), wide - 6, tall];
+  const box = (rank, part) =>
+    [LEFT + part * wide + gap, TOP + rank * (tall + 12), wide - 2 * gap, tall];
   const adds = arrays.some((state) => state.some((row) => row.some((bits) => count(bits) > 1)));
   const cell = ([x, y, w, h], bits) => {
     const place = `x="${x}" y="${y}" width="${w}" height="${h}"`;
@@ -48,9 +53,11 @@ export function drawing({ arrays, messages }, step, colours, id, flying = 0) {
   };
   const sent = sentAfter({ arrays, messages });
   const most = Math.max(2, ...sent.at(-1));
-  const bar = (x) => (x / most) * (RIGHT - 28);
-  const barLeft = WIDTH - RIGHT + 20;
+  const bar = (x) => (x / most) * (right - 28);
+  const barLeft = width - right + 20;
   const height = TOP + ranks * (tall + 12) + 24;
+  const say = (x, words, anchor = "start") =>
+    `<text class="steps-note" x="${x}" y="${height - 6}" text-anchor="${anchor}">${words}</text>`;
   let out = `<defs><pattern id="${id}-stripes" width="6" height="6" patternTransform="rotate(45)"
     patternUnits="userSpaceOnUse"><rect width="6" height="6" fill="#777"/><rect width="3" height="6" fill="#fff"/></pattern>
     <mask id="${id}-hatched"><rect width="100%" height="100%" fill="url(#${id}-stripes)"/></mask></defs>`;
@@ -62,12 +69,15 @@ export function drawing({ arrays, messages }, step, colours, id, flying = 0) {
     out += `<rect class="steps-track" x="${barLeft}" y="${middle - 6}" width="${bar(most)}" height="12" rx="6"/>
       <rect class="steps-sent" x="${barLeft}" y="${middle - 6}" width="${bar(sent[step][rank])}" height="12" rx="6"/>`;
   }
-  if (arrays.at(-1).flat().every((bits) => count(bits) === ranks)) { // the bound of an all-reduce
-    const line = barLeft + bar((2 * (ranks - 1)) / ranks);
+  out += say(LEFT, parts > 1 ? `each array in ${parts} parts` : "one number on each rank");
+  if (parts > 1 && arrays.at(-1).flat().every((bits) => count(bits) === ranks)) { // an all-reduce
+    const least = (2 * (ranks - 1)) / ranks;
+    const line = barLeft + bar(least);
     out += `<line class="steps-bound" x1="${line}" x2="${line}" y1="${TOP}" y2="${height - 26}"/>`;
+    out += say(width - 2, `sent, least: ${least.toFixed(2)}`, "end");
+  } else {
+    out += say(barLeft, "sent so far");
   }
-  out += `<text class="steps-note" x="${LEFT}" y="${height - 6}">each array in ${parts} parts</text>
-    <text class="steps-note" x="${barLeft}" y="${height - 6}">sent, of ${most.toFixed(1)} arrays</text>`;
   if (flying > 0) {
     const eased = flying * flying * (3 - 2 * flying);
     for (const [of, from, to, start, end] of messages) {
@@ -95,9 +105,12 @@ function makeStepper(figure) {
   const caption = element("p", { class: "steps-caption" });
   const last = () => run.words.length - 1;
 
+  let painted = 0; // the step that is to be seen
   function paint(step, flying = 0) {
-    const { height, out } = drawing(run, step, colours, id, flying);
-    picture.setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
+    const width = figure.clientWidth < 480 ? NARROW : WIDTH;
+    const { height, out } = drawing(run, step, colours, id, flying, width);
+    painted = step;
+    picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     picture.innerHTML = out;
   }
   function fly(from) {
@@ -137,6 +150,7 @@ function makeStepper(figure) {
   });
   figure.classList.add("steps-ready");
   go(0);
+  new ResizeObserver(() => paint(painted)).observe(figure);
 }
 
 export function makeSteppers(root) {

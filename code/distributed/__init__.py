@@ -3,8 +3,8 @@
 A module uses its own chapter's and those before, and `runtime`; in reading order:
 
 First steps: single_device, launching, dp.
-Collectives: all_reduce, parts, halving_doubling, double_tree, algorithms, shared_buffers,
-    hierarchical, shared_memory, collectives, ring_group.
+Collectives: all_reduce, parts, halving_doubling, collectives, ring_group, shared_buffers,
+    hierarchical, shared_memory, double_tree, algorithms.
 DDP: replicas, simple_ddp, overlapped_ddp, buckets, bucketed_ddp, ddp, usage, one_wrapper,
     gradient_sync_visualizer, sampler, join, accumulation, batchnorm, train_text.
 Training well: large_batch, precision, compressors, one_bit, powersgd, local_sgd, async_sgd, stale.

@@ -24,6 +24,7 @@ class Line(NamedTuple):
     name: str
     latency: float
     bandwidth: float
+    source: str = ""  # of its bandwidth
 
     @property
     def even(self) -> float:
@@ -36,15 +37,16 @@ class Line(NamedTuple):
 
 def links() -> list[Line]:
     """From fast to slow."""
-    named = {
-        "InfiniBand NDR, 400 Gbit/s": "ndr",
-        "Ethernet, 100 Gbit/s": "ethernet-100",
-        "Ethernet, 10 Gbit/s": "ethernet-10",
-    }
-    others = [
-        Line(title, network(name).latency, network(name).bandwidth) for title, name in named.items()
+    h100, ndr = gpu("h100"), network("ndr")
+    named = {"Ethernet, 100 Gbit/s": "ethernet-100", "Ethernet, 10 Gbit/s": "ethernet-10"}
+    ethernets = [Line(title, *network(name)[1::-1], network(name).source)
+                 for title, name in named.items()]  # fmt: skip
+    return [
+        Line("NVLink, H100", NVLINK_LATENCY, h100.inside, h100.source),
+        Line("a host of eight such ports", ndr.latency, h100.host_network, h100.host),
+        Line("one port of 400 Gbit/s", ndr.latency, ndr.bandwidth, ndr.source),
+        *ethernets,
     ]
-    return [Line("NVLink, H100", NVLINK_LATENCY, gpu("h100").inside), *others]
 
 
 def size_of(n: float) -> str:
@@ -61,16 +63,15 @@ def table_of(lines: list[Line], ranks: int = 64) -> Table:
         (
             line.name,
             f"{line.bandwidth / 1e9:.3g} GB/s",
-            f"{line.latency * 1e6:.2g} µs"
-            if line.latency < 1e-4
-            else f"{line.latency * 1e6:.0f} µs",
+            f"{float(f'{line.latency * 1e6:.2g}'):g} µs",
             size_of(line.even),
             size_of(ranks * line.even),
         )
         for line in lines
     ]
-    header = ["link, one direction", "W", "α", "even at α·W", f"ring of {ranks}: N·α·W"]
-    return Table(header, rows)
+    sources = "; ".join(line.source for line in lines if line.source)
+    header = ["link, one direction", "W", "α", "even at αW", f"ring of {ranks}: NαW"]
+    return Table(header, rows, f"Bandwidths: {sources}.")
 
 
 def figure_of(lines: list[Line]) -> Figure:
@@ -87,15 +88,15 @@ def figure_of(lines: list[Line]) -> Figure:
 
 
 def measured_figure(sizes: list[int], seconds: list[float], line: Line) -> Figure:
-    """Measured times as dots, the fitted line through them, and its two halves."""
+    """Measured times as dots, and the two numbers through them, together and each alone."""
     use_style()
     figure, axis = plt.subplots(figsize=(7.2, 3.0))
     over = np.logspace(np.log10(min(sizes)), np.log10(max(sizes)), 200)
     axis.plot(sizes, np.array(seconds) * 1e6, "o", color=RANKS[0], label="measured")
-    axis.plot(over, [line.seconds(n) * 1e6 for n in over], color=RANKS[0], label="α + nβ")
+    axis.plot(over, [line.seconds(n) * 1e6 for n in over], color=RANKS[0], label="α + gn/W")
     axis.axhline(line.latency * 1e6, color=RANKS[1], linestyle=":", label="α alone")
     above = over[over / line.bandwidth > line.latency / 10]
-    axis.plot(above, above / line.bandwidth * 1e6, ":", color=RANKS[2], label="nβ alone")
+    axis.plot(above, above / line.bandwidth * 1e6, ":", color=RANKS[2], label="gn/W alone")
     axis.set(xscale="log", yscale="log", xlabel="size of the message (bytes)", ylabel="time (µs)")
     axis.legend(fontsize=9)
     return figure

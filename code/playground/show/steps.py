@@ -64,25 +64,32 @@ def note_call(
     return call
 
 
-def run_recorded(group: Group, algorithm: Callable[..., Any]) -> tuple[list, list]:
+def run_recorded(
+    group: Group, algorithm: Callable[..., Any], parts: int | None
+) -> tuple[list, list]:
     """One rank's calls, and its array before each of them and at the end."""
-    x = torch.full((group.size,), 1 << group.rank)
+    x = torch.full((parts or group.size,), 1 << group.rank)
     recorder = Recorder(group, x)
     algorithm(recorder, x, torch.add)
     return recorder.calls, [*recorder.states, x.tolist()]
 
 
 def record(
-    algorithm: Callable[..., Any], ranks: int | Sequence[int] = 4, start: int = 4
+    algorithm: Callable[..., Any],
+    ranks: int | Sequence[int] = 4,
+    start: int = 4,
+    parts: int | None = None,
 ) -> "Steps":
     """Run `algorithm(group, x, combine)` on `ranks` ranks; each has an array of as many parts.
+
+    With `parts` it has so many, on any number of ranks; with one, each rank has a single number.
 
     Of several numbers of ranks, the figure opens with `start`.
     """
     runs = []
     for size in [ranks] if isinstance(ranks, int) else ranks:
         with contextlib.redirect_stdout(io.StringIO()), world(size, device="cpu") as run:
-            recorded = run(run_recorded, algorithm)
+            recorded = run(run_recorded, algorithm, parts)
         runs.append(Run(*put_in_steps(recorded)))
     return Steps(algorithm.__name__, runs, start)
 
@@ -158,7 +165,8 @@ class Run:
     def caption(self, step: int) -> str:
         """What happens in a step, in words."""
         if step == 0:
-            return f"Before step 1 of {self.last}: every rank has its own numbers, in its colour."
+            what = "a number of its own" if len(self.arrays[0][0]) == 1 else "its own numbers"
+            return f"Before step 1 of {self.last}: every rank has {what}, in its colour."
         now = [message for message in self.messages if message.step == step]
         kinds = {message.adds for message in now}
         does = {True: "Receivers add what arrives.", False: "Receivers keep what arrives."}
@@ -170,6 +178,8 @@ class Run:
         """What stands there in the end, and what it took."""
         busiest = max(self.sent(rank) for rank in range(self.ranks))
         complete = sum(part.bit_count() == self.ranks for row in self.arrays[-1] for part in row)
+        if len(self.arrays[0][0]) == 1:
+            return f" Now {complete} of {self.ranks} ranks have the sum."
         return (
             f" Now {complete} of {sum(map(len, self.arrays[-1]))} parts are complete. The busiest "
             f"rank has sent {busiest:.2f} arrays."

@@ -15,10 +15,10 @@ import numpy as np
 
 from distributed import Group, launch
 from distributed.dp import DataParallel, shard
-from distributed.single_device import Arrays, SingleDevice, Sizes, initial_weights
+from distributed.single_device import Arrays, SingleDevice, Sizes, einsum, initial_weights
 from playground.show.colours import RANKS
 
-WIDTH = 640  # px
+WIDTH = 400  # px: as wide as a phone shows it, so that its words stay as large
 
 
 class Box(NamedTuple):
@@ -115,19 +115,22 @@ def examples_in_arrays(b: int = 4) -> Frames:
         "x[b, d]: a batch of four examples, a row for each, in four colours.",
         "h[b, f], the hidden units: row i was made from example i and from nothing else.",
         "y[b, o], the outputs: the same. So far no example has needed another one.",
-        "dy[b, o], the gradient of the loss: still a row for each example.",
-        "dW1[f, o] = Σ_b h dy: every element has all four examples in it. b is summed over.",
-        "dW0[d, f] = Σ_b x dh: as in dW1, every element has all four examples in it.",
+        "dy[b, o], the gradient of the loss at the outputs: still a row for each example.",
+        "dh[b, f], the gradient at the hidden units, from dy and W1: a row for each example, too.",
+        "dW1[f, o] = Σ_b h dy: every element has all four examples in it, for b is summed over.",
+        "dW0[d, f] = Σ_b x dh: the same. Only here, in the weights' gradients, do examples meet.",
     ]
-    places = {"x": (0, 0), "h": (1, 0), "y": (2, 0), "dy": (2, 1), "dW1": (1, 1), "dW0": (0, 1)}
+    places = {"x": (0, 0), "h": (1, 0), "y": (2, 0), "dy": (2, 1), "dh": (1, 1)}
+    places |= {"dW1": (1, 2), "dW0": (0, 2)}
+    lefts, tops = (4, 160, 322), (26, 168, 296)
     frames = []
     for shown, caption in enumerate(said, start=1):
-        parts = [text(4, 14, "forward →"), text(4, 164, "← backward")]
+        parts = [text(4, 14, "forward →"), text(4, 182, "← backward")]
         for name in [*places][:shown]:
             column, row = places[name]
-            parts.append(grid(name, arrays[name], 100 + column * 180, 20 + row * 150))
-        frames.append(Frame("".join(parts), 300, caption))
-    return Frames("which examples are in which array of one training step", {1: frames}, first=5)
+            parts.append(grid(name, arrays[name], lefts[column], tops[row]))
+        frames.append(Frame("".join(parts), 420, caption))
+    return Frames("which examples are in which array of one training step", {1: frames}, first=6)
 
 
 def grid(name: str, whose: np.ndarray, left: float, top: float) -> str:
@@ -152,8 +155,9 @@ def dependences(sizes: Sizes) -> dict[str, np.ndarray]:
     def step(x: np.ndarray, dy: np.ndarray) -> Arrays:
         model = SingleDevice(weights)
         y, grads = model.forward(x), model.backward(dy)
+        dh = einsum("bo,fo->bf", dy, weights["layer_1/weights"]) * (model.h > 0)
         named = {"dW1": grads["layer_1/weights"], "dW0": grads["layer_0/weights"]}
-        return {"x": x, "h": model.h, "y": y, "dy": dy, **named}
+        return {"x": x, "h": model.h, "y": y, "dy": dy, "dh": dh, **named}
 
     before, found = step(x, dy), dict[str, list[np.ndarray]]()
     for i in range(sizes.b):
@@ -217,27 +221,31 @@ def rows_in_gradients(group: Group, rows: int) -> tuple[list[int], int, int]:
 
 
 def _batch(rows: int, owner: dict[int, int]) -> str:
-    parts = [text(4, 28, "batch")]
+    parts = [text(2, 28, "batch")]
     for row in range(rows):
         colour = RANKS[owner[row]] if row in owner else None
-        parts.append(cell(Box(76 + row * 30, 10, 27, 26), [colour]))
+        parts.append(cell(_row(row, 10), [colour]))
     return "".join(parts)
+
+
+def _row(row: int, y: float) -> Box:
+    return Box(66 + row * 18, y, 16, 26)
 
 
 def _lane(rank: int, mine: list[int], bits: int, owner: dict[int, int], stepped: bool) -> str:
     """A rank: its rows, its weights, and its gradient with a slot for each row of the batch."""
     y = 60 + 40 * rank
     parts = [
-        f'<circle cx="10" cy="{y + 13}" r="6" fill="{RANKS[rank]}"/>',
-        text(22, y + 18, f"rank {rank}"),
-        cell(Box(336, y, 90, 26), [None], done=stepped),
-        text(346, y + 18, "new W" if stepped else "W"),
+        f'<circle cx="8" cy="{y + 13}" r="6" fill="{RANKS[rank]}"/>',
+        text(18, y + 18, f"rank {rank}"),
+        cell(Box(218, y, 54, 26), [None], done=stepped),
+        text(221, y + 18, "new W" if stepped else "W"),
     ]
     for row in mine:
-        parts.append(cell(Box(76 + row * 30, y, 27, 26), [RANKS[rank]]))
+        parts.append(cell(_row(row, y), [RANKS[rank]]))
     if bits:
         done = bits == 2 ** len(owner) - 1
         slots = [RANKS[owner[row]] if bits >> row & 1 else None for row in sorted(owner)]
-        parts.append(cell(Box(446, y, 160, 26), slots, partial=not done, done=done))
-        parts.append(text(614, y + 18, "dW"))
+        parts.append(cell(Box(280, y, 94, 26), slots, partial=not done, done=done))
+        parts.append(text(377, y + 18, "dW"))
     return "".join(parts)
