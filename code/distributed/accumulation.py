@@ -8,20 +8,23 @@ was summed, and divide once. And only the last pass needs to communicate.
 
 import contextlib
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.ddp import DistributedDataParallel
 from distributed.runtime.script import run_script
+
+if TYPE_CHECKING:
+    from distributed.ddp import DistributedDataParallel
 
 MicroBatch = tuple[torch.Tensor, torch.Tensor]  # x[b, d] and labels[b]; label IGNORED counts not
 IGNORED = -100
 
 
 def accumulate(
-    model: DistributedDataParallel, micro_batches: Sequence[MicroBatch], every_pass: bool = False
+    model: "DistributedDataParallel", micro_batches: Sequence[MicroBatch], every_pass: bool = False
 ) -> float:
     """Gradients of the mean loss per token over all micro-batches of all ranks; that mean.
 
@@ -48,7 +51,7 @@ def accumulate(
     return (group.all_reduce(total) / tokens).item()
 
 
-def accumulate_means(model: DistributedDataParallel, micro_batches: Sequence[MicroBatch]) -> None:
+def accumulate_means(model: "DistributedDataParallel", micro_batches: Sequence[MicroBatch]) -> None:
     """The bug that was found in 2024: the mean of each micro-batch, divided by their number."""
     for number, (x, labels) in enumerate(micro_batches):
         last = number == len(micro_batches) - 1
@@ -76,6 +79,7 @@ def network() -> nn.Module:
 
 def count_bytes(group: Group, passes: int, every_pass: bool) -> int:
     """What this rank sends to accumulate over so many passes (bytes, by the counter)."""
+    from distributed.ddp import DistributedDataParallel
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
 

@@ -5,11 +5,12 @@ import torch
 from torch import nn
 
 from distributed.hsdp import Hsdp
+from distributed.instruments.count_traffic import shard_sizes
 from distributed.mesh import mesh
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.traffic import between_hosts, elements_sent, shard_sizes
+from distributed.traffic import between_hosts, elements_sent
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train
 

@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed.ddp import DistributedDataParallel
+from distributed.instruments.count_traffic import count_sent, ddp_sent, shard_sizes
 from distributed.ring_group import RingGroup
 from distributed.stages import CLASSES
-from distributed.traffic import count_sent, ddp_sent, elements_sent, shard_sizes
+from distributed.traffic import elements_sent
 from distributed.workbench.data import batches
 from distributed.workbench.training import make_network
 from distributed.zero3 import Zero3

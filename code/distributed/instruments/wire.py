@@ -27,13 +27,14 @@ from distributed.compressors import Cast, hook
 from distributed.ddp import DistributedDataParallel
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
 from distributed.hsdp import Hsdp
+from distributed.instruments.count_traffic import shard_sizes
 from distributed.mesh import mesh
 from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import average_gradients
 from distributed.stages import CLASSES
-from distributed.traffic import between_hosts, elements_sent, shard_sizes
+from distributed.traffic import between_hosts, elements_sent
 from distributed.workbench.emulated import emulated_network, train_step
 from distributed.workbench.measure import seconds
 from distributed.workbench.training import make_network
