@@ -14,6 +14,7 @@ What happens when a reader presses Run is in `book/_static/live.js`.
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import sys
@@ -125,11 +126,22 @@ def cells_to_make_live(doctree: nodes.document) -> Iterator[nodes.container]:
             yield cell
 
 
+def only_imports(cell: nodes.Element) -> bool:
+    """Whether there is nothing to see of a run: the cells below run this one when they need it."""
+    source = part_of(cell, "cell_code_source")
+    try:
+        body = ast.parse(source.astext()).body if source else []
+    except SyntaxError:
+        return False
+    return bool(body) and all(isinstance(line, ast.Import | ast.ImportFrom) for line in body)
+
+
 def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     if app.builder.format != "html":
         return
     for number, cell in enumerate(cells_to_make_live(doctree), start=1):
-        live = LiveCell("", *cell.children, classes=cell["classes"], number=number)
+        look = ["live-imports"] * only_imports(cell)
+        live = LiveCell("", *cell.children, classes=[*cell["classes"], *look], number=number)
         live["ids"] = [f"cell-{number}", *cell["ids"]]
         cell.replace_self(live)
 

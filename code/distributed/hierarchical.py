@@ -2,8 +2,8 @@
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-Links between hosts are the slow ones. So the L ranks of a host first add up among themselves, and
-each then speaks for one L-th of the array with its counterparts on the other hosts.
+Links between hosts are the slow ones. So the ranks of a host first add up among themselves, and
+each then speaks for its part of the array with its counterparts on the other hosts.
 """
 
 from typing import Any
@@ -41,8 +41,8 @@ class HierarchicalGroup(Group):
         """x[...]{partial over ranks} → x[...], equal to the bit on every rank.
 
         Reduce-scatter inside, all-reduce between, all-gather inside (Cho et al. 2019). Between
-        hosts each rank sends 2(n/L)(H − 1)/H of n elements in 2(H − 1) steps, for H hosts of L
-        ranks. Inside a host 16 bits are added in float32 and rounded once, between hosts each of
+        hosts each rank sends 2(nH/N)(H − 1)/H of n elements in 2(H − 1) steps, for N ranks on H
+        hosts. Inside a host 16 bits are added in float32 and rounded once, between hosts each of
         the H − 1 sums is rounded to x's dtype. Raises ValueError for an op that x's dtype has not
         got.
         """
