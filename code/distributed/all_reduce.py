@@ -10,16 +10,17 @@ What is sent has x's dtype, so sums are made in it, and rounded to it: a number 
 roundings as each algorithm says. k of them are off by k/2 units in the last place of Σ|x| at most.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 from distributed.parts import (
-    PIECE,
     Array,
     Combine,
     Sent,
     Wire,
     bounds,
     cut_up,
+    messages,
     others,
     pieces,
 )
@@ -127,23 +128,20 @@ def ring(wire: Wire, x: Array, combine: Combine) -> None:
     2(N − 1) steps. Each rank sends 2n(N − 1)/N elements, which no algorithm can go below (Patarasuk
     and Yuan 2009, §3). N − 1 roundings.
     """
-    parts = cut_up(x, wire.size)
-    ring_reduce_scatter(wire, parts, combine)
-    ring_all_gather(wire, parts)
+    parts, ranks = cut_up(x, wire.size), wire.size
+    # Two rounds: in the first, parts are added up; what comes in the second is complete.
+    route = [parts[(wire.rank - step) % ranks] for step in range(1, 2 * ranks)]
+    pass_around(wire, route, combine, adds=ranks - 1)
 
 
 def ring_reduce_scatter(wire: Wire, parts: list[Array], combine: Combine) -> None:
     """parts[N][n/N]{partial over ranks} → parts[rank] is complete, the others are spent.
 
-    N − 1 steps of n/N elements from each rank, in messages of PIECE.
+    N − 1 steps of n/N elements from each rank.
     """
-    right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
     # Backwards around the ring, and our own part last: a negative index counts from the end.
-    route = [pieces(parts[wire.rank - step]) for step in range(1, wire.size + 1)]
-    outgoing = [piece for part in route[:-1] for piece in part]
-    incoming = [piece for part in route[1:] for piece in part]
-    for piece, arrived in wire.relay(outgoing, right, incoming, left):
-        combine(piece, arrived, out=piece)
+    route = [parts[wire.rank - step] for step in range(1, wire.size + 1)]
+    pass_around(wire, route, combine, adds=wire.size - 1)
 
 
 def ring_all_gather(wire: Wire, parts: list[Array]) -> None:
@@ -151,18 +149,33 @@ def ring_all_gather(wire: Wire, parts: list[Array]) -> None:
 
     N − 1 steps of n/N elements from each rank.
     """
+    pass_around(wire, [parts[wire.rank - step] for step in range(wire.size)])
+
+
+def pass_around(
+    wire: Wire, route: Sequence[Array], combine: Combine | None = None, adds: int = 0
+) -> None:
+    """Send the first part of a route to the right, and each later one when it has come from left.
+
+    So every rank's route is that of its left neighbour, one part later. The first `adds` parts that
+    come are combined with what is there, and all further ones replace it. In messages of PIECE.
+    """
     right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
-    for step in range(wire.size - 1):  # pass on what the step before has brought
-        outgoing, incoming = parts[wire.rank - step], parts[wire.rank - step - 1]
-        wire.exchange(outgoing, right, incoming, left)
+    cut = [pieces(part) for part in route]
+    outgoing = [piece for part in cut[:-1] for piece in part]
+    incoming = [piece for part in cut[1:] for piece in part]
+    added = sum(len(part) for part in cut[1 : 1 + adds])
+    wire.relay(outgoing, right, incoming, left, combine, added)
 
 
 def ring_sent(n: int, rank: int, ranks: int) -> Sent:
     """x[n] twice, but not its own part to add and not its neighbour's to copy."""
     lengths = [end - start for start, end in pairwise(bounds(n, ranks))]
     own, right = lengths[rank], lengths[(rank + 1) % ranks]
-    pieces = sum(max(1, -(-part // PIECE)) for part in lengths) - max(1, -(-own // PIECE))
-    return Sent(2 * n - own - right, pieces + ranks - 1) if ranks > 1 else Sent(0, 0)
+    if ranks == 1:
+        return Sent(0, 0)
+    sent = 2 * sum(map(messages, lengths)) - messages(own) - messages(right)
+    return Sent(2 * n - own - right, sent)
 
 
 def main(ranks: int = 4, n: int = 1000) -> None:

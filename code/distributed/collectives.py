@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from distributed.all_reduce import children, ring_all_gather, ring_reduce_scatter
-from distributed.parts import PIECE, Array, Combine, Sent, Wire, others
+from distributed.parts import Array, Combine, Sent, Wire, messages, others
 
 
 class Ranks(Wire, Protocol):
@@ -152,13 +152,13 @@ def gather_sent(n: int, rank: int, ranks: int) -> Sent:
     return Sent(n // ranks, 1) if rank else Sent(0, 0)
 
 
-def reduce_scatter_sent(n: int, rank: int, ranks: int) -> Sent:
-    """Of x[n], all parts x[n/N] but one, in messages of PIECE."""
-    return Sent(n * (ranks - 1) // ranks, max(1, -(-n // ranks // PIECE)) * (ranks - 1))
+def ring_half_sent(n: int, rank: int, ranks: int) -> Sent:
+    """Of x[n] (or, to gather, of out[n]), all parts of n/N but one, in messages of PIECE."""
+    return Sent(n * (ranks - 1) // ranks, messages(n // ranks) * (ranks - 1))
 
 
-def all_gather_sent(n: int, rank: int, ranks: int) -> Sent:
-    """Of out[n] (or, all to all, of x[n]), all parts of n/N but one."""
+def all_to_all_sent(n: int, rank: int, ranks: int) -> Sent:
+    """Of x[n], all parts x[n/N] but one's own, a message each."""
     return Sent(n * (ranks - 1) // ranks, ranks - 1)
 
 
@@ -169,7 +169,7 @@ SENT: dict[tuple[str, str], Callable[[int, int, int], Sent]] = {
     ("reduce", "tree"): reduce_sent,
     ("scatter", "linear"): scatter_sent,
     ("gather", "linear"): gather_sent,
-    ("reduce_scatter", "ring"): reduce_scatter_sent,
-    ("all_gather", "ring"): all_gather_sent,
-    ("all_to_all", "pairwise"): all_gather_sent,
+    ("reduce_scatter", "ring"): ring_half_sent,
+    ("all_gather", "ring"): ring_half_sent,
+    ("all_to_all", "pairwise"): all_to_all_sent,
 }

@@ -9,7 +9,8 @@ second tree those are the inner ones. Each tree carries half of the array (Sande
 
 from itertools import zip_longest
 
-from distributed.parts import PIECE, Array, Combine, Sent, Wire, cut_up, pieces
+from distributed.parts import Array, Combine, Sent, Wire, cut_up, pieces
+from distributed.parts import messages as messages_of
 from distributed.runtime.script import run_script
 
 
@@ -70,7 +71,7 @@ def double_tree_sent(n: int, rank: int, ranks: int) -> Sent:
         above, below = links(rank, ranks, tree)
         times = len(below) + (above is not None)
         elements += times * length
-        messages += times * max(1, -(-length // PIECE))
+        messages += times * messages_of(length)
     return Sent(elements, messages)
 
 

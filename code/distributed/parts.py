@@ -5,7 +5,7 @@ place. Beside it stands its formula: what a rank sends, in elements and in messa
 knows an array library: the wire makes arrays and sends them, the caller says how to combine two.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -27,8 +27,14 @@ class Wire(Protocol):
     def receive(self, x: Array, source: int) -> Array: ...
     def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> Array: ...
     def relay(
-        self, outgoing: Sequence[Array], to: int, incoming: Sequence[Array], source: int
-    ) -> Iterator[tuple[Array, Array]]: ...
+        self,
+        outgoing: Sequence[Array],
+        to: int,
+        incoming: Sequence[Array],
+        source: int,
+        combine: Combine | None = None,
+        adds: int = 0,
+    ) -> None: ...
     def empty_like(self, x: Array) -> Array: ...
     def copy(self, x: Array, into: Array) -> Array: ...
 
@@ -51,6 +57,11 @@ def cut_up(x: Array, parts: int) -> list[Array]:
 def pieces(x: Array) -> list[Array]:
     """Views of x[n], of PIECE each, the last one shorter; of nothing, one that is empty."""
     return [x[start : start + PIECE] for start in range(0, max(1, len(x)), PIECE)]
+
+
+def messages(n: int) -> int:
+    """In how many `pieces` x[n] is sent."""
+    return max(1, -(-n // PIECE))
 
 
 def bounds(n: int, parts: int) -> list[int]:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from distributed.runtime.arrays import Array, as_tensor, in_place
 from distributed.runtime.trace import Trace
 
+AHEAD = 1 << 23  # bytes of messages that are asked for before they come, if they need a buffer
 Message = tuple[Callable[..., Any], torch.Tensor, int]  # dist.isend or dist.irecv, what, and whom
 
 
@@ -71,50 +72,63 @@ class Transport:
         to: int,
         incoming: Sequence[torch.Tensor],
         source: int,
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Send outgoing[i], one after the other, while a message arrives for each incoming[i].
+        combine: Callable[..., Any] | None = None,
+        adds: int = 0,
+    ) -> None:
+        """Send all of `outgoing`, in order, while a message arrives for each of `incoming`.
 
-        Yields incoming[i] and what has arrived for it. Use that before you ask for the next: there
-        are two buffers only. An array that is in both lists is sent on after you have used it.
+        The first `adds` are combined with what is there, the others replace it. What is in both
+        lists is sent on after that.
         """
         if not incoming:
             return
-        buffers = self.buffer(2, max(map(len, incoming)), incoming[0])
-        arriving = [(dist.irecv, buffers[i % 2][: len(x)], source) for i, x in enumerate(incoming)]
+        into, ahead = [*incoming], len(incoming)
+        if combine and adds:
+            longest = max(map(len, incoming[:adds]))
+            buffered = min(adds, max(2, AHEAD // max(1, longest * incoming[0].itemsize)))
+            buffers = self.buffer(buffered, longest, incoming[0])
+            into[:adds] = [buffers[i % buffered][: len(x)] for i, x in enumerate(incoming[:adds])]
+            if buffered < adds:
+                ahead = buffered  # the next message needs a buffer that has been used
+        arriving = [(dist.irecv, x, source) for x in into]
         leaving = [(dist.isend, x, to) for x in outgoing]
         with self._traced("relay"):
             if self.device.type == "cpu":
                 # The rest is passed on, each after one more message has been used.
                 at_once = sum(1 for _ in takewhile(lambda x: x is not incoming[0], outgoing))
-                yield from self._relay_ahead(incoming, arriving, leaving, at_once)
+                messages = self._relay_ahead(arriving, leaving, ahead, at_once)
             else:
-                yield from self._relay_in_batches(incoming, arriving, leaving)
+                messages = self._relay_in_batches(arriving, leaving)
+            for i, arrived in enumerate(messages):
+                if combine and i < adds:
+                    combine(incoming[i], arrived, out=incoming[i])
 
     def _relay_ahead(
-        self, incoming: Sequence[Any], arriving: list[Message], leaving: list[Message], at_once: int
-    ) -> Iterator[tuple[Any, torch.Tensor]]:
-        """Ask for each message before the one in front of it is there, and wait for no send.
+        self, arriving: list[Message], leaving: list[Message], ahead: int, at_once: int
+    ) -> Iterator[torch.Tensor]:
+        """Ask for messages before those in front of them are there, and wait for no send.
 
-        gloo sends at once what the other side has asked for; otherwise it asks, and waits.
+        gloo sends at once what the other side has asked for. Otherwise the sender offers it, and
+        one of gloo's threads has to be woken by the answer: `python -m bench.cpu` shows the cost.
         """
-        received, sent = self._start(arriving[:1]), self._start(leaving[:at_once])
-        for i, x in enumerate(incoming):
-            received += self._start(arriving[i + 1 : i + 2])
+        received, sent = self._start(arriving[:ahead]), self._start(leaving[:at_once])
+        for i, (_, arrived, _) in enumerate(arriving):
             received[i].wait()
-            yield x, arriving[i][1]
+            yield arrived
+            received += self._start(arriving[i + ahead : i + ahead + 1])
             sent += self._start(leaving[at_once + i : at_once + i + 1])
         for work in sent:
             work.wait()
 
     def _relay_in_batches(
-        self, incoming: Sequence[Any], arriving: list[Message], leaving: list[Message]
-    ) -> Iterator[tuple[Any, torch.Tensor]]:
+        self, arriving: list[Message], leaving: list[Message]
+    ) -> Iterator[torch.Tensor]:
         """Message i arrives while message i leaves: NCCL matches what begins in one batch."""
         for i in range(max(len(arriving), len(leaving))):
             for work in self._start(arriving[i : i + 1] + leaving[i : i + 1]):
                 work.wait()
             if i < len(arriving):
-                yield incoming[i], arriving[i][1]
+                yield arriving[i][1]
 
     def empty_like(self, x: Any) -> Any:
         """An array as x, for what comes: its elements mean nothing yet."""

@@ -6,7 +6,7 @@ An algorithm that runs here as well as between processes knows nothing about ten
 
 import threading
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from queue import SimpleQueue
 from typing import Any
@@ -64,18 +64,21 @@ class ThreadGroup:
         to: int,
         incoming: Sequence[memoryview],
         source: int,
-    ) -> Iterator[tuple[memoryview, memoryview]]:
+        combine: Callable[..., Any] | None = None,
+        adds: int = 0,
+    ) -> None:
         """Send outgoing[i] while a message arrives for incoming[i]; see `Transport.relay`."""
-        for leaves, x in zip_longest(outgoing, incoming):
+        for i, (leaves, x) in enumerate(zip_longest(outgoing, incoming)):
             if x is None:
                 self.send(leaves, to)
                 continue
-            arrived = self.empty_like(x)
+            arrived = self.empty_like(x) if i < adds else x
             if leaves is None:
                 self.receive(arrived, source)
             else:
                 self.exchange(leaves, to, arrived, source)
-            yield x, arrived
+            if combine and i < adds:
+                combine(x, arrived, out=x)
 
     def empty_like(self, x: memoryview) -> memoryview:
         """An array as x, for what comes."""
