@@ -21,6 +21,7 @@ ROOMS = {  # beside the taught modules: what each may use of this package
     "runtime": {"runtime"},
     "workbench": {"runtime", "workbench", "single_device", "launching", "dp", *OFFERED},
     "planner": {"runtime", "planner", "model_states", "cost", "scaling"},
+    "read_trace": {"runtime", "planner", "read_trace"},
     "instruments": {"runtime", "workbench", "instruments", *MODULES, *OFFERED},
 }
 TRACKED = subprocess.run(

@@ -112,6 +112,7 @@ class ModuleReference(SphinxDirective):
 
 ROOMS = {
     "planner": "What plans with numbers alone",
+    "read_trace": "What reads a trace",
     "instruments": "What measures",
     "runtime": "What carries the programs",
     "workbench": "What they are tried on",

@@ -28,6 +28,7 @@ BEGIN, END = "in reading order:\n\n", "\n\nWhat each is about"  # in the docstri
 FLOORS = {
     "runtime": "starts ranks, gives them groups, carries and counts their messages",
     "planner": "models of memory, bytes and time: plain numbers, without torch or NumPy",
+    "read_trace": "what a trace of `torch.profiler` says of a step: plain Python, in a tab, too",
     "instruments": "what measures: seconds of collectives, bytes that leave a host",
     "workbench": "what modules are tried on: data, networks, one training loop",
 }

@@ -1,0 +1,8 @@
+"""What a trace of `torch.profiler` says of a step, read with Python alone.
+
+    python -m distributed.read_trace FOLDER
+
+reads the traces of one rank or of all. `events` takes a file apart while it arrives, `rank_trace`
+keeps what is needed, `breakdown` divides each step into four bars that add up to it, `messages`
+finds the rank that comes last, `verdict` says which rule broke, and `report` writes it down.
+"""

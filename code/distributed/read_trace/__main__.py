@@ -1,0 +1,106 @@
+"""The command.
+
+    python -m distributed.read_trace FOLDER [FILE …]
+    python -m distributed.read_trace traces/ --model llama-3-8b --tokens 8192 --gpu h100
+
+Files are `.json` or `.json.gz`, one for each rank. With the model's shape it says the MFU.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from distributed.planner.hardware import GPUS, gpu
+from distributed.planner.shapes import PRESETS, of_size
+from distributed.read_trace.events import PIECE, Events, TraceError
+from distributed.read_trace.rank_trace import Collector, RankTrace
+from distributed.read_trace.report import as_data, as_text
+from distributed.read_trace.verdict import Work, judge
+from distributed.runtime.script import Parser
+
+ENDS = (".json", ".json.gz", ".trace.gz")
+
+
+def read_file(path: Path) -> RankTrace:
+    """One rank's trace. Raises TraceError."""
+    reader, kept = Events(path.name), Collector(path.name)
+    with path.open("rb") as file:
+        while data := file.read(PIECE):
+            for event in reader.feed(data):
+                kept.take(event)
+    reader.close()
+    trace = kept.finish(reader.header)
+    trace.events = reader.count
+    return trace
+
+
+def traces_in(paths: Iterable[Path]) -> list[Path]:
+    """The files of folders, and the files themselves. Raises TraceError where there are none."""
+    found: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise TraceError(f"{path}: there is no such file or folder")
+        inside = sorted(path.iterdir()) if path.is_dir() else []
+        found += [file for file in inside if file.name.endswith(ENDS)] if path.is_dir() else [path]
+    if not found:
+        raise TraceError(f"{paths[0] if isinstance(paths, list) else ''}: no *.json or *.json.gz")
+    return found
+
+
+def numbered(traces: Sequence[RankTrace]) -> list[RankTrace]:
+    """In the order of their ranks; those that do not say theirs are counted in order of name."""
+    known = {trace.rank for trace in traces if trace.rank >= 0}
+    if len(known) < len(traces):
+        for rank, trace in enumerate(traces):
+            trace.rank = rank
+    return sorted(traces, key=lambda trace: trace.rank)
+
+
+def work_of(model: str, tokens: float, context: int, on: str) -> Work | None:
+    """What a step computes: a preset's name, or a number of parameters. Raises ValueError."""
+    if not model or not tokens:
+        return None
+    if model in PRESETS:
+        shape = PRESETS[model]
+    else:
+        try:
+            shape = of_size(float(model))
+        except ValueError:
+            raise ValueError(
+                f"--model {model}: give a number of parameters, or one of {', '.join(PRESETS)}"
+            ) from None
+    return Work(tokens * shape.flops(context or 0), gpu(on).peak, tokens)
+
+
+def guess(device: str) -> str:
+    """The GPU's name in our table, by what the trace calls it."""
+    said = device.lower()
+    order = ("h100", "h200", "b200", "mi300x", "l40s", "4090", "v100", "p100")
+    if "a100" in said:
+        return "a100"
+    return next((name for name in order if name in said and name in GPUS), "h100")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = Parser(prog="python -m distributed.read_trace", description=__doc__)
+    parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument("--model", default="", help="a preset of the planner, or its parameters")
+    parser.add_argument("--tokens", type=float, default=0.0, help="on one rank, in one step")
+    parser.add_argument("--context", type=int, default=0, help="tokens of a sequence")
+    parser.add_argument("--gpu", default="", help="by default the one of the trace")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(words)
+    try:
+        traces = numbered([read_file(path) for path in traces_in(asked.paths)])
+        on = asked.gpu or guess(traces[0].device)
+        verdict = judge(traces, work_of(asked.model, asked.tokens, asked.context, on))
+    except (TraceError, ValueError, OSError) as error:
+        print(f"read_trace: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(as_data(verdict), indent=1) if asked.json else as_text(verdict))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""The events of a Chrome trace, one after the other, while its bytes arrive.
+
+A trace of a few steps is easily 500 MB of JSON, most of which no reader needs. So neither the text
+nor the list of its events is ever whole in memory: bytes go in by the piece, plain or gzipped, and
+each event is handed on as soon as it is complete.
+"""
+
+import codecs
+import contextlib
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+GZIP = b"\x1f\x8b"
+BEGIN = re.compile(r'"traceEvents"\s*:\s*\[|^\s*\[')
+BETWEEN = re.compile(r"[\s,]*")
+LONGEST = 16_000_000  # characters before the first event, or in one: what is longer is no trace
+PIECE = 1 << 22  # bytes that are unpacked, and characters that are read, at a time
+Event = dict[str, Any]
+
+
+class TraceError(ValueError):
+    """A file that cannot be read as a trace: one line, which says why."""
+
+
+class Events:
+    """Bytes in, events out; `header` has what a file says of itself beside its events.
+
+    `most` is how many bytes of JSON it takes. Raises TraceError, naming the file.
+    """
+
+    def __init__(self, name: str, most: int | None = None) -> None:
+        self.name = name
+        self.most = most
+        self.header: dict[str, Any] = {}
+        self.unpacked = 0  # bytes of JSON so far
+        self.count = 0  # events so far
+        self._first = b""  # until two bytes tell whether they are gzip's
+        self._gzip: Any = None
+        self._text = ""  # what was not read yet
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._scan = json.JSONDecoder(strict=False).scan_once  # type: ignore[attr-defined]
+        self._stage = "header"  # → "events" → "tail"
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """The events that these bytes complete."""
+        if self._gzip is None:
+            self._first += data
+            if len(self._first) < 2:
+                return
+            data, self._first = self._first, b""
+            self._gzip = zlib.decompressobj(31) if data[:2] == GZIP else False
+        for plain in self._unpack(data) if self._gzip else [data]:
+            self.unpacked += len(plain)
+            if self.most and self.unpacked > self.most:
+                raise TraceError(
+                    f"{self.name} has more than {self.most / 1e6:,.0f} MB of JSON, too much for a "
+                    "tab: python -m distributed.read_trace FOLDER reads it in a shell"
+                )
+            self._text += self._decode(plain)
+            if self._stage == "header":
+                self._read_header()
+            if self._stage == "events":
+                yield from self._read_events()
+
+    def close(self) -> None:
+        """The file has ended. Raises TraceError where that was in the middle, or no trace."""
+        if self._gzip and not self._gzip.eof:
+            raise TraceError(
+                f"{self.name} is a gzip file that ends in the middle, after {self.count:,} events: "
+                "was the job still writing it?"
+            )
+        if self._stage == "header":
+            raise self._no_trace()
+        if self._stage == "events":
+            raise TraceError(
+                f"{self.name} ends in the middle of its events, after {self.count:,} of them: "
+                "was the job still writing it?"
+            )
+        with contextlib.suppress(json.JSONDecodeError):  # a list alone has nothing after it
+            self.header |= json.loads("{" + BETWEEN.sub("", self._text, count=1), strict=False)
+
+    def _unpack(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            try:
+                yield self._gzip.decompress(data, PIECE)
+            except zlib.error as error:
+                raise TraceError(f"{self.name} is a damaged gzip file ({error})") from None
+            data = self._gzip.unconsumed_tail
+            if self._gzip.eof and self._gzip.unused_data[:2] == GZIP:  # several in one file
+                data = self._gzip.unused_data
+                self._gzip = zlib.decompressobj(31)
+
+    def _no_trace(self) -> TraceError:
+        return TraceError(
+            f"{self.name} is no trace: it has no list of traceEvents, as torch.profiler's "
+            "export_chrome_trace writes it"
+        )
+
+    def _read_header(self) -> None:
+        begin = BEGIN.search(self._text)
+        start = self._text.lstrip()[:1]
+        if begin is None:
+            if (start and start not in "{[") or len(self._text) > LONGEST:
+                raise self._no_trace()
+            return
+        before = self._text[: begin.start()]
+        try:
+            self.header = json.loads(before + '"": []}', strict=False) if before.strip() else {}
+        except json.JSONDecodeError:
+            raise self._no_trace() from None
+        self._text, self._stage = self._text[begin.end() :], "events"
+
+    def _read_events(self) -> Iterator[Event]:
+        text, at = self._text, 0
+        while True:
+            at = BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it may be empty
+            if text.startswith("]", at):
+                self._stage, at = "tail", at + 1
+                break
+            try:
+                event, at = self._scan(text, at)
+            except (json.JSONDecodeError, StopIteration):
+                if len(text) - at > LONGEST:
+                    raise TraceError(
+                        f"{self.name} is damaged after {self.count:,} events"
+                    ) from None
+                break  # the rest of it is still to come
+            self.count += 1
+            if isinstance(event, dict):
+                yield event
+        self._text = text[at:]

@@ -1,0 +1,72 @@
+"""Which kernels take a GPU's time, in families that one would change by different means."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from distributed.read_trace.rank_trace import Kernel
+
+FAMILIES = {
+    "attention": re.compile(r"flash|fmha|attention|attn", re.IGNORECASE),
+    "matrix products": re.compile(
+        r"gemm|gemv|cutlass|wgmma|xmma|nvjet|cijk|conv|wgrad|dgrad|cudnn|winograd", re.IGNORECASE
+    ),
+    "optimizer": re.compile(r"multi_tensor_apply|adam|foreach", re.IGNORECASE),
+    "softmax and norms": re.compile(r"softmax|norm", re.IGNORECASE),
+}
+OTHER = "element by element"
+FP32 = re.compile(r"sgemm|ffma|f32f32_f32f32|simt", re.IGNORECASE)
+
+
+class Share(NamedTuple):
+    """What kernels of one name, or family, took together (µs)."""
+
+    name: str
+    time: float
+    number: int
+
+
+def family(name: str) -> str:
+    return next((said for said, pattern in FAMILIES.items() if pattern.search(name)), OTHER)
+
+
+def short(name: str) -> str:
+    """A kernel's name without its types: `void at::f<4, …>(int, …)` → `at::f`."""
+    if " -> " in name:
+        return name  # Memcpy DtoD (Device -> Device)
+    plain, depth = [], 0
+    for letter in name.removeprefix("void ").replace("(anonymous namespace)::", ""):
+        depth += letter in "<(["
+        if not depth:
+            plain.append(letter)
+        depth -= letter in ">)]" and depth > 0
+    return "".join(plain).strip() or name[:80]
+
+
+def by_name(kernels: Iterable[Kernel], most: int = 8) -> list[Share]:
+    """The names that take most, longest first."""
+    return shares(kernels, short)[:most]
+
+
+def by_family(kernels: Iterable[Kernel]) -> list[Share]:
+    return shares((k for k in kernels if k.kind == "compute"), family)
+
+
+def shares(kernels: Iterable[Kernel], key: Callable[[str], str]) -> list[Share]:
+    times: dict[str, float] = defaultdict(float)
+    counts: dict[str, int] = defaultdict(int)
+    named: dict[str, str] = {}
+    for kernel in kernels:
+        if kernel.name not in named:
+            named[kernel.name] = key(kernel.name)
+        name = named[kernel.name]
+        times[name] += kernel.end - kernel.start
+        counts[name] += 1
+    found = [Share(name, time, counts[name]) for name, time in times.items()]
+    return sorted(found, key=lambda share: -share.time)
+
+
+def in_fp32(kernels: Iterable[Kernel]) -> float:
+    """µs in matrix products without tensor cores."""
+    return sum(k.end - k.start for k in kernels if k.kind == "compute" and FP32.search(k.name))

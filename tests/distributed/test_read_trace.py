@@ -1,0 +1,414 @@
+"""What is said of a trace: the bars add up, the peer agrees, and bad input is one line."""
+
+import gzip
+import json
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from distributed.read_trace.__main__ import main, read_file, work_of
+from distributed.read_trace.breakdown import breakdown, odd_steps, whole
+from distributed.read_trace.events import Events, TraceError
+from distributed.read_trace.intervals import both, length, minus, union, within
+from distributed.read_trace.kernels import by_family, short
+from distributed.read_trace.messages import called
+from distributed.read_trace.verdict import PAGES, Work, judge
+
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT / "book/_static/traces"
+PEER = json.loads((ROOT / "bench/recorded/traces.json").read_text())
+
+
+# --- stretches of time, against sets of moments
+
+
+def moments(stretches):
+    return {moment for a, b in stretches for moment in range(a, b)}
+
+
+some = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)).map(lambda t: (t[0], sum(t))))
+
+
+@given(some, some, st.integers(0, 40), st.integers(0, 20))
+def test_stretches_are_sets_of_moments(first, second, start, long):
+    a, b = union(first), union(second)
+    assert moments(a) == moments(first)
+    assert length(a) == len(moments(first))
+    assert all(x[1] < y[0] for x, y in pairwise(a))
+    assert moments(minus(a, b)) == moments(a) - moments(b)
+    assert moments(both(a, b)) == moments(a) & moments(b)
+    assert moments(within(a, start, start + long)) == moments(a) & {*range(start, start + long)}
+
+
+# --- traces that are made here
+
+
+def event(category, name, start, long, **args):
+    return {"ph": "X", "cat": category, "name": name, "ts": start, "dur": long, "args": args}
+
+
+def step(number, start, long):
+    return event("user_annotation", f"ProfilerStep#{number}", start, long)
+
+
+def kernel(name, start, long, asked, number, **args):
+    """A kernel, and the call that launched it."""
+    return [
+        event("kernel", name, start, long, stream=7, correlation=number, **args),
+        event("cuda_runtime", "cudaLaunchKernel", asked, 1, correlation=number),
+    ]
+
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long)"
+
+
+def written(tmp_path, events, name="rank0.json", **header):
+    path = tmp_path / name
+    path.write_text(json.dumps({**header, "traceEvents": events}))
+    return path
+
+
+def one_step(tmp_path):
+    """A loader until 20, kernels from 25 to 55 and from 60 to 80, a message from 50 to 70."""
+    events = [
+        step(3, 0, 100),
+        event("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter", 0, 20),
+        *kernel("gemm", 25, 30, 22, 1),
+        *kernel(NCCL, 50, 20, 40, 2),
+        *kernel("gemm", 60, 20, 41, 3),
+        event("cuda_runtime", "cudaStreamSynchronize", 42, 38),
+    ]
+    return read_file(written(tmp_path, events))
+
+
+def test_the_bars_of_a_step(tmp_path):
+    (times,) = breakdown(one_step(tmp_path))
+    assert times.total == 97  # the GPU was 3 behind Python when the trace began
+    assert (times.compute, times.exposed, times.hidden) == (50, 5, 15)
+    assert times.data == 17
+    assert times.synchronization == 20  # after 80, where Python had waited
+    assert times.launches == 5
+
+
+def test_a_gpu_that_lags_has_steps_of_its_own(tmp_path):
+    """Python is two steps ahead: each kernel counts for the step that asked for it."""
+    events = []
+    for number in range(3):
+        events += [step(number, 10 * number, 10)]
+        events += kernel("gemm", 100 * number + 50, 100, 10 * number + 5, number + 1)
+    times = breakdown(read_file(written(tmp_path, events)))
+    assert [each.compute for each in times] == [100, 100, 100]
+    assert [each.end for each in times] == [150, 250, 350]
+
+
+@given(st.data())
+def test_the_bars_add_up_and_the_events_order_does_not_matter(tmp_path_factory, data):
+    spans = data.draw(
+        st.lists(st.tuples(st.sampled_from("kmcls"), st.integers(0, 300), st.integers(1, 60)))
+    )
+    events = [step(0, 0, 100), step(1, 100, 110), *kernel("gemm", 5, 1, 1, 1000)]
+    for number, (kind, start, long) in enumerate(spans, 1):
+        if kind in "km":
+            asked = max(0, start - data.draw(st.integers(0, 90)))
+            events += kernel(NCCL if kind == "m" else "gemm", start, long, asked, number)
+        elif kind == "c":
+            events += [event("gpu_memcpy", "Memcpy HtoD", start, long, stream=7)]
+        elif kind == "l":
+            events += [event("user_annotation", "enumerate(DataLoader)#1", start, long)]
+        else:
+            events += [event("cuda_runtime", "cudaDeviceSynchronize", start, long)]
+    events = data.draw(st.permutations(events))
+    for times in breakdown(read_file(written(tmp_path_factory.mktemp("trace"), events))):
+        bars = (times.compute, times.exposed, times.data, times.gaps)
+        assert sum(bars) == pytest.approx(times.total)
+        assert min(*bars, times.synchronization, times.launches, times.hidden) >= -1e-6
+        assert times.asking <= times.launches + 1e-6
+
+
+def test_a_file_may_come_in_pieces_of_any_size():
+    text = (TRACES / "recommender-128-rank-1.json.gz").read_bytes()
+    whole_file = [*(reader := Events("a")).feed(text)]
+    reader.close()
+    assert len(whole_file) == reader.count
+    for packed, piece in ((text, 777), (gzip.decompress(text), 4096)):
+        other = Events("b")
+        found = []
+        for at in range(0, len(packed), piece):
+            found += other.feed(packed[at : at + piece])
+        other.close()
+        assert found == whole_file
+        assert other.header["licence"].startswith("MIT")
+
+
+def test_operators_and_gloo_count_where_there_is_no_gpu(tmp_path):
+    events = [
+        step(0, 0, 100),
+        event("cpu_op", "aten::mm", 10, 40),
+        event("user_annotation", "gloo:all_reduce", 40, 50),
+        event("user_annotation", "enumerate(DataLoader)#1", 0, 10),
+        event("cpu_op", "aten::stack", 5, 2),  # inside the loader: no computation
+    ]
+    trace = read_file(written(tmp_path, events))
+    (times,) = breakdown(trace)
+    assert (times.compute, times.exposed, times.hidden, times.data) == (40, 40, 10, 10)
+    assert "No GPU events" in trace.notes[0]
+
+
+# --- who comes last
+
+
+def two_ranks(tmp_path, slow=1):
+    """The slow rank computes 60 of 100, and its collective is short."""
+    traces = []
+    for rank in range(2):
+        long = 60 if rank == slow else 20
+        events = []
+        for number in range(4):
+            at = 100 * number
+            events += [step(number, at, 100), *kernel("gemm", at, long, at, 2 * number + 1)]
+            events += kernel(NCCL, at + long, 90 - long, at + 1, 2 * number + 2)
+        told = {"rank": rank, "world_size": 2}
+        path = written(tmp_path, events, f"{rank}.json", distributedInfo=told)
+        traces.append(read_file(path))
+    return traces
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_rank_with_the_shortest_collectives_is_the_slow_one(tmp_path, slow):
+    verdict = judge(two_ranks(tmp_path, slow))
+    assert verdict.late is not None
+    assert (verdict.late.rank, verdict.late.waits) == (slow, 40)
+    first = verdict.findings[0]
+    assert first.cause == "slow rank"
+    assert f"Rank {slow} comes last" in first.said
+    assert "computes longer" in first.said
+
+
+def test_no_rank_is_named_where_now_this_one_and_now_that_one_is_last(tmp_path):
+    a, b = two_ranks(tmp_path)
+    half = len(a.kernels) // 2
+    a.kernels, b.kernels = (
+        a.kernels[:half] + b.kernels[half:],
+        b.kernels[:half] + a.kernels[half:],
+    )
+    assert judge([a, b]).late is None
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests():
+    """https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"""
+    told = {"In msg nelems": 1000, "Out msg nelems": 1000, "dtype": "Float", "Group size": 4}
+    seconds = 1e-3
+    reduced = called(NCCL, 0, 1e6 * seconds, told)
+    assert reduced.bandwidth == pytest.approx(4000 / seconds * 2 * 3 / 4)
+    gathered = called("ncclDevKernel_AllGather_RING_LL", 0, 1e6 * seconds, told)
+    assert gathered.bandwidth == pytest.approx(4000 / seconds * 3 / 4)
+
+
+# --- each rule
+
+
+def test_a_model_says_mfu_and_how_slow_the_kernels_are(tmp_path):
+    work = Work(flops=97e-6 * 0.25 * 1e12, peak=1e12)
+    verdict = judge([one_step(tmp_path)], work)
+    assert verdict.mfu == pytest.approx(0.25)
+    assert verdict.slow_kernels == pytest.approx(50 - 97 * 0.25)
+
+
+def test_a_synchronization_is_named(tmp_path):
+    events = []
+    for number in range(4):
+        at = 1000 * number
+        events += [step(number, at, 1000), *kernel("gemm", at, 500, at, number + 1)]
+        events += [event("cuda_runtime", "cudaStreamSynchronize", at + 10, 490)]
+        events += [event("cpu_op", "aten::item", at + 9, 492)]
+    (finding, *_) = judge([read_file(written(tmp_path, events))]).findings
+    assert finding.cause == "synchronization"
+    assert "aten::item, 4 times" in finding.said
+
+
+def test_messages_that_would_fit_but_leave_at_the_end(tmp_path):
+    events = []
+    for number in range(3):
+        at = 1000 * number
+        events += [step(number, at, 1000), *kernel("gemm", at, 700, at, 2 * number + 1)]
+        events += kernel(NCCL, at + 700, 300, at + 1, 2 * number + 2)
+    (finding, *_) = judge([read_file(written(tmp_path, events))]).findings
+    assert finding.cause == "messages that leave late"
+    assert "when 100% of the computation is done" in finding.said
+
+
+def test_more_messages_than_can_hide(tmp_path):
+    told = {"In msg nelems": 10_000_000, "dtype": "Float", "Group size": 2}
+    events = []
+    for number in range(3):
+        at = 1000 * number
+        events += [step(number, at, 1000), *kernel("gemm", at, 300, at, 2 * number + 1)]
+        events += kernel(NCCL, at + 200, 800, at + 1, 2 * number + 2, **told)
+    trace = read_file(written(tmp_path, events))
+    (finding, *_) = judge([trace], Work(1e9, 1e15, tokens=1000)).findings
+    assert finding.cause == "more messages than computation"
+    # C = 10⁹/300 µs, W = 40 MB/800 µs, gC/2W with g = 2
+    assert f"gC/2W is {1e9 / 300e-6 / (40e6 / 800e-6):,.0f}" in finding.said
+
+
+# --- public traces, and the peer on them
+
+
+@pytest.mark.parametrize("name", sorted(PEER["breakdown"]))
+def test_the_peer_divides_public_traces_in_the_same_way(name):
+    """HolisticTraceAnalysis's temporal breakdown and overlap, as recorded by `bench.traces`."""
+    ours, peer = whole(read_file(TRACES / f"{name}.json.gz")), PEER["breakdown"][name]
+    for ours_is, peers_is in zip(ours[:4], [peer[key] for key in ours._fields[:4]], strict=True):
+        assert ours_is == pytest.approx(peers_is, rel=0.01)
+    assert 100 * ours.overlap == pytest.approx(peer["overlap"] or 0.0, abs=0.01)
+
+
+def test_all_public_traces_were_compared():
+    names = {path.name.removesuffix(".json.gz") for path in TRACES.glob("*.json.gz")}
+    assert names == {*PEER["breakdown"]}
+    assert len(names) >= 5
+    for path in TRACES.glob("*.json.gz"):
+        assert path.stat().st_size <= 100_000
+
+
+def causes(*names):
+    verdict = judge([read_file(TRACES / f"{name}.json.gz") for name in names])
+    return [finding.cause for finding in verdict.findings], verdict
+
+
+def test_of_public_traces_the_rule_that_broke_is_named():
+    found, verdict = causes("small-messages-2-v100")
+    assert found[:2] == ["Python is too slow", "a message for each tensor"]
+    assert "404 collectives in a step, and 404 gradients" in verdict.findings[1].said
+    found, verdict = causes("resnet-2-a100")
+    assert found[0] == "Python is too slow"
+    assert verdict.findings[0].time > 0.7 * verdict.step.total
+    found, verdict = causes("resnet-1-v100")
+    assert verdict.step.compute > 0.95 * verdict.step.total
+    assert found in ([], ["slow kernels"])
+    found, verdict = causes("recommender-128-rank-0", "recommender-128-rank-1")
+    assert "exchange in the way" in found
+    assert "2 ranks of 128" in verdict.notes[-1]
+
+
+def test_kernels_have_short_names_and_families():
+    name = "void at::native::(anonymous namespace)::f<4, std::array<char*, 2> >(int, float)"
+    assert short(name) == "at::native::f"
+    trace = read_file(TRACES / "resnet-2-a100.json.gz")
+    families = {share.name: share.time for share in by_family(trace.kernels)}
+    assert families["matrix products"] > families["optimizer"] > 0
+
+
+def test_pages_that_are_named_are_there_with_their_titles():
+    for page, title in PAGES.items():
+        assert f"\n# {title}\n" in (ROOT / f"{page}.md").read_text()
+
+
+# --- what is no trace
+
+
+GOOD = json.dumps({"traceEvents": [step(0, 0, 9), event("cpu_op", "aten::mm", 1, 2)]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "is no trace"),
+        (b"hello", "is no trace"),
+        (b'{"loss": [1, 2]}', "is no trace"),
+        (b"\x80\x02}q\x00", "is no trace"),
+        (GOOD[:-20], "ends in the middle of its events"),
+        (gzip.compress(GOOD, mtime=0)[:-12], "a gzip file that ends in the middle"),
+        (
+            gzip.compress(GOOD, mtime=0)[:20] + b"xxxxxxxxx",
+            "a (damaged )?gzip file",
+        ),
+        (b'{"traceEvents": []}', "neither kernels nor operators"),
+        (
+            json.dumps({"traceEvents": [event("mtia_ccp_events", "f", 0, 1)]}).encode(),
+            "is of MTIA: only GPUs and CPUs",
+        ),
+    ],
+    ids=range(9),
+)
+def test_what_is_no_trace_is_one_line(tmp_path, capsys, data, message):
+    path = tmp_path / "bad.json.gz"
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match=message) as raised:
+        read_file(path)
+    assert "bad.json.gz" in str(raised.value)
+    assert main([str(path)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("read_trace: ")
+    assert said.count("\n") == 1
+
+
+def test_too_much_for_a_tab_is_told_while_it_is_read():
+    reader = Events("huge.json.gz", most=100_000)
+    packed = gzip.compress(b'{"traceEvents": [' + b" " * 10_000_000)
+    with pytest.raises(TraceError, match=r"more than 0 MB .* python -m distributed.read_trace"):
+        [*reader.feed(packed)]
+    assert reader.unpacked < 5_000_000, "it did not unpack the rest"
+
+
+def test_steps_that_overlap_and_no_steps_at_all_are_one_step(tmp_path):
+    both_steps = [step(0, 0, 90), step(1, 10, 90)]
+    for steps, note in ((both_steps, "overlap"), ([], "No ProfilerStep#")):
+        trace = read_file(written(tmp_path, [*steps, *kernel("gemm", 5, 50, 1, 1)]))
+        assert [times.compute for times in breakdown(trace)] == [50]
+        assert note in trace.notes[0]
+
+
+def test_odd_steps_are_told(tmp_path):
+    events = []
+    at = 0
+    for number, long in enumerate([100, 100, 300, 100]):
+        events += [step(number, at, long), *kernel("gemm", at, long - 5, at, number + 1)]
+        at += long
+    assert [each.number for each in odd_steps(breakdown(read_file(written(tmp_path, events))))] == [
+        2
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "no such file or folder"),
+        (["{empty}"], "no *.json"),
+        (["{trace}", "--model", "gpt-9", "--tokens", "8"], "give a number of parameters, or one"),
+        (["{trace}", "--model", "7e9", "--tokens", "8", "--gpu", "h1000"], "h1000"),
+    ],
+)
+def test_wrong_words_are_one_line(tmp_path, capsys, words, message):
+    path = written(tmp_path, [step(0, 0, 100), *kernel("gemm", 5, 50, 1, 1)])
+    (tmp_path / "empty").mkdir()
+    words = [word.format(empty=tmp_path / "empty", trace=path) for word in words]
+    assert main(words) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_reads_a_folder_without_any_library(tmp_path):
+    for rank in range(2):
+        name = f"recommender-128-rank-{rank}.json.gz"
+        (tmp_path / name).write_bytes((TRACES / name).read_bytes())
+    command = [sys.executable, "-I", "-S", "-c"]
+    run = "import sys, runpy; sys.path[:0] = [sys.argv.pop(1)]; runpy.run_module('distributed.read_"
+    command += [f"{run}trace', run_name='__main__')", str(ROOT / "code"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "2 ranks · 2 steps" in done.stdout
+    said = json.loads(subprocess.check_output([*command, "--json"]))
+    assert [rank["rank"] for rank in said["ranks"]] == [0, 1]
+    assert said["findings"]
+
+
+def test_a_model_is_a_preset_or_a_number_of_parameters():
+    work = work_of("6.7e9", 3400, 0, "h100")
+    assert work is not None
+    assert work.flops / work.peak == pytest.approx(6 * 6.7e9 * 3400 / 989e12, rel=0.05)
+    assert work_of("", 100, 0, "h100") is None
