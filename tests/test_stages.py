@@ -4,10 +4,13 @@ They run in warm ranks whose environment is torchrun's; torchrun itself starts t
 """
 
 import ast
+import dataclasses
 import os
+import re
 import subprocess
 import sys
 import time
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +135,22 @@ def test_no_rank_leaves_its_group_before_all_are_there(tmp_path: Path) -> None:
         return run_as_rank(group, cloudpickle.dumps(lambda: here.exists()), (), {}, 0)
 
     assert launch(enter, ranks=2, device="cpu") == [True, True]
+
+
+def test_a_stage_names_what_train_py_has_in_its_place() -> None:
+    """Functions, methods and options: they are there under these names."""
+    train = as_module(SCRIPTS / "train.py")
+    options = {"--" + field.name.replace("_", "-") for field in dataclasses.fields(train.Settings)}
+    for stage in ("single", *STAGES):
+        text = ast.get_docstring(ast.parse((SCRIPTS / f"{stage}.py").read_text()))
+        _, about = str(text).split("train.py", maxsplit=1)
+        for name in re.findall(r"`([A-Za-z_.]+)`", about):
+            assert callable(attrgetter(name)(train)), f"{stage}: {name}"
+        assert {*re.findall(r"(?<=[ `])--[a-z-]+", about)} - {"--nproc-per-node"} <= options, stage
+        assert "`" in about, stage
+
+
+def test_no_stage_has_loader_workers() -> None:
+    """Theirs lived on for 21 minutes when a rank was killed."""
+    for stage in ("single", *STAGES):
+        assert "num_workers" not in (SCRIPTS / f"{stage}.py").read_text()

@@ -40,7 +40,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)  # TFLOP/s in bf16
+# TFLOP/s in dense bf16, of the fastest of that name (SXM)
+PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Settings:
     min_lr: float = 6e-5
     warmup: int = 700  # steps
     decay: float = 0.1
-    clip: float = 1.0
+    clip: float = 1.0  # the norm of all gradients; inf for never
     seed: int = 0
     # how it is computed
     ddp: bool = False  # a replica on every rank, in place of shards
@@ -125,17 +126,14 @@ class Tokens:
 
     def __init__(self, part: str, settings: Settings):
         self.settings, self.epoch = settings, -1
-        self.files = [(path, self.map(path)) for path in self.paths(part)]
+        paths = sorted(Path(settings.data).glob(f"{part}*.bin"))
+        self.files = [(path, self.map(path)) for path in paths]
+        if not self.files:
+            raise ValueError(f"{settings.data}: no {part}*.bin there. make_tokens.py makes it")
         counts = [(len(tokens) - 1) // settings.context for _, tokens in self.files]
         self.starts = torch.tensor([0, *counts]).cumsum(0)
         if len(self) < settings.batch:
             raise ValueError(f"{part}*.bin: {len(self)} sequences, fewer than --batch")
-
-    def paths(self, part: str) -> list[Path]:
-        paths = sorted(Path(self.settings.data).glob(f"{part}*.bin"))
-        if not paths:
-            raise ValueError(f"{self.settings.data}: no {part}*.bin there. make_tokens.py makes it")
-        return paths
 
     def map(self, path: Path) -> torch.Tensor:
         """uint16 (or uint32: the format of llm.c knows both), after a header of 1 KiB."""
@@ -307,8 +305,9 @@ class Checkpoints:
             self.saving.result()
             if self.rank == 0:
                 self.publish()
-        except (dcp.CheckpointException, OSError) as error:  # a full disk, say
-            problem = f"{self.path} was not written: {str(error).splitlines()[-1]}"
+        except (dcp.CheckpointException, OSError) as error:  # of a full disk they speak in riddles
+            free = f"{shutil.disk_usage(self.folder).free / 2**30:.3f} GiB are free there"
+            problem = f"{self.path} was not written ({free}): {str(error).splitlines()[-1]}"
             if self.rank == 0:
                 shutil.rmtree(self.path, ignore_errors=True)
         self.saving = None
@@ -371,8 +370,12 @@ class Job:
 
     def state(self) -> dict[str, Any]:
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        done = {"step": self.step, "sequences": len(self.data)}
-        return {"model": model, "optimizer": optimizer, **done}
+        return {"model": model, "optimizer": optimizer, "step": self.step, "order": self.order()}
+
+    def order(self) -> str:
+        """What the order of the data follows from, beside the step."""
+        settings = self.settings
+        return f"--seed {settings.seed}, --batch {settings.batch}, {len(self.data)} sequences"
 
     def resume(self) -> None:
         if (folder := self.checkpoints.latest()) is None:
@@ -382,9 +385,8 @@ class Job:
             dcp.load(state, checkpoint_id=folder, process_group=self.checkpoints.group)
         except dcp.CheckpointException as error:  # on all ranks alike
             raise Stop(f"{folder} was not read: {str(error).splitlines()[-1]}") from None
-        if state["sequences"] != len(self.data):
-            was = f"had {state['sequences']} when {folder} was saved: their order is another now"
-            raise Stop(f"{self.settings.data} has {len(self.data)} sequences, and {was}")
+        if state["order"] != self.order():
+            raise Stop(f"{folder} was saved with {state['order']}, and here is {self.order()}")
         parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
         set_state_dict(self.model, self.optimizer, **parts)
         self.step = self.saved = state["step"]
@@ -478,8 +480,8 @@ class Job:
         seen = torch.stack(of_all, -1).cpu()  # [steps, 2, ranks]
         for place, what, rank in (~seen.isfinite()).nonzero().tolist():
             step, value = self.step - len(seen) + place + 1, seen[place, what, rank].item()
-            name = "norm of all gradients" if what else "loss"
-            raise Stop(f"step {step}, rank {rank}: the {name} is {value}. This is not saved")
+            name = "the norm of all gradients" if what else f"the loss of rank {rank}"
+            raise Stop(f"step {step}: {name} is {value}. This is not saved")
         self.history += seen[:, 0].mean(1).tolist()
         self.norm = seen[-1, 1, 0].item()
 
@@ -521,7 +523,7 @@ class Job:
         self.restart_clock()
 
     def say(self, line: str, record: dict[str, Any]) -> None:
-        """A line to read, and one of JSON."""
+        """A line to read, and one of JSON. (A step that was done again has two: take the last.)"""
         if self.rank == 0:
             print(f"step {self.step} · {line}", flush=True)
             try:
@@ -539,24 +541,22 @@ def join(settings: Settings) -> torch.device:
         os.environ |= one | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     recorder = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     recorder["TORCH_FR_DUMP_TEMP_FILE"] = f"{settings.run}/collectives_of_rank_"
-    os.environ |= recorder | os.environ  # if one hangs, each rank writes what NCCL did last
-    gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if gpu else torch.device("cpu")
-    if gpu:
-        torch.cuda.set_device(device)
+    for name, value in recorder.items():  # if one hangs, each rank writes what NCCL did last
+        os.environ.setdefault(name, value)
     share = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # github.com/pytorch/pytorch/issues/135712
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) and not os.environ.get(share):
         sys.exit(f"set {share}=1: else ranks that torchrun restarts look for the dead, and hang")
+    device, backend, where = torch.device("cpu"), "gloo", "gloo · no GPU found, so on CPUs"
+    if torch.cuda.is_available():  # some clusters show a rank only its own
+        local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+        device, backend = torch.device("cuda", local), "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(device)
+        where = f"nccl · {torch.cuda.get_device_name()}"
     if not dist.is_initialized():  # Ray has done it
-        backend, timeout = (
-            "cpu:gloo,cuda:nccl" if gpu else "gloo",
-            timedelta(seconds=settings.timeout),
-        )
-        dist.init_process_group(backend, timeout=timeout, device_id=device if gpu else None)
+        own = device if device.type == "cuda" else None
+        limit = timedelta(seconds=settings.timeout)
+        dist.init_process_group(backend, timeout=limit, device_id=own)
     if dist.get_rank() == 0:
-        where = (
-            f"nccl · {torch.cuda.get_device_name()}" if gpu else "gloo · no GPU found, so on CPUs"
-        )
         print(f"{dist.get_world_size()} ranks · {where}", flush=True)
     return device
 
@@ -576,12 +576,12 @@ def parse(words: tuple[str, ...]) -> Settings:
 
 
 def watch_signals() -> list[int]:
-    """Those that have come: a step ends before its rank does. A second one ends it at once."""
+    """Those that have come: a step ends before its rank does. A second Ctrl+C ends it at once."""
     come: list[int] = []
 
     def note(number: int, _: Any) -> None:
         come.append(number)
-        signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # not SIGTERM: Slurm's comes by torchrun, too
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)

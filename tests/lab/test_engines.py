@@ -1,10 +1,12 @@
-"""Launch files, each executed with train.py: under torchrun, Ray, a stand-in for srun, and the
-variables of the JobSet. Slurm's options and the JobSet's fields are checked as well."""
+"""Launch files, each executed with train.py: under torchrun, Ray, Slurm where it is installed (else
+with stand-ins for its programs), and the variables of the JobSet. Slurm's options and the JobSet's
+fields are checked as well."""
 
 import json
 import os
 import re
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -269,11 +271,12 @@ def test_an_option_that_sbatch_would_refuse_is_found(line: str, wrong: list[str]
     assert wrong_options(line) == wrong
 
 
-def stand_ins(folder: Path, srun: str) -> dict[str, str]:
+def stand_ins(folder: Path, srun: str, scancel: str = "exit 1") -> dict[str, str]:
     """Programs of Slurm's names, and the variables of a job on two hosts that finds them."""
     for name, script in {
         "scontrol": f'echo "$@" >>{folder}/asked; echo 127.0.0.1; sleep 0.1; echo node8',
         "srun": srun,
+        "scancel": scancel,
     }.items():
         program = folder / name
         program.write_text(f"#!/bin/bash\n{script}\n")
@@ -299,18 +302,28 @@ def test_the_slurm_file_is_a_script_with_known_options(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_slurm_file_trains_and_saves_before_its_time_is_over(tokens: str, tmp_path) -> None:
-    """A stand-in for srun starts one task for each host, both on this machine, and passes on TERM.
+    """A stand-in for srun starts one task for each host, both on this machine. As Slurm's own does,
+    it kills them when it gets TERM itself, and scancel tells all processes, torchrun and ranks.
     The first time Slurm's signal comes in the middle; the second time nothing does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    tasks = """
+    tasks = f"""
 while [[ $1 == -* ]]; do shift; done
 "$@" & one=$!
 "$@" & two=$!
-trap 'kill -TERM $one $two; wait $one; wait $two; exit 1' TERM
+echo $one $two >{tmp_path}/tasks
+trap 'kill -KILL $one $two' TERM
 wait $one && wait $two"""
-    env = os.environ | stand_ins(tmp_path, tasks) | {"SLURM_GPUS_ON_NODE": "1", "PORT": port}
+    all_processes = f"""
+[[ $* == "--signal=TERM 11" ]] || exit 1
+read one two <{tmp_path}/tasks
+kill -TERM $one $two $(pgrep -P $one,$two)"""
+    env = (
+        os.environ
+        | stand_ins(tmp_path, tasks, all_processes)
+        | {"SLURM_GPUS_ON_NODE": "1", "PORT": port}
+    )
     run = tmp_path / "run"
     words = [TRAIN, tokens, str(run), *SMALL, "--steps=200", "--log-every=1"]
     command = ["bash", str(ENGINES / "slurm.sbatch"), *words]
@@ -331,3 +344,79 @@ wait $one && wait $two"""
     assert f"goes on after step {int(reached[5:])}\n" in said
     assert (tmp_path / "asked").read_text().splitlines()[-1] == "show hostnames node[7-8]"
     assert (run / "latest").read_text() == "step-00000200"
+
+
+SLURM = """
+ClusterName=book
+SlurmctldHost={host}(127.0.0.1)
+AuthType=auth/none
+CredType=cred/none
+SlurmUser=root
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/%n.pid
+{plugins}
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+MpiDefault=none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+SlurmdParameters=config_overrides
+NodeName=node[7-8] NodeHostname={host} NodeAddr=127.0.0.1 Port=[17007-17008] CPUs=16 State=UNKNOWN
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+CLUSTER = """
+set -e
+ip link set lo up
+ip address add 10.78.0.1/32 dev lo  # names are looked up only where there is more than 127.0.0.1
+mount --bind {folder}/hosts /etc/hosts
+slurmctld -D -c -f {folder}/slurm.conf >{folder}/slurmctld.log 2>&1 &
+for node in node7 node8; do
+  slurmd -D -N $node -f {folder}/slurm.conf -d "$(command -v slurmstepd)" >{folder}/$node.log 2>&1 &
+done
+export SLURM_CONF={folder}/slurm.conf
+until sinfo --noheader | grep -q "2 *idle"; do sleep 0.2; done
+until_log_has() {{ until grep -qs "$1" {folder}/run/log.jsonl; do sleep 0.1; done; }}
+job=$(sbatch --parsable --output={folder}/said "$@")
+until_log_has '"step": 20,'
+scancel --signal=USR1 --batch $job  # as Slurm does itself when the time is nearly over
+until squeue --noheader --states=PENDING | grep -q .; do sleep 0.2; done
+cp {folder}/run/latest {folder}/reached
+scontrol update JobId=$job StartTime=now  # it would wait for two minutes
+until_log_has '"step": 200,'
+until scontrol show job $job | grep -q JobState=COMPLETED; do sleep 0.2; done
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not all(map(shutil.which, ["slurmctld", "slurmd", "sbatch", "unshare"])),
+    reason="no Slurm here, or no rights to start it: apt-get install slurmctld slurmd slurm-client",
+)
+def test_slurm_itself_queues_the_job_again_and_it_goes_on(tokens: str, tmp_path: Path) -> None:
+    """Its controller and two hosts in namespaces of their own, all on this machine."""
+    for name in ("state", "node7", "node8"):
+        (tmp_path / name).mkdir()
+    root = Path(shutil.which("slurmctld") or "").resolve().parents[1]
+    found = [*root.glob("lib/*/slurm-wlm/auth_none.so")]  # Debian's, wherever it was unpacked
+    given = {"folder": tmp_path, "host": socket.gethostname()}
+    given["plugins"] = f"PluginDir={found[0].parent}" if found else ""
+    (tmp_path / "slurm.conf").write_text(SLURM.format(**given))
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost node7 node8 {given['host']}\n")
+    apart = ["unshare", "-mnpf", "--kill-child", "--mount-proc", "bash", "-c"]
+    job = [ENGINES / "slurm.sbatch", TRAIN, tokens, tmp_path / "run", *SMALL]
+    words = [*apart, CLUSTER.format(**given), "cluster", *map(str, job)]
+    words += ["--steps=200", "--log-every=1"]
+    env = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+    subprocess.run(words, env=env, cwd=ROOT, check=True, timeout=PATIENCE)
+    said, reached = (tmp_path / "said").read_text(), (tmp_path / "reached").read_text()
+    assert int(reached[5:]) < 200
+    line = f"ended by a signal. Step {int(reached[5:])} is saved: start it again to go on\n"
+    assert said.count(line) == 1
+    assert f"goes on after step {int(reached[5:])}\n" in said
+    assert (tmp_path / "run/latest").read_text() == "step-00000200"
+    assert losses_of(tmp_path / "run").keys() == {*range(1, 201)}

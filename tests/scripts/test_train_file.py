@@ -89,7 +89,7 @@ def test_the_curve_is_the_same_on_any_number_of_ranks(train, tmp_path: Path) -> 
 
 def test_nan_ends_all_ranks_and_the_last_good_checkpoint_stays(train, tmp_path: Path) -> None:
     said = train("--steps=12", fault=not_finite_at(7, rank=1))
-    line = "step 7, rank 1: the loss is nan. This is not saved"
+    line = "step 7: the loss of rank 1 is nan. This is not saved"
     assert said == [("stop 1", line)] * 2
     assert (tmp_path / "run/latest").read_text() == "step-00000005"
     assert [path.name for path in (tmp_path / "run").glob("step-*")] == ["step-00000005"]
@@ -114,17 +114,64 @@ def test_what_was_begun_is_removed_and_what_is_gone_is_named(train, tmp_path: Pa
     assert train("--steps=7") == [("stop 1", f"{line} the file")] * 2
 
 
-def test_a_damaged_checkpoint_and_other_data_are_refused(train, tokens: str, tmp_path) -> None:
+def test_a_gradient_that_is_not_finite_is_nobodys_but_named_with_its_step(train) -> None:
+    def fault(module: ModuleType, own: int) -> None:
+        backward = module.Job.backward
+
+        def and_nan(self: Any, rows: torch.Tensor) -> torch.Tensor:
+            loss = backward(self, rows)
+            if self.step == 2 and own == 1:
+                self.weights[0].grad.mul_(torch.nan)
+            return loss
+
+        module.Job.backward = and_nan
+
+    line = "step 3: the norm of all gradients is nan. This is not saved"
+    assert train("--steps=4", fault=fault) == [("stop 1", line)] * 2
+
+
+def test_what_a_checkpoint_does_not_fit_is_refused(train, tokens: str, tmp_path: Path) -> None:
+    """Other data, another order of them, another network, and files that were cut off."""
     losses(train("--steps=5"))
     other = shutil.copytree(tokens, tmp_path / "other")
     (other / "train_1.bin").unlink()
-    ((_, line), _) = train("--steps=7", data=str(other))
-    assert re.search(r"other has \d+ sequences, and had \d+ when .*step-00000005 was saved", line)
+    for words, line in {
+        ("--seed=1",): r"and here is --seed 1, --batch 12, \d+ sequences",
+        ("--batch=24",): r"and here is --seed 0, --batch 24, \d+ sequences",
+        (): r"and here is --seed 0, --batch 12, \d+ sequences",
+        ("--width=32",): r"was not read: .*[Ss]ize mismatch",
+    }.items():
+        said = train("--steps=7", *words, data=tokens if words else str(other))
+        assert {kind for kind, _ in said} == {"stop 1"}
+        assert re.search(line, said[0][1]), said
+        assert f"{tmp_path}/run/step-00000005 was " in said[0][1]
     for file in (tmp_path / "run/step-00000005").glob("*.distcp"):
         file.write_bytes(file.read_bytes()[:100])
     said = train("--steps=7")
     assert {kind for kind, _ in said} == {"stop 1"}
     assert said[0][1].startswith(f"{tmp_path}/run/step-00000005 was not read: ")
+
+
+def told_twice_at(step: int):
+    """A fault: all ranks get SIGTERM twice, as under Slurm: from it, and by way of torchrun."""
+
+    def fault(module: ModuleType, own: int) -> None:
+        order = module.Tokens.order
+
+        def and_signals(self: Any, at: int) -> torch.Tensor:
+            for _ in range(2 if at == step else 0):
+                os.kill(os.getpid(), signal.SIGTERM)
+            return order(self, at)
+
+        module.Tokens.order = and_signals
+
+    return fault
+
+
+def test_a_second_sigterm_does_not_end_it_before_it_has_saved(train, tmp_path: Path) -> None:
+    said = train("--steps=9", fault=told_twice_at(3))
+    assert said == [("stop 143", "ended by a signal. Step 3 is saved: start it again to go on")] * 2
+    assert (tmp_path / "run/latest").read_text() == "step-00000003"
 
 
 def test_dropout_differs_between_ranks_and_the_order_between_epochs(tokens: str) -> None:
