@@ -72,7 +72,7 @@ def main(sizes: list[str]) -> None:
     for size in sizes:
         n = to_bytes(size) // 4
         with world(RANKS, device="cpu") as run:
-            ranks = run(in_turns, n, max(1, 8_000_000 // (4 * n)))
+            ranks = run(in_turns, n, min(30, max(1, 8_000_000 // (4 * n))))
         for name, way in WAYS.items():
             used = Used(*map(statistics.mean, zip(*(rank[name] for rank in ranks), strict=True)))
             times = (*used[:3], used.user + used.kernel)
