@@ -62,7 +62,10 @@ class LivePage:
         return next(index for index, text in enumerate(inputs) if code in text)
 
     def run(self, index: int) -> None:
-        self.cell(index).locator(".live-run").click()
+        button = self.cell(index).locator(".live-run")
+        if not button.is_visible():  # its code is folded away
+            self.cell(index).locator("summary").first.click()
+        button.click()
 
     stop = run  # the same button: it says Stop while the cell waits or runs
 

@@ -246,6 +246,6 @@ def _lane(rank: int, mine: list[int], bits: int, owner: dict[int, int], stepped:
     if bits:
         done = bits == 2 ** len(owner) - 1
         slots = [RANKS[owner[row]] if bits >> row & 1 else None for row in sorted(owner)]
-        parts.append(cell(Box(280, y, 94, 26), slots, partial=not done, done=done))
-        parts.append(text(377, y + 18, "dW"))
+        parts.append(cell(Box(276, y, 94, 26), slots, partial=not done, done=done))
+        parts.append(text(373, y + 18, "dW"))
     return "".join(parts)
