@@ -100,14 +100,19 @@ def fill_in_core_time(app: Any, doctree: nodes.document, docname: str) -> None:
     found = [amount(app.env.get_doctree(page)) for page in pages]
     said = {
         "chapters": in_words(len(pages)),
-        "read": in_words(round(sum(each.to_read for each in found) / 60)),
-        "do": in_words(round(sum(each.to_do for each in found) / 60)),
+        "read": hours(sum(each.to_read for each in found)),
+        "do": hours(sum(each.to_do for each in found)),
     }
     for place in places:
         place.replace_self(nodes.Text(said[place["what"]]))
 
 
 NAMES = "no one two three four five six seven eight nine ten eleven twelve"
+
+
+def hours(minutes: int) -> str:
+    number = max(1, round(minutes / 60))
+    return f"{in_words(number)} hour{'s' * (number > 1)}"
 
 
 def in_words(number: int) -> str:

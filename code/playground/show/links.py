@@ -43,7 +43,7 @@ def links() -> list[Line]:
                  for title, name in named.items()]  # fmt: skip
     return [
         Line("NVLink, H100", NVLINK_LATENCY, h100.inside, h100.source),
-        Line("a host of eight such ports", ndr.latency, h100.host_network, h100.host),
+        Line("a host's eight ports of 400 Gbit/s", ndr.latency, h100.host_network, h100.host),
         Line("one port of 400 Gbit/s", ndr.latency, ndr.bandwidth, ndr.source),
         *ethernets,
     ]

@@ -72,9 +72,10 @@ class Sweep:
                     times = [f"{t * 1e3:.1f} ms" for t in (own, all_of, row["s"])]
                     size = "4 kB" if row["bytes"] == 4_000 else "64 MB"
                     off = f"{all_of / row['s'] - 1:+.0%}"
-                    lines.append((f"{row['op']}, {row['algorithm']}, {size}", *times, off))
-        header = [f"{ranks} ranks", *(f"predicted: {way}" for way in WAYS), "measured"]
-        return Table([*header, "difference"], lines, self.stamp)
+                    lines.append((f"{row['op']}, {row['algorithm']}", size, *times, off))
+        header = [f"{ranks} ranks", "size", "predicted: busiest", "all together", "measured"]
+        note = f"The difference is that of all ranks together. {self.stamp}"
+        return Table([*header, "difference"], lines, note)
 
     def table_of_other_ranks(self) -> Table:
         """The same two numbers for other numbers of ranks."""
