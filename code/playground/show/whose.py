@@ -229,7 +229,7 @@ def _batch(rows: int, owner: dict[int, int]) -> str:
 
 
 def _row(row: int, y: float) -> Box:
-    return Box(66 + row * 18, y, 16, 26)
+    return Box(70 + row * 18, y, 16, 26)
 
 
 def _lane(rank: int, mine: list[int], bits: int, owner: dict[int, int], stepped: bool) -> str:
