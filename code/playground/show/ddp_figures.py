@@ -1,69 +1,11 @@
 """Figures of the part *DDP*, in the marks of the whole book: a slot of a cell for each rank."""
 
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from distributed.runtime.trace import Trace
-from playground.show.colours import GREY, INK, KINDS, PALE, RANKS
-
-
-def one_step(ranks: int = 4) -> Figure:
-    """What each rank holds during a step: whose rows are in it, and what is still partial."""
-    figure, axis = plt.subplots(figsize=(7.2, 0.9 + 0.5 * ranks))
-    columns = {"weights": None, "its gradient": 1, "all-reduced": ranks, "new weights": None}
-    for column, (title, whose) in enumerate(columns.items()):
-        axis.text(column * 2 + 0.65, -0.35, title, ha="center", fontweight="bold")
-        for rank in range(ranks):
-            left, top = column * 2, rank + 0.1
-            if whose is None:
-                axis.add_patch(Rectangle((left, top), 1.3, 0.7, fc=PALE, ec=INK, lw=1))
-                name = "W" if column == 0 else "W′"
-                axis.text(left + 0.65, top + 0.36, name, ha="center", va="center", color=INK)
-            else:
-                owners = [rank] if whose == 1 else list(range(ranks))
-                _cell(axis, left, top, 1.3, 0.7, owners, ranks)
-    for rank in range(ranks):
-        axis.text(-0.25, rank + 0.46, f"rank {rank}", ha="right", va="center", color=RANKS[rank])
-        for column, word in ((0, "backward"), (2, "step")):
-            _arrow(axis, column * 2 + 1.38, rank + 0.45, 0.54)
-            if rank == 0:
-                axis.text(column * 2 + 1.65, 0.33, word, ha="center", fontsize=8, color=GREY)
-    axis.text(3.65, 0.33, "all-reduce", ha="center", fontsize=8, color=KINDS["communication"])
-    for rank in range(ranks):
-        for other in range(ranks):
-            axis.plot(
-                [3.38, 3.92], [rank + 0.45, other + 0.45], color=KINDS["communication"], lw=0.8
-            )
-    axis.set(xlim=(-1.2, 7.4), ylim=(ranks + 0.1, -0.7))
-    axis.axis("off")
-    return figure
-
-
-def _cell(
-    axis: Axes, left: float, top: float, wide: float, high: float, owners: list[int], ranks: int
-) -> None:
-    """A slot for each rank, filled if its rows are in the sum; hatched while some are missing."""
-    whole = len(owners) == ranks
-    for rank in range(ranks):
-        place = (left + rank * wide / ranks, top)
-        mine = rank in owners
-        axis.add_patch(
-            Rectangle(
-                place, wide / ranks, high, fc=RANKS[rank] if mine else "none", ec="#ffffff",
-                hatch="////" if mine and not whole else None, lw=0.6,
-            )
-        )  # fmt: skip
-    axis.add_patch(
-        Rectangle(
-            (left, top), wide, high, fc="none", ec=INK if whole else GREY, lw=2 if whole else 0.8
-        )
-    )
-
-
-def _arrow(axis: Axes, x: float, y: float, wide: float) -> None:
-    axis.annotate("", (x + wide, y), (x, y), arrowprops={"arrowstyle": "->", "color": GREY})
+from playground.show.colours import GREY, INK, KINDS, RANKS
 
 
 def lanes(traces: dict[str, Trace], title: str = "") -> Figure:
