@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from docutils import nodes
 from docutils.utils import new_document
+from nbformat import NotebookNode
+from nbformat.notebooknode import from_dict
 from pybtex.database import parse_string
 
 from playground.build import modules
@@ -15,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
 
 import downloads  # type: ignore[import-not-found]  # noqa: E402
+import live  # type: ignore[import-not-found]  # noqa: E402
 import opening  # type: ignore[import-not-found]  # noqa: E402
+import outputs  # type: ignore[import-not-found]  # noqa: E402
 import pages  # type: ignore[import-not-found]  # noqa: E402
 import tables  # type: ignore[import-not-found]  # noqa: E402
 
@@ -87,6 +91,24 @@ def test_the_time_counts_what_a_reader_sees_and_is_asked_to_do():
     page += opening.HideCodeCellNode("", code("c = 3"))
     page += nodes.container("", nodes.paragraph("", "An answer."), classes=["dropdown"])
     assert opening.amount(page) == opening.Amount(words=4, lines=2, cells=1, tasks=1)
+
+
+def test_recorded_outputs_leave_out_where_ranks_ran_unless_it_is_elsewhere():
+    def printed(text: str) -> NotebookNode:
+        return from_dict({"output_type": "stream", "name": "stdout", "text": text})
+
+    found = [printed("4 ranks · gloo · CPU\n"), printed("1 rank · gloo · CPU\nsaid\n")]
+    found += [printed("2 ranks · nccl · a GPU each\n")]
+    kept = [output["text"] for output in outputs.without_where(found)]
+    assert kept == ["said\n", "2 ranks · nccl · a GPU each\n"]
+
+
+@pytest.mark.parametrize(
+    ("code", "alone"), [("import a\nfrom b import c", True), ("import a\na()", False), ("", False)]
+)
+def test_a_cell_of_imports_alone_is_known(code: str, alone: bool):
+    source = nodes.container("", nodes.literal_block(code, code), nb_element="cell_code_source")
+    assert live.only_imports(nodes.container("", source, nb_element="cell_code")) == alone
 
 
 def test_minutes_are_told_to_read_and_to_do():

@@ -59,6 +59,14 @@ def test_the_figure_says_in_words_what_it_draws():
     assert steps._repr_html_().count("<li>") == 3, "there without scripts, too"
 
 
+def test_ranks_with_a_single_number_each_are_told_so():
+    steps = record(tree, 2, parts=1)
+    first, *_, last = repr(steps).splitlines()
+    assert first == "Before step 1 of 2: every rank has a number of its own, in its colour."
+    assert last.endswith("Now 2 of 2 ranks have the sum.")
+    assert steps.first.arrays == [[[1], [2]], [[3], [2]], [[3], [3]]]
+
+
 def has_matplotlib(group):
     return "matplotlib" in sys.modules  # with all that this module imports
 
