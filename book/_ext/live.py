@@ -36,7 +36,8 @@ STATIC = HERE.parent / "_static"
 
 # package in node_modules -> (folder in it, patterns to copy, folder in the book's _static)
 WEB_PARTS = {
-    "thebe": ("lib", ["*.js", "*.LICENSE.txt"], "thebe"),
+    # without its 110 other scripts, which show JSON and the code of other languages: live-thebe.js
+    "thebe": ("lib", ["index.js", "index.js.LICENSE.txt"], "thebe"),
     "mathjax": (
         "es5",
         ["tex-chtml.js", "input/tex/extensions/*.js", "output/chtml/fonts/woff-v2/*.woff"],

@@ -18,7 +18,7 @@ export async function load(codes) {
     serverSettings: { baseUrl: kernels.base.href, token: "", appendToken: false }, // see connectTo
   });
   rendermime = api.makeRenderMimeRegistry(config.mathjax);
-  rendermime.removeMimeType("application/json"); // its renderer fails; the text beside it is shown
+  rendermime.removeMimeType("application/json"); // its renderer fails and is not served; text is
   keepTerminalColoursOut();
   const blocks = codes.map((source, index) => ({ id: `live-${index}`, source }));
   thebeCells = api.setupNotebookFromBlocks(blocks, config, rendermime).cells;

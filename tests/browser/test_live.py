@@ -116,6 +116,19 @@ def test_output_arrives_while_the_cell_runs(live: LivePage) -> None:
     assert re.fullmatch(r"running, \d+\.\d s", live.words(TICKS))
 
 
+def test_json_is_shown_as_text_without_a_part_of_thebe_that_is_not_served(
+    live: LivePage, server: Server
+) -> None:
+    """The script of thebe loads one other, which shows JSON, and that one all others."""
+    show = "from IPython.display import JSON, display; display(JSON({'a': 1}))"
+    live.edit(BASE, 'print("factor", Base.factor)', show)
+    assert live.run_and_wait(BASE) == "<IPython.core.display.JSON object>"
+    served = ROOT / "node_modules/thebe/lib/index.js"
+    (wanted,) = re.findall(r"renderModel[^;]*?\.e\((\d+)\)|\.e\(\d+\)", served.read_text("utf-8"))
+    assert wanted  # no other place loads one
+    assert live.page.request.get(f"{server.url}/_static/thebe/{wanted}.index.js").status == 404
+
+
 def test_stop_interrupts_and_empties_the_queue(live: LivePage) -> None:
     live.edit(TICKS, "0.01", "60")
     live.run(TICKS)
