@@ -2,7 +2,8 @@
 
     python -m bench.reduce_traces FOLDER
 
-FOLDER has `tests/data` of HolisticTraceAnalysis at the commit below. What is kept of each file are
+FOLDER has `tests/data` of HolisticTraceAnalysis at the commit below. Two more are made here, of
+jobs on two CPU ranks that are slow for a planted reason. What is kept of each file are
 the intervals that the reader looks at, in a few steps: kernels by stream with the name of what ran
 (without its types), when each was launched, waits for the loader and for the GPU, collectives with
 their sizes, and when gradients were complete. Shapes, stacks, hosts and users are left out.
@@ -10,7 +11,9 @@ their sizes, and when gradients were complete. Shapes, stacks, hosts and users a
 
 import gzip
 import json
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +24,11 @@ from distributed.read_trace.rank_trace import RankTrace
 SOURCE = "https://github.com/facebookresearch/HolisticTraceAnalysis"
 COMMIT = "f4d0062c382f42bd8a74838bcdad1916c7d5d2da"
 LICENCE = "MIT, Copyright (c) Meta Platforms, Inc. and affiliates"
-OUT = Path(__file__).parents[1] / "book/_static/traces"
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "book/_static/traces"
 MOST = 100_000  # bytes of a file
+JOB = "tests/distributed/slow_job.py"
+REASONS = ("rank", "loader")  # of those that the job can be slow for
 
 
 class Public(NamedTuple):
@@ -85,26 +91,30 @@ def reduced(trace: RankTrace, first: int, steps: int) -> list[dict[str, Any]]:
             args = {"correlation": kernel.correlation}
             events.append(event("cuda_runtime", "cudaLaunchKernel", asked, asked, **args))
     lists = {
+        ("cpu_op", "operators"): [] if trace.is_gpu else trace.busy("compute"),
         ("user_annotation", "enumerate(DataLoader)"): trace.loading,
         ("cuda_runtime", "cudaStreamSynchronize"): trace.synchronizing,
         ("user_annotation", "nccl:"): trace.asking,
         ("cpu_op", "torch::autograd::AccumulateGrad"): [(g, g) for g in trace.gradients],
     }
+    if not trace.is_gpu:
+        for call in trace.collectives:
+            lists.setdefault(("user_annotation", "gloo:all_reduce"), []).append(call[:2])
     for (category, name), stretches in lists.items():
         events += [event(category, name, a, b) for a, b in stretches if begin <= a < end]
     return events
 
 
-def write(name: str, public: Public, folder: Path) -> None:
+def write(name: str, path: Path, public: Public, source: str, licence: str) -> None:
     """One small trace. Raises ValueError where it would be too large."""
-    trace = read_file(folder / "tests/data" / public.path)
+    trace = read_file(path)
     correlations = {c: i + 1 for i, c in enumerate(sorted({k.correlation for k in trace.kernels}))}
     trace.kernels = [k._replace(correlation=correlations[k.correlation]) for k in trace.kernels]
     trace.launched = {correlations[c]: t for c, t in trace.launched.items() if c in correlations}
     whole = {
         "about": public.about,
-        "source": f"{SOURCE}/blob/{COMMIT}/tests/data/{public.path}",
-        "licence": LICENCE,
+        "source": source,
+        "licence": licence,
         "deviceProperties": [{"name": trace.device}],
         "distributedInfo": {
             "backend": trace.backend, "rank": max(0, trace.rank), "world_size": trace.ranks or 1,
@@ -119,9 +129,24 @@ def write(name: str, public: Public, folder: Path) -> None:
     print(f"{name}: {len(whole['traceEvents']):,} events, {len(packed):,} bytes")
 
 
+def write_ours(reason: str) -> None:
+    """Run our job, and keep the traces of both ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+        torchrun += ["--nproc-per-node=2", str(ROOT / JOB), reason, folder]
+        subprocess.run([sys.executable, *torchrun], check=True, capture_output=True)
+        for rank in range(2):
+            about = Public("", f"DDP on two CPU ranks with a slow {reason}, rank {rank}", 0, 4)
+            name, path = f"slow-{reason}-{rank}", Path(folder, f"{rank}.json.gz")
+            write(name, path, about, JOB, "MIT, as this book")
+
+
 def main() -> None:
     for name, public in TRACES.items():
-        write(name, public, Path(sys.argv[1]))
+        source = f"{SOURCE}/blob/{COMMIT}/tests/data/{public.path}"
+        write(name, Path(sys.argv[1], "tests/data", public.path), public, source, LICENCE)
+    for reason in REASONS:
+        write_ours(reason)
 
 
 if __name__ == "__main__":

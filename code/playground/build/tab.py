@@ -25,7 +25,13 @@ from playground.build.reach import path_of
 CODE = Path(__file__).parents[2]
 PACKAGES = ("distributed", "playground")
 OURS = (*PACKAGES, "bench")  # of these, the names that are taken may be modules
-OFFERED = ("distributed", "playground/planner", "playground/show", "playground/tab")
+OFFERED = (
+    "distributed",
+    "playground/planner",
+    "playground/show",
+    "playground/tab",
+    "playground/trace_reader",
+)
 CARRIED = {"cloudpickle": Path(cloudpickle.__file__).parent}  # libraries that come along
 IN_THE_TAB = {"distributed.launching": None}  # `playground.tab.world` stands in for it
 

@@ -1,0 +1,76 @@
+"""The reader of traces as the build writes it: a place to drop files, and an example below it."""
+
+import json
+from html import escape
+from pathlib import Path
+
+from distributed.planner.hardware import GPUS
+from distributed.planner.shapes import PRESETS
+from playground.trace_reader.answer import Reading
+
+TRACES = Path(__file__).parents[3] / "book/_static/traces"
+EXAMPLES = {  # what a reader may look at first → the files
+    "Python is too slow (2 × A100)": ["resnet-2-a100"],
+    "a message for each tensor (2 × V100)": ["small-messages-2-v100"],
+    "hardly anything lost (1 × V100)": ["resnet-1-v100"],
+    "an exchange in the way (2 of 128 ranks)": ["recommender-128-rank-0", "recommender-128-rank-1"],
+    "a slow rank (2 CPUs)": ["slow-rank-0", "slow-rank-1"],
+    "a starved loader (2 CPUs)": ["slow-loader-0", "slow-loader-1"],
+}
+
+
+def files() -> list[Path]:
+    """The traces of the examples."""
+    return [TRACES / f"{name}.json.gz" for names in EXAMPLES.values() for name in names]
+
+
+def read(names: list[str], root: str) -> str:
+    """What is said of an example."""
+    reading = Reading(root)
+    for name in names:
+        reading.begin(f"{name}.json.gz")
+        wrong = reading.feed((TRACES / f"{name}.json.gz").read_bytes()) or reading.end()
+        assert not wrong, wrong
+    return json.loads(reading.answer("{}"))["html"]
+
+
+def field(name: str, label: str, hint: str, options: list[str] | None = None) -> str:
+    about = f'id="traces-{name}" name="{name}" type="text" spellcheck="false" placeholder="{hint}"'
+    known = f' list="traces-{name}-known"' if options else ""
+    offered = "".join(f'<option value="{each}">' for each in options or [])
+    offered = f'<datalist id="traces-{name}-known">{offered}</datalist>' if options else ""
+    return (
+        f'<div class="traces-field"><label for="traces-{name}">{label}</label>'
+        f"<input {about}{known}>{offered}</div>"
+    )
+
+
+def page(root: str) -> str:
+    """The whole of it, with the first example read; `root` leads from the page to the book's."""
+    first = next(iter(EXAMPLES.values()))
+    buttons = "".join(
+        f'<button type="button" data-example="{" ".join(names)}" '
+        f'aria-pressed="{"true" if names is first else "false"}">{escape(said)}</button>'
+        for said, names in EXAMPLES.items()
+    )
+    fields = (
+        field("model", "model, or its parameters", "6.7e9", [*PRESETS])
+        + field("tokens", "tokens, on one rank in one step", "8192")
+        + field("context", "tokens of a sequence", "4096")
+        + field("gpu", "GPU", "that of the trace", [*GPUS])
+    )
+    return (
+        f'<div class="traces" role="region" aria-label="Read a trace" data-root="{root}">\n'
+        '<form class="traces-form" autocomplete="off">\n'
+        '<label class="traces-drop"><span><strong>Drop your traces here</strong>, of one rank or '
+        "of all (.json, .json.gz), or choose files.</span>"
+        "<span>They are read in this tab and never leave it.</span>"
+        '<input type="file" multiple accept=".json,.gz"></label>\n'
+        f'<p class="traces-examples"><span>Or look at</span> {buttons}</p>\n'
+        "<details><summary>Your model, for the MFU</summary>"
+        f'<div class="traces-fields">{fields}</div></details>\n'
+        "</form>\n"
+        '<p class="traces-status" role="status"></p>\n'
+        f'<div class="traces-answer">{read(first, root)}</div>\n'
+        "</div>\n"
+    )
