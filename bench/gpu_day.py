@@ -76,6 +76,7 @@ def run(step: Command, limit: float) -> dict[str, Any]:
         process = subprocess.Popen(
             step.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said,
             stderr=subprocess.STDOUT, start_new_session=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},  # its lines in the order of their writing
         )  # fmt: skip
         try:
             ended = wait(process, limit)

@@ -40,7 +40,10 @@ def kept_of(day: Path) -> dict:
     return json.loads((day / "kept.json").read_text())
 
 
-def test_a_step_is_kept_when_it_ends_and_the_next_runs_after_a_failure(day: Path) -> None:
+def test_a_step_is_kept_when_it_ends_and_the_next_runs_after_a_failure(
+    day: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # as on most machines
     write = """open(FOUND, 'w').write('{"x": 1}')"""
     look = f"import json; assert 'first' in json.load(open({str(day / 'kept.json')!r}))"
     given = [step(day, "first", write), step(day, "fails", "print('why'); 1 / 0")]
