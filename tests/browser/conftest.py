@@ -14,7 +14,7 @@ from live_page import OPTIONS, PATIENCE, LivePage
 from playwright.sync_api import Browser, expect, sync_playwright
 from serving import Server, running_server
 
-from playground.build.pdf import BROWSERS, find_browser
+from playground.build.pdf import find_browser, missing
 
 ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "book"
@@ -25,14 +25,12 @@ expect.set_options(timeout=PATIENCE)
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    path = find_browser()
-    if path is None:
-        message = f"no browser on this machine: none of {', '.join(BROWSERS)} is on the path"
+    if why := missing():
         if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
+            pytest.fail(why)
+        pytest.skip(why)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=OPTIONS)
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=OPTIONS)
         yield browser
         browser.close()
 

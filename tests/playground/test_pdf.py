@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from playground.build.pdf import find_browser, main, pages_in_order, print_pages
+from playground.build.pdf import find_browser, main, missing, pages_in_order, print_pages
 
 ROOT = Path(__file__).parents[2]
 LISTING = "\n".join(f"line {number} of a long listing" for number in range(1, 151))
@@ -31,8 +31,8 @@ def test_the_pages_are_those_of_the_book_in_its_order():
 def book(tmp_path_factory):
     """Two pages, each with a listing and with links that a chapter has."""
     pypdf = pytest.importorskip("pypdf")
-    if not find_browser():
-        pytest.skip("no browser on this machine")
+    if why := missing():
+        pytest.skip(why)
     folder = tmp_path_factory.mktemp("paper")
     shutil.copy(ROOT / "book/_static/book.css", folder)
     for name, other in (("one", "two"), ("two", "one")):
@@ -81,3 +81,16 @@ def test_a_book_that_is_not_built_is_an_error_in_one_line(tmp_path, monkeypatch)
     monkeypatch.setattr("sys.argv", ["pdf", "--html", str(tmp_path)])
     with pytest.raises(SystemExit, match="say `make book` first"):
         main()
+
+
+@pytest.mark.skipif(not find_browser(), reason="no browser on this machine")
+def test_a_library_that_playwright_lacks_is_told_in_a_line(tmp_path):
+    """A bare Debian has none for atomic operations, which its Node is linked to."""
+    node = tmp_path / "node"
+    says = "node: error while loading shared libraries: libatomic.so.1"
+    node.write_text(f"#!/bin/sh\necho '{says}' >&2; exit 127\n")
+    node.chmod(0o755)
+    why = missing(node)
+    assert why is not None
+    assert why.endswith(says)
+    assert "install libatomic1" in why

@@ -8,6 +8,7 @@ what the tests need: playwright and pypdf.
 import argparse
 import io
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -47,14 +48,28 @@ def find_browser() -> str | None:
     return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
+def missing(node: Path | None = None) -> str | None:
+    """What this machine lacks to drive a browser, in a line; `node` is Playwright's own Node."""
+    import playwright
+
+    if find_browser() is None:
+        return f"no browser on this machine: none of {', '.join(BROWSERS)} is on the path"
+    node = node or Path(playwright.__file__).parent / "driver/node"
+    started = subprocess.run([node, "--version"], capture_output=True, text=True, check=False)
+    if started.returncode == 0:
+        return None
+    why = (started.stderr.strip().splitlines() or [f"status {started.returncode}"])[-1]
+    return f"Playwright does not start (on Debian and Ubuntu install libatomic1): {why}"
+
+
 def print_pages(html: Path, names: list[str], to: Path) -> int:
     """Print pages into one file; how many sheets it has."""
     from playwright.sync_api import sync_playwright
     from pypdf import PdfReader, PdfWriter
 
+    if why := missing():
+        raise FileNotFoundError(why)
     path = find_browser()
-    if path is None:
-        raise FileNotFoundError(f"no browser on this machine: none of {', '.join(BROWSERS)}")
     book = PdfWriter()
     places: Places = {}
     with sync_playwright() as playwright:
