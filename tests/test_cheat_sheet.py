@@ -36,14 +36,31 @@ def test_terms_are_plain_words():
 
 
 def test_the_tokens_that_hide_messages_are_the_planners():
-    """Over all ports of a host: one GPU's alone would ask for eight times as many."""
+    """Over one port, and over all ports of a host, which ask for an eighth of that."""
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", cheat_sheet.hardware_table())
-    said = {row[0]: row[-1] for row in zip(*[iter(cells)] * 6, strict=True)}
+    said = {row[0]: row[-2:] for row in zip(*[iter(cells)] * 7, strict=True)}
     for name in cheat_sheet.SHOWN:
         gpu = GPUS[name]
-        tokens = threshold(0.4 * gpu.peak, gpu.host_network)
-        assert said[gpu.name] == f"{tokens:,.0f}"
-    assert said["H100 SXM5 80 GB"] == "989"
+        tokens = [threshold(0.4 * gpu.peak, w) for w in (gpu.network, gpu.host_network)]
+        assert said[gpu.name] == tuple(f"{count:,.0f}" for count in tokens)
+    assert said["H100 SXM5 80 GB"] == ("7,912", "989")
+
+
+def test_the_bytes_of_the_stages_are_those_of_the_zero_paper():
+    """4Ψ + 12Ψ/N and so on: Rajbhandari et al. 2020, figure 1, with K = 12."""
+    cells = re.findall(r"<td>([^<]*)</td>", cheat_sheet.memory_table())
+    assert cells == ["DDP", "16", "ZeRO-1", "4 + 12/N", "ZeRO-2", "2 + 14/N", "ZeRO-3", "16/N"]
+
+
+def test_a_bad_day_has_lines_that_stand_on_their_pages(tmp_path):
+    lines = cheat_sheet.bad_day(ROOT)
+    assert len(lines) == len(cheat_sheet.BAD_DAY)
+    assert not any("#" in line for line in lines)
+    for page, _ in cheat_sheet.BAD_DAY:
+        (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / page).write_text("```bash\nnothing\n```\n")
+    with pytest.raises(ValueError, match=r"has no line with py-spy dump"):
+        cheat_sheet.bad_day(tmp_path)
 
 
 def test_every_gpu_and_every_command_is_there():

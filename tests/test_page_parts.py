@@ -46,7 +46,7 @@ def test_every_taught_module_is_in_the_reference_once_and_under_its_chapter():
 def test_a_page_teaches_what_it_shows_and_not_what_another_one_mentions():
     found = [entry for part in modules.modules_by_part(ROOT).values() for entry in part]
     page_of = {path.stem: page for path, page in found}
-    assert "distributed/launching.py" in (ROOT / "book/reference/runtime.md").read_text()
+    assert "distributed/launching.py" in (ROOT / "book/maintainers/runtime.md").read_text()
     assert page_of["launching"] == "book/first_steps/several_processes"
 
 

@@ -9,6 +9,8 @@ import yaml
 from docutils import nodes
 from sphinx import addnodes
 
+from playground.build.toc import LOOKED_UP
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
 
@@ -21,7 +23,7 @@ CHAPTERS = [
     chapter["file"]
     for part in TOC["parts"]
     for chapter in part["chapters"]
-    if part["caption"] != "Reference" and "/exercises" not in chapter["file"]
+    if part["caption"] not in LOOKED_UP and "/exercises" not in chapter["file"]
 ]
 PAGES = [p for p in sorted((ROOT / "book").rglob("*.md")) if p.name != "glossary.md"]
 CODE = r"^(`{3,})\{(?:code-cell|literalinclude)\}.*?^\1"

@@ -4,8 +4,9 @@
     ```
 
 Nothing is written here twice. The path is that of the map in `book/index.md`, the lines are those
-under "Remember" of its chapters, GPUs are those of `distributed.planner.hardware`, and commands
-are those at the top of the files that start a job. On paper it is one page of A4.
+under "Remember" of its chapters, bytes and GPUs are those of the models, and commands are those at
+the top of the files that start a job, and on the pages that one opens on a bad day. On paper it is
+one page of A4.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from distributed.model_states import RECIPES, STAGES, total
 from distributed.planner.hardware import GPUS
 from playground.build.toc import pages_in_order
 
@@ -29,6 +31,11 @@ STARTED = (  # files that say at their top how they are started
     "engines/torchrun.sh",
     "engines/slurm.sbatch",
     "engines/jobset.yaml",
+)
+BAD_DAY = (  # a page, and a part of the line in it
+    ("book/at_scale/why_it_hangs.md", "py-spy dump"),
+    ("book/at_scale/why_it_hangs.md", "TORCH_FR_DUMP_TEMP_FILE"),
+    ("book/at_scale/is_it_fast.md", "read_trace"),
 )
 STYLE = """\
 <style>
@@ -94,7 +101,8 @@ def without_terms(text: str) -> str:
 
 def hardware_table() -> str:
     head = (
-        "<tr><th>GPU</th><th>TFLOP/s</th><th>GiB</th><th>in host</th><th>out</th><th>C/W</th></tr>"
+        "<tr><th>GPU</th><th>TFLOP/s</th><th>GiB</th><th>in host</th><th>out</th>"
+        "<th>one port</th><th>a host</th></tr>"
     )
     rows = []
     for name in SHOWN:
@@ -104,11 +112,40 @@ def hardware_table() -> str:
             f"{gpu.memory / 2**30:.0f}",
             f"{gpu.inside / 1e9:.0f}",
             f"{gpu.network / 1e9:g}",
-            f"{0.4 * gpu.peak / gpu.host_network:,.0f}",
+            *(f"{0.4 * gpu.peak / w:,.0f}" for w in (gpu.network, gpu.host_network)),
         )
         cells = "".join(f'<td class="text-right">{value}</td>' for value in values)
         rows.append(f"<tr><td>{escape(gpu.name)}</td>{cells}</tr>")
     return f'<table class="table">{head}{"".join(rows)}</table>'
+
+
+def memory_table() -> str:
+    """Bytes a parameter of each stage, with Adam, in bf16 beside an fp32 master copy."""
+    recipe = RECIPES["bf16, Adam in fp32, fp32 master copy"]
+    rows = []
+    for stage, name in enumerate(STAGES):
+        stays = total(1, 10**15, stage, recipe)  # on however many ranks
+        cut = total(1, 1, stage, recipe) - stays
+        parts = [f"{part:.0f}{over}" for part, over in ((stays, ""), (cut, "/N")) if part > 0.5]
+        rows.append(f"<tr><td>{name}</td><td>{' + '.join(parts)}</td></tr>")
+    return f'<table class="table"><tr><th>stage</th><th>bytes</th></tr>{"".join(rows)}</table>'
+
+
+def bad_day(root: Path) -> list[str]:
+    """What one types on a bad day, each line as it stands on the page that explains it.
+
+    Raises ValueError where a page has no such line any more.
+    """
+    found = []
+    for page, part in BAD_DAY:
+        text = (root / page).read_text("utf-8")
+        blocks = re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)
+        lines = [line for block in blocks for line in block.splitlines()]
+        lines += re.findall(r"`((?:python|torchrun) [^`]+)`", text)
+        if not (fitting := [line for line in lines if part in line]):
+            raise ValueError(f"{page} has no line with {part}")
+        found.append(re.sub(r"\s+# .*", "", fitting[0]))
+    return found
 
 
 def launch_lines(root: Path) -> list[str]:
@@ -135,18 +172,22 @@ class CheatSheet(SphinxDirective):
                 "",
                 *(f"- {without_terms(line)}" for line in lines),
             )
-        for name in STARTED:
+        for name in (*STARTED, *(page for page, _ in BAD_DAY)):
             self.env.note_dependency(str(root / name))
         gpus = self.part("**GPUs**: peak in 16 bits, memory, GB/s in one direction, tokens")
         gpus += nodes.raw("", hardware_table(), format="html")
         gpus += self.part(
-            "C/W: tokens that each rank needs between two messages to hide them, at 40 % of the"
-            " peak, if all ports of a host work for the same message. With one port for a host,"
-            " as many times more as it has GPUs."
+            "The last two: tokens that each rank needs between two messages to hide them, C/W at"
+            " 40 % of the peak, with one port alone, and if all ports of a host work together."
         ).children
+        memory = self.part("**Memory**: bytes for each parameter, with Adam in mixed precision")
+        memory += nodes.raw("", memory_table(), format="html")
+        memory += self.part("and activations, two gathered blocks (ZeRO-3), the allocator").children
+        bad = self.part("**On a bad day**")
+        bad += nodes.literal_block("", "\n".join(bad_day(root)), language="bash")
         start = self.part("**Start it**, on each host or by Slurm")
         start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
-        sheet += [gpus, start]
+        sheet += [memory, gpus, start, bad]
         return [nodes.raw("", STYLE, format="html"), sheet]
 
     def part(self, *lines: str) -> nodes.container:

@@ -20,7 +20,7 @@ from sphinx.util.docutils import SphinxRole
 from playground.build.digest import CELL
 from playground.build.modules import modules_by_part, named
 from playground.build.reach import imports_of
-from playground.build.toc import chapters, pages_in_order
+from playground.build.toc import LOOKED_UP, chapters, pages_in_order
 
 WORDS, LINES = 200, 25  # read in a minute
 CELL_MINUTES, TASK_MINUTES = 0.4, 2.0  # to run a cell and look; a question, or a thing to change
@@ -153,8 +153,8 @@ def needed(root: Path) -> dict[str, list[str]]:
 
 def is_chapter(root: Path, page: str) -> bool:
     """Exercises take as long as they take, and nobody reads the reference from top to bottom."""
-    parts = {caption: files for caption, files in chapters(root).items() if caption != "Reference"}
-    return any(page in files for files in parts.values()) and "/exercises" not in page
+    parts = [files for caption, files in chapters(root).items() if caption not in LOOKED_UP]
+    return any(page in files for files in parts) and "/exercises" not in page
 
 
 def work_out_what_is_needed(app: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from playground.show import performance, recorded
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "book/reference/performance.md").read_text()
+PAGE = (ROOT / "book/maintainers/performance.md").read_text()
 ROWS = [row for name in recorded.names() for row in recorded.rows(name)]
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import yaml
 
+LOOKED_UP = ("Reference", "For maintainers")  # parts that nobody reads from top to bottom
+
 
 def table_of_contents(root: Path) -> dict[str, Any]:
     path = root / "_toc.yml"
