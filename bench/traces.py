@@ -2,19 +2,21 @@
 
 FOLDER has `tests/data` of HolisticTraceAnalysis, PYTHON is one that has that package (it takes a
 hundred others along, so it is not among ours). Kept in `bench/recorded/traces.json`: how the peer
-divides each small trace of the page, and the seconds of both for the public ones, in turns, each in
-a fresh process and without the start of Python.
+divides each small trace of the page, and the seconds of both for the public ones, in turns, each
+in a fresh process and without the start of Python. Ours is timed in Pyodide, too, as in a tab.
 """
 
 import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from bench.pairs import ROOT, summary
 from bench.reduce_traces import OUT, TRACES
+from playground.build import tab
 
 RECORD = ROOT / "bench/recorded/traces.json"
 TIMED = ("resnet-2-a100", "small-messages-2-v100", "recommender-8-a100")
@@ -55,11 +57,26 @@ def run(python: str, program: str, trace: Path) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+def in_a_tab(trace: Path) -> dict[str, float]:
+    """Seconds, events, and bytes of memory in Pyodide."""
+    pyodide = ROOT / "node_modules/pyodide"
+    with tempfile.TemporaryDirectory() as folder:
+        ours = Path(folder, "python.zip")
+        ours.write_bytes(tab.archive(tab.standard(pyodide)))
+        program = Path(__file__).with_name("traces_in_tab.mjs")
+        command = [tab.node(), *map(str, (program, pyodide, ours, trace))]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
 def row(name: str, trace: Path, peer: str, pairs: int = 3) -> dict[str, Any]:
     """A row as the other benches have it, with the number of events."""
     both = [(run(sys.executable, OURS, trace), run(peer, PEER, trace)) for _ in range(pairs)]
     times = [(ours["seconds"], theirs["seconds"]) for ours, theirs in both]
     found = summary(f"read_trace/{name}", times, "HolisticTraceAnalysis", 1, trace.stat().st_size)
+    tabs = [in_a_tab(trace) for _ in range(pairs)]
+    seconds = sorted(each["seconds"] for each in tabs)[pairs // 2]
+    found |= {"tab_s": seconds, "tab_bytes": max(each["memory"] for each in tabs)}
     return found | {"events": both[0][0]["events"]}
 
 
@@ -69,7 +86,11 @@ def main() -> None:
     breakdown = {name: {k: v for k, v in s.items() if k != "seconds"} for name, s in small.items()}
     rows = [row(name, folder / TRACES[name].path, peer) for name in TIMED]
     for each in rows:
-        print(each["id"], each["events"], each["ours_s"], each["peer_s"], each["ratio"])
+        print(
+            f"{each['id']:40} {each['events']:7,} events {each['ours_s']:6.2f} s, peer "
+            f"{each['peer_s']:6.2f} s ({each['ratio']:.2f}), in a tab {each['tab_s']:6.2f} s and "
+            f"{each['tab_bytes'] / 1e6:.0f} MB"
+        )
     RECORD.write_text(json.dumps({"breakdown": breakdown, "rows": rows}, indent=1) + "\n")
 
 

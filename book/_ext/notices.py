@@ -52,7 +52,8 @@ class Part:
     licence: str  # as SPDX writes it
     texts: tuple[str, ...]
     source: str  # an address
-    packaged: str = ""  # what has its version, such as npm:thebe; else the first text's package
+    # what has its version, as npm:thebe, or is it: commit:f4d0062; else the first text's package
+    packaged: str = ""
 
     @property
     def file(self) -> str:
@@ -92,6 +93,14 @@ PARTS = (
         "BSD-3-Clause",
         ("pip:cloudpickle/LICENSE",),
         "https://github.com/cloudpipe/cloudpickle",
+    ),
+    Part(
+        "Traces of GPUs, made smaller (source and commit stand in each)",
+        ("traces/re*", "traces/small-*"),
+        "MIT",
+        ("mit:Copyright (c) Meta Platforms, Inc. and affiliates.",),
+        "https://github.com/facebookresearch/HolisticTraceAnalysis",
+        "commit:f4d0062",
     ),
     Part(
         "Thebe",
@@ -312,6 +321,8 @@ def with_dependencies(package: str, packages: Path) -> Iterator[str]:
 
 def version(part: Part, packages: Path) -> str:
     kind, _, rest = (part.packaged or part.texts[0].rpartition("/")[0]).partition(":")
+    if kind == "commit":
+        return rest
     if kind == "npm":
         name = "/".join(rest.split("/")[: 2 if rest.startswith("@") else 1])
         return str(json.loads(read(packages / name / "package.json"))["version"])

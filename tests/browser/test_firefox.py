@@ -1,4 +1,4 @@
-"""Ranks in a tab of the other browser: Firefox, told what to do by WebDriver BiDi."""
+"""Ranks in a tab of the other browser, and traces: Firefox, told what to do by WebDriver BiDi."""
 
 import itertools
 import json
@@ -97,3 +97,14 @@ def test_four_ranks_exchange_messages_and_a_hang_is_told(firefox: Firefox, small
         assert output.strip().endswith("[6.0, 6.0, 6.0, 6.0]")
         assert "rank 0 waits in all_reduce at cell 4, line 3" in firefox.run(FORGET, "failed")
         assert firefox.run(EACH, "ran").strip().endswith("[6.0, 6.0, 6.0, 6.0]")
+
+
+def test_a_trace_is_read_in_the_tab(firefox: Firefox, small_book: Path):
+    with plain(small_book) as origin:
+        firefox.open(f"{origin}/traces.html")
+        firefox.wait_for("!!document.querySelector('.traces-timeline')")
+        firefox.evaluate("document.querySelector('[data-example^=slow-rank]').click()")
+        firefox.wait_for("document.querySelector('.traces').dataset.shows?.startsWith('Rank 1 ')")
+        firefox.evaluate("document.querySelector('[data-zoom=in]').click()")
+        lane = "document.querySelector('.traces-lanes svg').getAttribute('viewBox')"
+        assert firefox.evaluate(lane) == "25000 0 50000 10"

@@ -1,5 +1,6 @@
 """Traces that a reader drops are read in the tab: what stands there is what this Python says."""
 
+import base64
 import gzip
 import json
 from collections.abc import Callable, Iterator
@@ -37,11 +38,15 @@ def read(visit: Callable[..., LivePage], static: SimpleNamespace) -> Callable[..
     return read
 
 
+def content(name: str) -> bytes:
+    return (TRACES / f"{name}.json.gz").read_bytes()
+
+
 def answer(names: list[str], **asked: str) -> dict[str, str]:
     reading = Reading("")
     for name in names:
         reading.begin(name)
-        assert not reading.feed((TRACES / f"{name}.json.gz").read_bytes())
+        assert not reading.feed(content(name))
         assert not reading.end()
     return json.loads(reading.answer(json.dumps(asked)))
 
@@ -62,8 +67,18 @@ def test_a_reader_drops_traces(read: Callable[..., LivePage], tmp_path: Path) ->
 
     # Both ranks of a job at once, as files.
     names = ["slow-rank-0", "slow-rank-1"]
-    files = page.locator("input[type=file]")
-    files.set_input_files([TRACES / f"{name}.json.gz" for name in names])
+    dropped = page.evaluate_handle(
+        """(files) => {
+          const held = new DataTransfer();
+          for (const [name, data] of files) {
+            const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+            held.items.add(new File([bytes], name));
+          }
+          return held;
+        }""",
+        [(f"{name}.json.gz", base64.b64encode(content(name)).decode()) for name in names],
+    )
+    page.dispatch_event(".traces-drop", "drop", {"dataTransfer": dropped})
     wait_for(live, answer(names)["said"])
     assert page.locator(".traces-answer").inner_text().count("Rank 1 comes last") == 1
     assert page.locator(".traces-late").inner_text().startswith("rank 1")
@@ -73,6 +88,7 @@ def test_a_reader_drops_traces(read: Callable[..., LivePage], tmp_path: Path) ->
     # What is no trace is told in a line, and what was there stays.
     broken = tmp_path / "broken.json.gz"
     broken.write_bytes(gzip.compress(b'{"traceEvents": [1, 2, 3]}' * 9)[:-20])
+    files = page.locator("input[type=file]")
     for bad in (Path(__file__), broken):
         files.set_input_files(bad)
         expect(status).to_contain_text(f"{bad.name} is ")
@@ -115,7 +131,7 @@ def test_the_timeline_zooms_and_names_a_kernel(read: Callable[..., LivePage]) ->
     # A click in the middle of the longest message says what ran there.
     reading = Reading("")
     reading.begin("0")
-    assert not reading.feed((TRACES / f"{names[0]}.json.gz").read_bytes())
+    assert not reading.feed(content(names[0]))
     assert not reading.end()
     trace = reading.traces[0]
     longest = max(trace.collectives, key=lambda each: each.end - each.start)
