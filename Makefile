@@ -67,7 +67,7 @@ clean:  ## remove all that was built or installed here
 # $(call step,what happens,name of its log,command,what to do when it fails)
 define step
 	@mkdir -p _build && echo "$(strip $(1)) ..." && { $(3); } >_build/$(strip $(2)).log 2>&1 </dev/null \
-		|| { grep -m 3 -E '(WARNING|ERROR): ' _build/$(strip $(2)).log || tail -n 3 _build/$(strip $(2)).log; echo "$(strip $(4)) (details: _build/$(strip $(2)).log)"; exit 1; } >&2
+		|| { grep -m 3 -E '(WARNING|ERROR|Error): .' _build/$(strip $(2)).log || tail -n 3 _build/$(strip $(2)).log; echo "$(strip $(4)) (details: _build/$(strip $(2)).log)"; exit 1; } >&2
 endef
 
 .venv/.installed: requirements.txt constraints.txt pyproject.toml install.py $(if $(TORCH),.venv/.torch-$(TORCH))

@@ -76,6 +76,22 @@ def test_a_python_that_cannot_make_an_environment_is_named(clone):
     assert said(done)[-1].startswith("Python could not make .venv: on Debian and Ubuntu install")
 
 
+def test_a_step_that_ends_in_a_traceback_says_its_error(clone, tmp_path):
+    """As Jupyter Book does, whose last lines are a frame with nothing in it."""
+    says = [
+        "Extension error:",
+        "builtins.ExtensionError: one proof is lacking",
+        "RuntimeError: ",
+        "===",
+        "",
+    ]
+    fails = tmp_path / "fails"
+    fails.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in says) + "exit 1\n")
+    fails.chmod(0o755)
+    line, _ = said(make(clone, "book", f"PYTHON={fails}"))
+    assert line == "builtins.ExtensionError: one proof is lacking"
+
+
 def fake_python(folder, pip):
     """A Python that makes environments whose pip is this line of Python."""
     packages = folder / "packages"
