@@ -86,9 +86,22 @@ def test_only_one_of_the_bugs_shows_in_the_replicas(trained):
     assert apart == [(2, "starter")]
 
 
+def test_each_bug_can_be_seen_in_its_panel(trained):
+    """In the losses of both programs, or in those of two ranks that train with one of them."""
+    mine, others = ({key: losses for key, (losses, _) in of_rank.items()} for of_rank in trained)
+    for number in BUGS:
+        off = abs(mine[number, "starter"][-1] / mine[number, "solution"][-1] - 1)
+        apart = abs(others[number, "starter"][-1] / mine[number, "starter"][-1] - 1)
+        assert max(off, apart) > 0.01, number
+        assert (apart > 0.1) == (number == 2)
+        assert others[number, "solution"] == mine[number, "solution"]
+
+
 def test_panels_have_a_right_and_a_wrong_line_each(trained):
-    figure = draw_losses(trained[0])
+    figure = draw_losses(trained)
     for number, axis in zip(BUGS, figure.axes, strict=True):
-        wrong = axis.lines[0 if number in A_IS_WRONG else 1].get_ydata()
-        assert list(wrong) == trained[0][number, "starter"][0]
+        wrong, dots = axis.lines[0:2] if number in A_IS_WRONG else axis.lines[2:4]
+        losses, of_rank_1 = (of_rank[number, "starter"][0] for of_rank in trained)
+        assert list(wrong.get_ydata()) == losses
+        assert set(dots.get_ydata()) <= set(of_rank_1)
     plt.close(figure)

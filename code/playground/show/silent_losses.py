@@ -23,7 +23,8 @@ from playground.show.colours import RANKS
 
 TOGETHER, ROWS, STEPS = 2, 24, 30  # ranks, rows of a batch, batches
 BUGS = (1, 2, 3, 4, 5)
-SHARES = {1: [6, 18]}  # rows of each rank of 24; the other programs want equal shares
+# Rows of each rank of the 24 whose loss is shown; where nothing stands here, each has half of them.
+SHARES = {1: [6, 18], 2: [4, 4, 16]}
 A_IS_WRONG = {1, 4}  # in these panels line A is the program with the bug, in the others line B
 Losses = list[float]
 
@@ -63,15 +64,13 @@ class Looked(Data):
 
 
 def train_one(group: Group, number: int, stem: str) -> tuple[Losses, State]:
-    """On rank 0 the loss of all rows before each step of a program; and what a rank ends with."""
+    """This rank's loss of all rows, in evaluation, before each step; and what it ends with."""
     train, models, losses = program(number, stem), [network()], []
     x, labels = rows(ROWS, 0)
 
     def look() -> None:
-        if group.rank > 0:  # one rank's losses are enough
-            return
         with torch.no_grad():
-            losses.append(cross_entropy(copy.deepcopy(models[-1])(x), labels).item())
+            losses.append(cross_entropy(copy.deepcopy(models[-1]).eval()(x), labels).item())
 
     def make(seed: int) -> nn.Module:
         models.append(make_model(seed))
@@ -108,15 +107,20 @@ def train_both_ways() -> list[dict[tuple[int, str], tuple[Losses, State]]]:
     return launch(train_all, ranks=TOGETHER, device="cpu")
 
 
-def draw_losses(found: dict[tuple[int, str], tuple[Losses, State]]) -> Figure:
-    """Five panels with two lines each: one is the program with the bug, and nothing says which."""
-    figure, axes = plt.subplots(1, len(BUGS), figsize=(7.2, 2.5), sharey=True)
+def draw_losses(found: list[dict[tuple[int, str], tuple[Losses, State]]]) -> Figure:
+    """Five panels with two lines each: one is the program with the bug, and nothing says which.
+
+    A line is the loss of rank 0's model, and the dots are that of rank 1's.
+    """
+    figure, axes = plt.subplots(1, len(BUGS), figsize=(7.2, 2.7), sharey=True)
     for axis, number in zip(axes, BUGS, strict=True):
         stems = ["starter", "solution"] if number in A_IS_WRONG else ["solution", "starter"]
         for name, stem, colour, dash in zip("AB", stems, RANKS, ["-", "--"], strict=False):
-            losses, _ = found[number, stem]
-            done = torch.linspace(0, 100, len(losses))
-            axis.plot(done, losses, dash, color=colour, label=f"line {name}")
+            mine, others = (of_rank[number, stem][0] for of_rank in found)
+            done = torch.linspace(0, 100, len(mine))
+            axis.plot(done, mine, dash, color=colour, label=f"line {name}")
+            some = slice(len(mine) // 10, None, len(mine) // 5)
+            axis.plot(done[some], others[some], "o", color=colour, ms=4)
         axis.set_title(f"program {number}")
         axis.set(xticks=[0, 100], ylim=(0, None))
     axes[0].set_ylabel("loss")
