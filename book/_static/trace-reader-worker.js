@@ -19,11 +19,19 @@ started.catch((error) => postMessage({ failed: `Python did not start in this tab
 let reading = null; // the traces that were read last
 let turn = Promise.resolve(); // questions are answered one after the other
 
+/** Bytes of JSON: a gzip file says at its end how many it holds (below 4 GB). */
+async function sizeOf(file) {
+  const [first, second] = new Uint8Array(await file.slice(0, 2).arrayBuffer());
+  if (first !== 0x1f || second !== 0x8b || file.size < 18) return file.size;
+  return new DataView(await file.slice(-4).arrayBuffer()).getUint32(0, true);
+}
+
 /** Throws a line for the reader where a file is no trace. */
 async function read(Reading, files, root) {
   const next = Reading(root);
   for (const [number, file] of files.entries()) {
-    next.begin(file.name);
+    const tooLarge = next.begin(file.name, await sizeOf(file));
+    if (tooLarge) throw new Error(tooLarge);
     for (let at = 0; at < file.size; at += PIECE) {
       const share = Math.round((100 * at) / file.size);
       postMessage({ progress: `Reading ${file.name}, ${number + 1} of ${files.length}: ${share} % …` });

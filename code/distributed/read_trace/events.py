@@ -25,6 +25,14 @@ class TraceError(ValueError):
     """A file that cannot be read as a trace: one line, which says why."""
 
 
+def too_large(name: str, most: int) -> TraceError:
+    """A file that a shell can read, and a tab had better not."""
+    return TraceError(
+        f"{name} has more than {most / 1e6:,.0f} MB of JSON, too much for a tab: "
+        "python -m distributed.read_trace FOLDER reads it in a shell"
+    )
+
+
 class Events:
     """Bytes in, events out; `header` has what a file says of itself beside its events.
 
@@ -55,10 +63,7 @@ class Events:
         for plain in self._unpack(data) if self._gzip else [data]:
             self.unpacked += len(plain)
             if self.most and self.unpacked > self.most:
-                raise TraceError(
-                    f"{self.name} has more than {self.most / 1e6:,.0f} MB of JSON, too much for a "
-                    "tab: python -m distributed.read_trace FOLDER reads it in a shell"
-                )
+                raise too_large(self.name, self.most)
             self._text += self._decode(plain)
             if self._stage == "header":
                 self._read_header()

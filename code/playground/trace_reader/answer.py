@@ -6,7 +6,7 @@ from html import escape
 
 from distributed.read_trace.__main__ import guess, numbered, work_of
 from distributed.read_trace.breakdown import odd_steps
-from distributed.read_trace.events import Events, TraceError
+from distributed.read_trace.events import Events, TraceError, too_large
 from distributed.read_trace.intervals import Stretches, minus
 from distributed.read_trace.kernels import by_name, short
 from distributed.read_trace.rank_trace import Collector, RankTrace
@@ -36,9 +36,10 @@ class Reading:
         self.events: Events | None = None
         self.kept = Collector("")
 
-    def begin(self, name: str) -> None:
-        """The next file."""
+    def begin(self, name: str, size: int = 0) -> str:
+        """The next file, of so many bytes of JSON; says that it is too large, or nothing."""
         self.events, self.kept = Events(name, MOST), Collector(name)
+        return str(too_large(name, MOST)) if size > MOST else ""
 
     def feed(self, data: bytes) -> str:
         """Its next bytes; says what is wrong with them, or nothing."""
