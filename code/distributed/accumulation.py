@@ -33,22 +33,32 @@ def accumulate(
     """
     if not micro_batches:
         raise ValueError("micro_batches: give one or more")
-    group = model.group
-    tokens = torch.tensor([sum(int((labels != IGNORED).sum()) for _, labels in micro_batches)])
-    tokens = group.all_reduce(tokens.to(group.device))
-    if tokens.item() == 0:
-        raise ValueError("micro_batches: no label counts on any rank: leave this batch out")
-    total = torch.zeros(1, dtype=torch.float64, device=group.device)
-    for number, (x, labels) in enumerate(micro_batches):
+    tokens = count_tokens(model.group, micro_batches)
+    losses = []
+    for number, batch in enumerate(micro_batches):
         last = number == len(micro_batches) - 1
         with contextlib.nullcontext() if last or every_pass else model.no_sync():
-            summed = nn.functional.cross_entropy(
-                model(x), labels, ignore_index=IGNORED, reduction="sum"
-            )
-            # The wrapper will divide by the ranks. We want a sum over them: take that back.
-            (summed * group.size / tokens.item()).backward()
-        total += summed.detach()
-    return (group.all_reduce(total) / tokens).item()
+            loss = share_of_mean(model, batch, tokens)
+            loss.backward()
+        losses.append(loss.detach().double())
+    return model.group.all_reduce(torch.stack(losses).sum(), "avg").item()
+
+
+def count_tokens(group: Group, micro_batches: Sequence[MicroBatch]) -> int:
+    """How many tokens of this step count, on all ranks together; ValueError where none does."""
+    mine = sum(int((labels != IGNORED).sum()) for _, labels in micro_batches)
+    tokens = group.all_reduce(torch.tensor(mine, device=group.device)).item()
+    if tokens == 0:
+        raise ValueError("micro_batches: no label counts on any rank: leave this batch out")
+    return int(tokens)
+
+
+def share_of_mean(model: "DistributedDataParallel", batch: MicroBatch, tokens: int) -> torch.Tensor:
+    """What a micro-batch adds to the mean loss of `tokens` tokens, times the number of ranks."""
+    x, labels = batch
+    losses = nn.functional.cross_entropy(model(x), labels, ignore_index=IGNORED, reduction="sum")
+    # The wrapper will divide by the ranks. We want a sum over them: take that back.
+    return losses * model.group.size / tokens
 
 
 def accumulate_means(model: "DistributedDataParallel", micro_batches: Sequence[MicroBatch]) -> None:

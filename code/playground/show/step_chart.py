@@ -106,56 +106,6 @@ def overlap_chart(buckets: int = 8, link: float = 100, latency: bool = False) ->
     )
 
 
-def accumulation_chart(passes: int = 4, link: float = 100) -> Calculator:
-    """A step of several passes: sent after each of them, and once, with no_sync.
-
-    Messages hide behind the backward pass in which they are sent; it is over when they are.
-    """
-    compute, first = 100.0, 40.0  # ms of a pass; from its start to its first gradient
-    send = f"({1.5 * BYTES * 8 / 1e3} / link / 2)"
-    names = ["every pass: computes", "every pass: sends", "no_sync: computes", "no_sync: sends"]
-    rows = [{"lane": lane, "i": i} for lane in names for i in range(1, 9)]
-    period = f"max({compute}, {first} + {send})"
-    start = f"((datum.i - 1) * {period})"
-    begin = (
-        f"datum.lane == '{names[0]}' ? {start} : datum.lane == '{names[1]}' ? {start} + {first} : "
-        f"(datum.i - 1) * {compute} + (datum.lane == '{names[2]}' ? 0 : {first})"
-    )
-    wide = f"indexof(datum.lane, 'computes') >= 0 ? {compute} : {send}"
-    base = (
-        alt.Chart(alt.Data(values=rows))
-        .transform_filter(f"datum.i <= passes && (datum.lane != '{names[3]}' || datum.i == passes)")
-        .transform_calculate(begin=begin, wide=wide)
-        .transform_calculate(
-            end="datum.begin + datum.wide",
-            kind="indexof(datum.lane, 'sends') >= 0 ? 'communication' : 'compute'",
-        )
-    )
-    y = alt.Y("lane:N", sort=names, axis=alt.Axis(title=None, labelLimit=200, minExtent=155))
-    bars = base.mark_bar(height=22, stroke="white", strokeWidth=0.7).encode(
-        y=y,
-        x=alt.X("begin:Q", title="time (ms)", scale=alt.Scale(domainMin=0, nice=True)),
-        x2="end:Q",
-        color=alt.Color(
-            "kind:N",
-            scale=alt.Scale(
-                domain=["compute", "communication"],
-                range=[KINDS["compute"], KINDS["communication"]],
-            ),
-            legend=alt.Legend(title=None, orient="top"),
-        ),
-        tooltip=[alt.Tooltip("begin:Q", format=".0f"), alt.Tooltip("end:Q", format=".0f")],
-    )
-    speed = slider("speed", "link", (1, 4, 0.05), _log10(link), "format(link, ',.0f') + ' Mbit/s'")
-    many = slider("passes", "passes", (1, 8, 1), passes, "passes")
-    chart = alt.layer(bars).add_params(alt.param("link", expr="pow(10, speed)"), *speed, *many)
-    return Calculator(
-        style(chart).properties(height=170, width=520),
-        "A step of four passes as bars over time. In the two upper lanes each pass is followed by "
-        "messages, which delay the next pass. In the two lower lanes only the last pass sends.",
-    )
-
-
 def _log10(value: float) -> float:
     from math import log10
 
