@@ -63,6 +63,7 @@ class LivePage:
 
     def run(self, index: int) -> None:
         button = self.cell(index).locator(".live-run")
+        button.wait_for(state="attached")  # the page may be on its way
         if not button.is_visible():  # its code is folded away
             self.cell(index).locator("summary").first.click()
         button.click()
