@@ -83,21 +83,3 @@ def shares_of(ways: dict[str, list[list[int]]]) -> Figure:
         axis.set(title=way, xlim=(-1.2, 3.1), ylim=(len(shares), 0))
         axis.axis("off")
     return figure
-
-
-def means_of(rows: list[list[float]]) -> Figure:
-    """Numbers of some ranks on a line: the mean of all above it, each rank's own below it."""
-    figure, axis = plt.subplots(figsize=(7.2, 1.9))
-    everything = [number for mine in rows for number in mine]
-    axis.axhline(0, color=GREY, lw=1)
-    for rank, mine in enumerate(rows):
-        axis.plot(mine, [0] * len(mine), "o", ms=9, color=RANKS[rank], mec="white")
-        mean = sum(mine) / len(mine)
-        axis.plot([mean, mean], [-0.9, -0.25], color=RANKS[rank], lw=3)
-        axis.text(mean, -1.25, f"rank {rank}", ha="center", color=RANKS[rank], fontsize=8)
-    mean = sum(everything) / len(everything)
-    axis.plot([mean, mean], [0.25, 0.9], color=INK, lw=3)
-    axis.text(mean, 1.05, "mean of all", ha="center")
-    axis.set(ylim=(-1.6, 1.6))
-    axis.axis("off")
-    return figure
