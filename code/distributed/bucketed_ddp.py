@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.buckets import Bucket, Hook, State, all_reduce_hook, fill_buckets
+from distributed.buckets import Bucket, Hook, State, all_reduce_hook, fill_by_dtype
 from distributed.replicas import broadcast_module, refuse_to_copy
 from distributed.runtime.script import run_script
 
@@ -82,9 +82,9 @@ class BucketedDDP(nn.Module):
         self.module, self.group = module, group or Group.default()
         broadcast_module(module, self.group)
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
-        in_backward_order = reversed(self.names)  # about: DistributedDataParallel looks
+        in_backward_order = [*reversed(self.names)]  # about: DistributedDataParallel looks
         buckets: list[Bucket] = []
-        for ps in fill_buckets(in_backward_order, bucket_bytes, first_bucket_bytes):
+        for ps in fill_by_dtype(in_backward_order, bucket_bytes, first_bucket_bytes):
             buffer = self.group.empty(sum(p.numel() for p in ps), ps[0].dtype)
             buckets.append(Bucket(len(buckets), ps, buffer))
         self.reducer = Reducer(buckets, self.group)

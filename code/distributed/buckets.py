@@ -6,7 +6,7 @@ A message has a price of its own, so a few large all-reduces cost less than many
 bucket can leave only when its last gradient is ready, so one bucket for all leaves too late.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
 from typing import Any
 
@@ -86,20 +86,29 @@ def all_reduce_hook(group: Group, bucket: Bucket) -> Any:
 def fill_buckets(
     parameters: Iterable[nn.Parameter], bucket_bytes: int, first_bucket_bytes: int
 ) -> list[list[nn.Parameter]]:
-    """Split parameters, in this order, into lists of one dtype and at most `bucket_bytes` each.
+    """Split parameters, in this order, into lists of at most `bucket_bytes` each.
 
     The first list is smaller if `first_bucket_bytes` are less, so that communication starts early.
     A parameter that is larger than a bucket has a list of its own.
     """
     lists: list[list[nn.Parameter]] = []
-    filling: dict[torch.dtype, list[nn.Parameter]] = {}  # the last list of each dtype
-    free: dict[torch.dtype, int] = {}  # bytes that it can still hold
+    free = 0  # bytes that the last list can still hold
     for parameter in parameters:
-        dtype = parameter.dtype
-        if dtype not in filling or parameter.nbytes > free[dtype]:
-            free[dtype] = bucket_bytes if lists else min(first_bucket_bytes, bucket_bytes)
-            filling[dtype] = []
-            lists.append(filling[dtype])
-        filling[dtype].append(parameter)
-        free[dtype] -= parameter.nbytes
+        if not lists or parameter.nbytes > free:
+            free = bucket_bytes if lists else min(first_bucket_bytes, bucket_bytes)
+            lists.append([])
+        lists[-1].append(parameter)
+        free -= parameter.nbytes
     return lists
+
+
+def fill_by_dtype(
+    parameters: Sequence[nn.Parameter], bucket_bytes: int, first_bucket_bytes: int
+) -> list[list[nn.Parameter]]:
+    """The same where dtypes differ, because a buffer has one: in the order of what is first."""
+    place = {parameter: number for number, parameter in enumerate(parameters)}
+    lists: list[list[nn.Parameter]] = []
+    for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
+        alike = (parameter for parameter in parameters if parameter.dtype == dtype)
+        lists += fill_buckets(alike, bucket_bytes, bucket_bytes if lists else first_bucket_bytes)
+    return sorted(lists, key=lambda together: place[together[0]])

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from distributed import Group, launch
 from distributed.bucketed_ddp import Reducer
-from distributed.buckets import Bucket, Hook, all_reduce_hook, fill_buckets
+from distributed.buckets import Bucket, Hook, all_reduce_hook, fill_by_dtype
 from distributed.join import Join, share_optimizer
 from distributed.one_wrapper import check_can_be_wrapped
 from distributed.replicas import broadcast_module
@@ -362,7 +362,7 @@ class DistributedDataParallel(nn.Module):
         """Buckets in this order, each a part of the buffer of its dtype."""
         used = dict.fromkeys(self.gradient_buffers, 0)
         buckets: list[Bucket] = []
-        for ps in fill_buckets(parameters, *self.bucket_sizes):
+        for ps in fill_by_dtype(parameters, *self.bucket_sizes):
             dtype, start = ps[0].dtype, used[ps[0].dtype]
             used[dtype] += sum(p.numel() for p in ps)
             part = self.gradient_buffers[dtype][start : used[dtype]]

@@ -16,7 +16,7 @@ from torch import nn
 
 from distributed import Group
 from distributed.bucketed_ddp import BucketedDDP, Reducer
-from distributed.buckets import Bucket, State, all_reduce_hook, fill_buckets
+from distributed.buckets import Bucket, State, all_reduce_hook, fill_by_dtype
 from distributed.ddp import DistributedDataParallel
 from distributed.launching import launch
 from distributed.overlapped_ddp import OverlappedDDP
@@ -180,8 +180,10 @@ def test_buckets_hold_every_parameter_once_in_order_and_up_to_their_size(sizes, 
         for size, kind in zip(sizes, kinds, strict=False)
     ]
     index_of = {p: i for i, p in enumerate(parameters)}
-    lists = fill_buckets(parameters, most, first)
+    lists = fill_by_dtype(parameters, most, first)
     assert sorted(index_of[p] for ps in lists for p in ps) == [*range(len(parameters))]
+    firsts = [index_of[ps[0]] for ps in lists]
+    assert firsts == sorted(firsts)
     for number, ps in enumerate(lists):
         assert len({p.dtype for p in ps}) == 1
         indices = [index_of[p] for p in ps]
