@@ -127,6 +127,11 @@ def test_a_page_reaches_what_it_names_and_what_that_names(little):
     }  # fmt: skip
 
 
+def test_a_name_that_is_imported_in_one_cell_and_defined_in_another_is_both(little):
+    one = "from distributed.runner import start\nstart(1)\n"
+    assert little(one) == little(one + "def start(n): return n\n")
+
+
 def test_a_method_is_reached_by_its_name_on_any_class_that_is_reached(little):
     found = little("from distributed.wheels import Wheel, turn\nturn(Wheel(), 2)")
     assert {"Wheel", "Wheel.__init__", "Wheel.roll"} <= found

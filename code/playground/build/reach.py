@@ -139,11 +139,12 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _mentions(node: ast.AST, names: Names) -> Iterator[Mention]:
-    """What one node of a tree names."""
-    if isinstance(node, ast.Name) and node.id in names.defined:
-        yield Mention(node.id, names.file)
-    elif isinstance(node, ast.Name) and node.id in names.imported:
-        yield names.imported[node.id]
+    """What one node of a tree names. Where a name is defined and imported, in cells say, both."""
+    if isinstance(node, ast.Name):
+        if node.id in names.defined:
+            yield Mention(node.id, names.file)
+        if node.id in names.imported:
+            yield names.imported[node.id]
     elif isinstance(node, ast.Attribute):
         yield Mention(node.attr, is_attribute=True)
         root = node.value
