@@ -1,0 +1,1777 @@
+"""The first job on new machines: who is there, how fast, and which cable, host or GPU is not well.
+
+    torchrun --nnodes 8 --nproc-per-node 8 ... check_cluster.py --shared DIR --json report.json
+    srun --ntasks-per-node 8 python check_cluster.py          (or mpirun: no torchrun is needed)
+
+One file, and torch is all that it needs. It takes minutes, and it never hangs: every stage has a
+deadline, ranks say through a store (and not through the collective that may be stuck) how far they
+are, and what nobody said is reported as missing. Exit status: 0 all is well, 1 something is wrong,
+2 the check did not come to its end. With `torchrun --max-restarts 1` it also kills a rank, to see
+it come back.
+"""
+
+import time
+
+STARTED = time.monotonic()
+import argparse  # noqa: E402
+import contextlib  # noqa: E402
+import ctypes  # noqa: E402
+import glob  # noqa: E402
+import json  # noqa: E402
+import math  # noqa: E402
+import os  # noqa: E402
+import queue  # noqa: E402
+import resource  # noqa: E402
+import shutil  # noqa: E402
+import signal  # noqa: E402
+import socket  # noqa: E402
+import statistics  # noqa: E402
+import struct  # noqa: E402
+import subprocess  # noqa: E402
+import sys  # noqa: E402
+import threading  # noqa: E402
+import traceback  # noqa: E402
+from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: E402
+from dataclasses import asdict, dataclass, field  # noqa: E402
+from datetime import UTC, datetime, timedelta  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any, NamedTuple  # noqa: E402
+
+os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # a stuck rank says so, and lives on
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+IMPORTED = time.monotonic() - STARTED
+FORMAT = 1  # of the JSON
+KIB, MIB, GB = 2**10, 2**20, 1e9
+
+
+class Gpu(NamedTuple):
+    """Of data sheets: dense 16-bit TFLOP/s, GB/s in one direction inside a host and out of it."""
+
+    peak: float
+    inside: float
+    network: float
+
+
+# The first name that is part of the device's name. "network" is one GPU's share of a usual host's.
+HARDWARE = {
+    "P100": Gpu(21.2, 80, 6.25),
+    "V100": Gpu(125, 150, 6.25),
+    "A100": Gpu(312, 300, 25),
+    "H100 PCIe": Gpu(756, 64, 25),
+    "H100": Gpu(989, 450, 50),
+    "H200": Gpu(989, 450, 50),
+    "B200": Gpu(2250, 900, 50),
+    "MI300X": Gpu(1307, 448, 50),
+    "L40S": Gpu(362, 32, 12.5),
+    "RTX 4090": Gpu(165, 32, 1.25),
+}
+
+
+def hardware(device: str) -> Gpu | None:
+    """What the data sheet says of a device, if it is known."""
+    return next((gpu for name, gpu in HARDWARE.items() if name in device), None)
+
+
+# nccl-tests, doc/PERFORMANCE.md: busbw = algbw × this, where algbw = S/t and S is the whole array
+BUS = {
+    "all-reduce": lambda n: 2 * (n - 1) / n,
+    "all-gather": lambda n: (n - 1) / n,
+    "reduce-scatter": lambda n: (n - 1) / n,
+}
+
+
+def busbw(collective: str, size: float, seconds: float, ranks: int) -> float:
+    """Bytes/s that the slowest link carried: `size` bytes, the whole array, took `seconds`."""
+    return size / seconds * BUS[collective](ranks)
+
+
+# --- Who I am, and the line on which I say so.
+
+
+@dataclass
+class Me:
+    """This process, as whatever started it says."""
+
+    rank: int
+    ranks: int
+    local_rank: int
+    host: str = field(default_factory=socket.gethostname)
+    cpu: bool = False
+    doing: str = "starting"
+
+    @property
+    def device(self) -> torch.device:
+        there = 0 if self.cpu else torch.cuda.device_count()
+        return torch.device("cuda", self.local_rank % there) if there else torch.device("cpu")
+
+    def say(self, what: str) -> None:
+        """Note how far I am. The line tells it to rank 0."""
+        self.doing = what
+
+
+def who_am_i(env: Mapping[str, str]) -> Me:
+    """From torchrun's variables, or Slurm's, or Open MPI's, or PMI's. Alone if there are none."""
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if names[0] in env and names[1] in env:
+            rank, ranks = int(env[names[0]]), int(env[names[1]])
+            return Me(rank, ranks, int(env.get(names[2], 0)))
+    return Me(0, 1, 0)
+
+
+def meeting_point(env: Mapping[str, str]) -> tuple[str, int, bool]:
+    """Address and port of the store, and whether rank 0 has to make it: torchrun has one."""
+    alone = "127.0.0.1" if who_am_i(env).ranks == 1 else ""
+    address = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or alone
+    if not address:
+        raise SystemExit("check_cluster: set MASTER_ADDR to the address of rank 0's host")
+    made = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return address, int(env.get("MASTER_PORT", "0" if alone else "29500")), not made
+
+
+def connect(address: str, port: int, seconds: float) -> dist.Store:
+    """A connection of one's own: a store's calls wait for each other."""
+    patience = timedelta(seconds=seconds)
+    store = dist.TCPStore(address, port, is_master=False, timeout=patience, wait_for_workers=False)
+    again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"check-cluster-{again}", store)
+
+
+class Line(threading.Thread):
+    """Says twice a second that I live and what I do, hands over results, and brings orders.
+
+    It is the only one that waits for rank 0's machine, so nothing else hangs when that is gone.
+    """
+
+    def __init__(self, me: Me, store: dist.Store):
+        super().__init__(daemon=True)
+        self.me, self.store = me, store
+        self.orders: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.out: queue.Queue[tuple[str, str]] = queue.Queue()
+        self.heard, self.beat, self.number = time.monotonic(), 0.0, 0
+        self.broken: str | None = None
+
+    def run(self) -> None:
+        try:
+            while True:
+                self.once()
+                time.sleep(0.05)
+        except Exception as error:  # whatever a lost store raises
+            self.broken = f"{error}".splitlines()[0]
+
+    def once(self) -> None:
+        now = time.monotonic()
+        if now - self.beat > 0.5:
+            self.store.set(f"beat/{self.me.rank}", json.dumps([now, self.me.doing]))
+            self.beat = now
+        while not self.out.empty():
+            self.store.set(*self.out.get())
+        if self.store.check([f"order/{self.number}"]):
+            self.orders.put(json.loads(self.store.get(f"order/{self.number}")))
+            self.number += 1
+        self.heard = time.monotonic()
+
+    def silent(self, patience: float) -> str | None:
+        """Why rank 0 cannot be reached any more, or None."""
+        if self.broken:
+            return self.broken
+        waited = time.monotonic() - self.heard
+        return f"no answer for {waited:.0f} s" if waited > patience else None
+
+
+class Member:
+    """One rank: takes orders, and runs each in a thread that may get stuck."""
+
+    def __init__(self, me: Me, line: Line, store: Callable[[], dist.Store], options: Any):
+        self.me, self.line, self.store, self.options = me, line, store, options
+        self.world: Any = None  # a process group of all ranks, once a stage has made it
+        self.connection: dist.Store | None = None
+        self.busy: threading.Thread | None = None
+
+    def obey(self, order: dict[str, Any]) -> None:
+        if self.busy and self.busy.is_alive():  # stuck: leave it, with its connections
+            self.world = self.connection = None
+        self.busy = threading.Thread(target=self.work, args=(order,), daemon=True)
+        self.busy.start()
+
+    def work(self, order: dict[str, Any]) -> None:
+        key, stage = f"done/{order['number']}/{self.me.rank}", order["stage"]
+        self.me.say(stage)
+        try:
+            if self.me.device.type == "cuda":
+                torch.cuda.set_device(self.me.device)
+            if self.connection is None:
+                self.connection = self.store()
+            found = STAGES[stage](self, **order["given"])
+        except Exception as error:
+            print(f"rank {self.me.rank}, {stage}: {traceback.format_exc()}", file=sys.stderr)
+            found = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+            self.world = None  # a group in which a call has failed is not to be trusted
+        self.me.say(f"{stage}: done")
+        self.line.out.put((key, json.dumps(found)))
+
+    # what stages share
+
+    def group(self, name: str, ranks: Sequence[int], seconds: float) -> Any:
+        """A process group of these ranks, which alone have to ask for it."""
+        assert self.connection is not None
+        store = dist.PrefixStore(f"group/{name}", self.connection)
+        mine, patience = list(ranks).index(self.me.rank), timedelta(seconds=seconds)
+        if self.me.device.type == "cpu":
+            return dist.ProcessGroupGloo(store, mine, len(ranks), patience)
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = patience
+        return dist.ProcessGroupNCCL(store, mine, len(ranks), options)
+
+    def of_all(self) -> Any:
+        if self.world is None:
+            self.world = self.group("world", range(self.me.ranks), 60)
+        return self.world
+
+    def wait(self, works: Iterable[Any], seconds: float = 60) -> None:
+        """Until they are done, GPU included; never longer. Raises RuntimeError or TimeoutError."""
+        for work in works:
+            work.wait()  # on a GPU this only makes its stream wait
+        if self.me.device.type == "cuda":
+            event, until = torch.cuda.Event(), time.monotonic() + seconds
+            event.record()
+            while not event.query():
+                if time.monotonic() > until:
+                    raise TimeoutError(f"not done after {seconds:g} s: {self.me.doing}")
+
+    def ones(self, size: int) -> torch.Tensor:
+        """float32[⌈size/4⌉], on this rank's device."""
+        return torch.ones(-(-size // 4), device=self.me.device)
+
+
+# --- The stages: what each rank does when it is told to. Each returns what JSON can hold.
+
+
+def words_of(*command: str, seconds: float = 10) -> list[str]:
+    """The lines that a program prints; none if it is not there or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+SMI = {
+    "driver": "driver_version",
+    "clock": "clocks.sm",
+    "most": "clocks.max.sm",
+    "temperature": "temperature.gpu",
+    "uncorrected": "ecc.errors.uncorrected.volatile.total",
+    "retired": "retired_pages.pending",
+}
+
+
+def gpu_health() -> dict[str, Any]:
+    """What nvidia-smi and the kernel's log say of this host's GPUs; empty where there is none."""
+    asked = [f"--query-gpu={','.join(SMI.values())}", "--format=csv,noheader,nounits"]
+    rows = [dict(zip(SMI, map(str.strip, line.split(",")), strict=False))
+            for line in words_of("nvidia-smi", *asked)]  # fmt: skip
+    if not rows:
+        return {}
+    xid = [line.strip()[-160:] for line in words_of("dmesg") if "NVRM: Xid" in line]
+    return {"gpus": rows, "xid": xid[-8:]}
+
+
+def cores() -> tuple[list[int], float]:
+    """The cores that I may use, and how many of them a container's quota lets me."""
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    quota = math.inf
+    with contextlib.suppress(OSError, ValueError):
+        most, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota = int(most) / int(period)
+    return mine, min(quota, len(mine) or os.cpu_count() or 1)
+
+
+def numa_node(device: torch.device) -> int | None:
+    """On which NUMA node the GPU hangs, where Linux says it."""
+    try:
+        properties: Any = torch.cuda.get_device_properties(device)
+        bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}"
+        bus += f":{properties.pci_device_id:02x}.0"
+        return int(Path(f"/sys/bus/pci/devices/{bus}/numa_node").read_text())
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def error_counters(root: str = "/sys/class") -> dict[str, int]:
+    """Counters of faults of this host's network cards, InfiniBand and Ethernet."""
+    found = {}
+    wanted = ("symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors")
+    files = [f"{root}/infiniband/*/ports/*/counters/{name}" for name in wanted]
+    files += [f"{root}/net/*/statistics/{way}_errors" for way in ("rx", "tx")]
+    files += [f"{root}/net/*/carrier_down_count"]
+    for pattern in files:
+        for path in glob.glob(pattern):
+            with contextlib.suppress(OSError, ValueError):
+                found[path.removeprefix(f"{root}/")] = int(Path(path).read_text())
+    return found
+
+
+def who(member: Member, address: str) -> dict[str, Any]:
+    """What there is to know of this rank without measuring."""
+    me, device = member.me, member.me.device
+    found: dict[str, Any] = {
+        "rank": me.rank, "host": me.host, "local_rank": me.local_rank, "pid": os.getpid(),
+        "device": "CPU", "torch": torch.__version__, "nccl": None, "import_s": round(IMPORTED, 2),
+        "address": my_address(address), "numa": None,
+    }  # fmt: skip
+    if device.type == "cuda":
+        found["device"] = torch.cuda.get_device_name(device)
+        found["uuid"] = str(torch.cuda.get_device_properties(device).uuid)
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        found["numa"] = numa_node(device)
+    found["cores"], found["quota"] = cores()
+    found["machine_cores"] = os.cpu_count()
+    for name in ("NOFILE", "MEMLOCK"):
+        soft = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
+        found[name.lower()] = None if soft == resource.RLIM_INFINITY else soft
+    found["infiniband"] = sorted(path.name for path in Path("/sys/class/infiniband").glob("*"))
+    found["environment"] = {
+        name: value for name, value in sorted(os.environ.items())
+        if name.startswith(("NCCL_", "GLOO_", "UCX_", "OMP_NUM", "CUDA_VISIBLE", "TORCH_NCCL"))
+    }  # fmt: skip
+    if me.local_rank == 0:
+        found |= {"health": gpu_health(), "counters": error_counters()}
+    return found
+
+
+def my_address(other: str) -> str:
+    """The address by which this host is known on the way to another: nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((other, 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()
+
+
+def clocks(member: Member, askers: Sequence[int]) -> dict[str, Any]:
+    """How far this host's clock is from rank 0's, and how well I know (s): Cristian's way."""
+    store, me = member.connection, member.me
+    assert store is not None
+    tries = 5
+    if me.rank == 0:
+        for asker in askers:
+            for number in range(tries):
+                me.say(f"clocks: waiting for rank {asker}")
+                store.wait([f"ask/{asker}/{number}"], timedelta(seconds=20))
+                store.set(f"tell/{asker}/{number}", repr(time.time()))
+    if me.rank not in askers:
+        return {}
+    best = (math.inf, 0.0)
+    for number in range(tries):
+        before = time.monotonic()
+        clock = time.time()
+        store.set(f"ask/{me.rank}/{number}", "")
+        store.wait([f"tell/{me.rank}/{number}"], timedelta(seconds=60))
+        told = float(store.get(f"tell/{me.rank}/{number}"))
+        took = time.monotonic() - before
+        best = min(best, (took / 2, clock + took / 2 - told))
+    return {"offset_s": best[1], "known_to_s": best[0]}
+
+
+def shm(member: Member, folder: str = "/dev/shm") -> dict[str, Any]:
+    """Whether this host has the shared memory that NCCL and loaders need: by taking 32 MiB."""
+    if not os.path.isdir(folder):
+        return {"there": False}
+    space = os.statvfs(folder)
+    found: dict[str, Any] = {"there": True, "bytes": space.f_blocks * space.f_frsize,
+             "free": space.f_bavail * space.f_frsize, "error": None}  # fmt: skip
+    path = f"{folder}/check-cluster-{os.getpid()}"
+    try:
+        with open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 32 * MIB)
+    except OSError as error:
+        found["problem"] = error.strerror
+    finally:
+        Path(path).unlink(missing_ok=True)
+    return found
+
+
+def matmul(member: Member, seconds: float) -> dict[str, Any]:
+    """FLOP/s of large matmuls, for a fixed time on all ranks at once, and one's share of a core."""
+    device, cuda = member.me.device, member.me.device.type == "cuda"
+    width, dtype = (8192, torch.bfloat16) if cuda else (384, torch.float32)
+    if cuda and torch.cuda.get_device_capability(device) < (8, 0):
+        dtype = torch.float16
+    a = torch.randn(width, width, device=device, dtype=dtype)
+    for _ in range(3):
+        a @ a
+    member.wait([])
+    at_once, done = 5 if cuda else 1, 0
+    begin, cpu = time.monotonic(), time.process_time()
+    while (took := time.monotonic() - begin) < seconds:
+        for _ in range(at_once):
+            a @ a
+        member.wait([])
+        done += at_once
+    share = (time.process_time() - cpu) / took
+    return {"flops": 2 * width**3 * done / took, "cpu_share": share}
+
+
+def storage(member: Member, folder: str, part: str, writers: Sequence[int]) -> dict[str, Any]:
+    """Write a file, see those of all other hosts, read the next one's; or take them away."""
+    me, home = member.me, Path(folder)
+    if me.rank not in writers:
+        return {}
+    size, own = 32 * MIB, home / f"of-rank-{me.rank}"
+    if part == "write":
+        home.mkdir(parents=True, exist_ok=True)
+        data, begin = os.urandom(MIB) * (size // MIB), time.monotonic()
+        with own.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        return {"write": size / (time.monotonic() - begin)}
+    if part == "read":
+        begin, unseen = time.monotonic(), list(writers)
+        while unseen and time.monotonic() - begin < 10:
+            unseen = [rank for rank in unseen if not seen(home / f"of-rank-{rank}", size)]
+            if unseen:
+                me.say(f"storage: waiting for the file of rank {unseen[0]}")
+                time.sleep(0.05)
+        waited = time.monotonic() - begin
+        following = writers[(list(writers).index(me.rank) + 1) % len(writers)]
+        if following in unseen:
+            return {"unseen": unseen, "seen_after_s": waited}
+        begin = time.monotonic()
+        (home / f"of-rank-{following}").read_bytes()
+        return {"unseen": unseen, "seen_after_s": waited,
+                "read": size / (time.monotonic() - begin)}  # fmt: skip
+    own.unlink(missing_ok=True)
+    return {}
+
+
+def seen(path: Path, size: int) -> bool:
+    """Whether a file is there, whole."""
+    try:
+        return path.stat().st_size == size
+    except OSError:
+        return False
+
+
+class Pictures(torch.utils.data.Dataset):
+    """Pictures of noise, as large as ImageNet's: what a loader moves, without a disk."""
+
+    def __len__(self) -> int:
+        return 1 << 20
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((3, 224, 224), index % 251, dtype=torch.uint8)
+
+
+def end_with_parent(how: signal.Signals) -> None:
+    """Let Linux end this process when the one that started it ends, however that ends."""
+    if sys.platform.startswith("linux"):
+        parent = os.getppid()
+        ctypes.CDLL(None).prctl(1, int(how))  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it has ended meanwhile
+            os.kill(os.getpid(), how)
+
+
+def load_pictures(seconds: float) -> None:
+    """What the loader's own process does: one without threads may fork workers."""
+    end_with_parent(signal.SIGKILL)
+    loader = torch.utils.data.DataLoader(
+        Pictures(), batch_size=64, num_workers=2,
+        multiprocessing_context="fork", timeout=30,
+        worker_init_fn=lambda _: end_with_parent(signal.SIGKILL),
+    )  # fmt: skip
+    batches = iter(loader)
+    next(batches)
+    begin, count = time.monotonic(), 0
+    while (took := time.monotonic() - begin) < seconds:
+        next(batches)
+        count += 1
+    size = 64 * 3 * 224 * 224
+    print(json.dumps({"batches": count / took, "bytes": count * size / took}), flush=True)
+    os._exit(0)  # its workers end with it
+
+
+def loader(member: Member, seconds: float) -> dict[str, Any]:
+    """Batches/s that a DataLoader with two workers brings through /dev/shm."""
+    command = [sys.executable, __file__, "--load-pictures", str(seconds)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                             env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+                             start_new_session=True)  # fmt: skip
+    try:
+        out, said = child.communicate(timeout=60 + seconds)
+    except subprocess.TimeoutExpired:
+        return {"problem": "not done after a minute"}
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # and its workers
+    if child.returncode:
+        lines = [line for line in said.splitlines() if line.strip()]
+        return {"problem": (lines or [f"exit status {child.returncode}"])[-1][:200]}
+    return json.loads(out.splitlines()[-1])
+
+
+# --- Pairs: hosts (each rank with its counterpart: a NIC's rail) and the ranks of a host.
+
+
+def rounds(many: int, most: int) -> list[list[tuple[int, int]]]:
+    """Who meets whom, each at most once a round; all meet in the end if `most` lets them.
+
+    The circle method of tournaments: one stays, the others walk around it.
+    """
+    seats = list(range(many)) + [-1] * (many % 2)
+    found = []
+    for _ in range(min(most, len(seats) - 1)):
+        half = len(seats) // 2
+        meet = zip(seats[:half], reversed(seats[half:]), strict=True)
+        found.append([(min(pair), max(pair)) for pair in meet if min(pair) >= 0])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return found
+
+
+def rounds_of_hosts(many: int) -> list[list[tuple[int, int]]]:
+    """Logarithmically many rounds: enough that a host that is ill in all of them stands out."""
+    return rounds(many, max(3, math.ceil(math.log2(max(many, 2))) + 1)) if many > 1 else []
+
+
+def meet(
+    member: Member, name: str, pairs: Sequence[Sequence[int]], probe: bool = False
+) -> dict[str, Any]:
+    """Measure the way to the rank that I am paired with, if any: with small messages, or large."""
+    me = member.me
+    pair = next((pair for pair in pairs if me.rank in pair), None)
+    if pair is None:
+        return {}
+    first = me.rank == pair[0]
+    other = pair[1] if first else pair[0]
+    found: dict[str, Any] = {"with": other}
+    name = f"{name}/{pair[0]}-{pair[1]}"
+    try:
+        if probe:
+            me.say(f"small messages over TCP, with rank {other}")
+            return found | ping(member, name, first)
+        me.say(f"connecting to rank {other}")
+        group, there = member.group(name, pair, 10), 1 if first else 0
+        if first:
+            me.say(f"sending to rank {other}")
+            found |= send_for(member, group, there)
+        me.say(f"receiving from rank {other}")
+        receive(member, group, there)
+        if not first:
+            me.say(f"sending to rank {other}")
+            found |= send_for(member, group, there)
+    except (RuntimeError, OSError) as error:  # TimeoutError is an OSError
+        found["problem"] = f"{me.doing}: {error}".splitlines()[0][:200]
+    return found
+
+
+def send_for(member: Member, group: Any, to: int, seconds: float = 1.0) -> dict[str, float]:
+    """Bytes/s in one direction, best of several, and the latency of a small message (s)."""
+    device = member.me.device
+    header, answer = torch.zeros(1, device=device), torch.zeros(1, device=device)
+
+    def carry(size: int) -> float:
+        payload = member.ones(size)
+        header.fill_(size)
+        member.wait([group.send([header], to, 0)])
+        member.wait([group.recv([answer], to, 0)])
+        begin = time.monotonic()
+        member.wait([group.send([payload], to, 0)])
+        member.wait([group.recv([answer], to, 0)])
+        return time.monotonic() - begin
+
+    latency = min(carry(4) for _ in range(20)) / 2
+    size, most = 256 * KIB, 256 * MIB if device.type == "cuda" else 32 * MIB
+    took, begin = carry(size), time.monotonic()
+    while took < 0.05 and size < most:
+        size *= 4
+        took = carry(size)
+    times = [took]
+    while len(times) < 4 or (len(times) < 20 and time.monotonic() - begin < seconds / 2):
+        times.append(carry(size))
+        if time.monotonic() - begin > seconds and len(times) > 2:
+            break
+    header.fill_(0)
+    member.wait([group.send([header], to, 0)])
+    return {"bytes_per_s": size / min(times), "size": size, "latency_s": latency}
+
+
+def receive(member: Member, group: Any, frm: int) -> None:
+    """The other end of `send_for`."""
+    device = member.me.device
+    header, answer = torch.zeros(1, device=device), torch.zeros(1, device=device)
+    while True:
+        member.wait([group.recv([header], frm, 0)])
+        size = int(header.item())
+        if size == 0:
+            return
+        payload = member.ones(size)
+        member.wait([group.send([answer], frm, 0)])
+        member.wait([group.recv([payload], frm, 0)])
+        member.wait([group.send([answer], frm, 0)])
+
+
+def ping(member: Member, name: str, first: bool, seconds: float = 3) -> dict[str, float]:
+    """Small messages back and forth over TCP: how long they take, and how many were sent again.
+
+    So few bytes overflow no queue. What TCP has to send again was lost on the way.
+    """
+    store, count, size = member.connection, 300, 1024
+    assert store is not None
+    patience = timedelta(seconds=10)
+    if first:
+        with socket.create_server(("", 0)) as server:
+            address = my_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+            store.set(f"ping/{name}", json.dumps([address, server.getsockname()[1]]))
+            server.settimeout(10)
+            link, _ = server.accept()
+    else:
+        store.wait([f"ping/{name}"], patience)
+        link = socket.create_connection(json.loads(store.get(f"ping/{name}")), timeout=10)
+    took = []
+    with link:
+        link.settimeout(10)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        until = time.monotonic() + seconds
+        for number in range(count):
+            begin = time.monotonic()
+            if first:  # the last message says so
+                last = number == count - 1 or begin > until
+                link.sendall(bytes([last]) * size)
+                exactly(link, size)
+            else:
+                last = bool(exactly(link, size)[0])
+                link.sendall(bytes([last]) * size)
+            took.append(time.monotonic() - begin)
+            if last:
+                break
+        again = sent_again(link)
+    return {"latency_s": statistics.median(took) / 2, "worst_s": max(took),
+            "sent_again": again, "messages": len(took)}  # fmt: skip
+
+
+def exactly(link: socket.socket, size: int) -> bytes:
+    """So many bytes. Raises OSError if the other end closes before."""
+    parts = b""
+    while len(parts) < size:
+        part = link.recv(size - len(parts))
+        if not part:
+            raise OSError("the other end closed the connection")
+        parts += part
+    return parts
+
+
+def sent_again(link: socket.socket) -> int:
+    """How many segments this connection sent twice: tcpi_total_retrans of linux/tcp.h."""
+    if not sys.platform.startswith("linux"):
+        return 0
+    info = link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 192)
+    return int(struct.unpack_from("=I", info, 100)[0])
+
+
+# --- Collectives of all ranks.
+
+
+class Collectives:
+    """The three that data parallelism is made of, on an array of `size` bytes in all."""
+
+    def __init__(self, member: Member, size: int):
+        self.member, self.group = member, member.of_all()
+        ranks = member.me.ranks
+        part = -(-size // (4 * ranks))
+        self.whole = member.ones(4 * part * ranks)
+        self.part = member.ones(4 * part)
+        self.size = 4 * part * ranks
+
+    def start(self, name: str) -> Any:
+        if name == "all-reduce":
+            return self.group.allreduce([self.whole])
+        if name == "all-gather":
+            return self.group._allgather_base(self.whole, self.part)
+        return self.group._reduce_scatter_base(self.part, self.whole)
+
+    def seconds(self, name: str, times: int) -> float:
+        """Of one call: the mean of `times`, as nccl-tests take it, after all ranks have met."""
+        flag = self.member.ones(4)
+        self.member.wait([self.group.allreduce([flag])])
+        begin = time.monotonic()
+        if self.member.me.device.type == "cpu":
+            for _ in range(times):
+                self.member.wait([self.start(name)])
+        else:
+            self.member.wait([self.start(name) for _ in range(times)])
+        self.whole.fill_(1)  # or sums of sums grow without end
+        return (time.monotonic() - begin) / times
+
+
+def collectives(member: Member, name: str, size: int) -> dict[str, Any]:
+    """One collective, one size: the slowest rank's median time of five loops, and its result."""
+    member.me.say(f"{name} of {size} bytes")
+    on, ranks = Collectives(member, size), member.me.ranks
+    first = agreed(member, on.seconds(name, 1))
+    times = max(1, min(20, int(0.1 / first)))
+    took = statistics.median(on.seconds(name, times) for _ in range(5 if first < 0.5 else 1))
+    member.wait([on.start(name)])
+    expected = 1 if name == "all-gather" else ranks
+    result = on.part if name == "reduce-scatter" else on.whole
+    right = bool((result == expected).all().item())
+    return {"size": on.size, "seconds": agreed(member, took), "right": right}
+
+
+def agreed(member: Member, seconds: float) -> float:
+    """The largest of all ranks' times."""
+    found = torch.tensor([seconds], device=member.me.device)
+    member.wait([member.of_all().allreduce([found], dist.ReduceOp.MAX)])
+    return float(found.item())
+
+
+def overlap(member: Member, size: int) -> dict[str, float]:
+    """How much of the shorter one is hidden, if matmuls and an all-reduce run at the same time."""
+    cuda = member.me.device.type == "cuda"
+    on = Collectives(member, size)
+    width = 8192 if cuda else 384
+    a = torch.randn(width, width, device=member.me.device)
+    a = a.bfloat16() if cuda else a
+
+    def compute(times: int) -> None:
+        for _ in range(times):
+            a @ a
+
+    def timed(times: int, send: bool) -> float:
+        agreed(member, 0)
+        begin = time.monotonic()
+        works = [on.start("all-reduce")] if send else []
+        compute(times)
+        member.wait(works)
+        return time.monotonic() - begin
+
+    timed(1, True)
+    alone = agreed(member, statistics.median(timed(0, True) for _ in range(3)))
+    one = agreed(member, statistics.median(timed(4, False) for _ in range(3))) / 4
+    times = max(1, min(2000, round(alone / one)))  # as long as the all-reduce
+    computed = agreed(member, statistics.median(timed(times, False) for _ in range(3)))
+    both = agreed(member, statistics.median(timed(times, True) for _ in range(3)))
+    hidden = (alone + computed - both) / min(alone, computed)
+    return {"all_reduce_s": alone, "matmul_s": computed, "both_s": both, "hidden": hidden}
+
+
+def counters_again(member: Member) -> dict[str, Any]:
+    return {"counters": error_counters()} if member.me.local_rank == 0 else {}
+
+
+def die(member: Member, rank: int) -> dict[str, Any]:
+    """Kill and resume: this rank ends as if its host had killed it."""
+    if member.me.rank == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+STAGES: dict[str, Callable[..., dict[str, Any]]] = {
+    "who": who, "clocks": clocks, "shm": shm, "matmul": matmul, "storage": storage,
+    "loader": loader, "pairs": meet, "collectives": collectives, "overlap": overlap,
+    "counters": counters_again, "kill": die,
+}  # fmt: skip
+
+
+# --- Rank 0: gives the orders, and knows who is missing.
+
+
+class Told(BaseException):
+    """A signal told this process to end."""
+
+
+class Lost(Exception):
+    """Without these ranks there is nothing more to check."""
+
+
+class Conductor:
+    """Orders one stage after the other, waits no longer than its deadline, and keeps the report."""
+
+    def __init__(self, me: Me, store: dist.Store, options: Any):
+        self.me, self.store, self.options = me, store, options
+        self.began, self.number = time.monotonic(), 0
+        self.beats: dict[int, tuple[str, float]] = {}
+        self.report: dict[str, Any] = {
+            "format": FORMAT, "began": datetime.now(UTC).isoformat(timespec="seconds"),
+            "seconds": 0.0, "finished": False, "stage": "who", "ended": None, "status": None,
+            "backend": "nccl" if me.device.type == "cuda" else "gloo", "hosts": {}, "ranks": [],
+            "found": {}, "missing": [], "skipped": {}, "verdicts": [],
+        }  # fmt: skip
+        self.state: Path | None = None  # where a restarted job finds the report
+
+    @property
+    def found(self) -> dict[str, Any]:
+        return self.report["found"]
+
+    def save(self) -> None:
+        """Write the report as it is now: who is killed has said how far it came."""
+        self.report["seconds"] = round(time.monotonic() - self.began, 1)
+        for path in filter(None, (self.options.json and Path(self.options.json), self.state)):
+            new = path.with_name(f".{path.name}.new")
+            new.write_text(json.dumps(self.report, indent=1) + "\n")
+            new.replace(path)
+
+    def say(self, line: str) -> None:
+        print(f"{time.monotonic() - self.began:6.1f} s  {line}", flush=True)
+
+    # listening
+
+    def listen(self, ranks: Iterable[int]) -> None:
+        """Note when each of them was last heard, and what it said."""
+        for rank in ranks:
+            if self.store.check([f"beat/{rank}"]):
+                said = self.store.get(f"beat/{rank}").decode()
+                if said != self.beats.get(rank, ("", 0))[0]:
+                    self.beats[rank] = (said, time.monotonic())
+
+    def miss(self, rank: int, stage: str) -> dict[str, Any]:
+        """What is known of a rank that did not come to the end of a stage."""
+        said, heard = self.beats.get(rank, ("[0, null]", None))
+        known = {host: ranks for host, ranks in self.report["hosts"].items() if rank in ranks}
+        one = {
+            "stage": stage,
+            "rank": rank,
+            "host": next(iter(known), None),
+            "doing": json.loads(said)[1],
+            "silent_s": None if heard is None else round(time.monotonic() - heard, 1),
+        }
+        self.report["missing"].append(one)
+        return one
+
+    def join(self) -> None:
+        """Until all ranks are there. Raises Lost with those that are not."""
+        everybody, until = range(self.me.ranks), time.monotonic() + self.options.join
+        while True:
+            self.listen(rank for rank in everybody if rank not in self.beats)
+            absent = [rank for rank in everybody if rank not in self.beats]
+            if not absent:
+                return
+            if time.monotonic() > until:
+                for rank in absent:
+                    self.miss(rank, "who")
+                raise Lost(f"{shown('rank', absent)} did not come in {self.options.join:g} s")
+            time.sleep(0.1)
+
+    def order(
+        self, stage: str, within: float, label: str = "", **given: Any
+    ) -> list[dict[str, Any]]:
+        """All ranks do this. What each found, with its `rank`; those that were late are noted."""
+        name = label or stage
+        self.report["stage"] = name
+        self.save()
+        self.say(name)
+        number, self.number = self.number, self.number + 1
+        order = {"number": number, "stage": stage, "given": given}
+        self.store.set(f"order/{number}", json.dumps(order))
+        waiting, found, looked = list(range(self.me.ranks)), [], 0.0
+        until = time.monotonic() + within
+        while waiting:
+            for rank in list(waiting):
+                if self.store.check([f"done/{number}/{rank}"]):
+                    one = json.loads(self.store.get(f"done/{number}/{rank}"))
+                    found.append({"rank": rank} | one)
+                    waiting.remove(rank)
+            if waiting and time.monotonic() - looked > 1:
+                self.listen(waiting)
+                looked = time.monotonic()
+                self.bury(waiting, name)
+            if waiting and time.monotonic() > until:
+                for rank in waiting:
+                    self.miss(rank, name)
+                break
+            time.sleep(0.02)
+        return sorted(found, key=lambda one: one["rank"])
+
+    def bury(self, waiting: Iterable[int], name: str) -> None:
+        """Raise Lost if some of them have not been heard of for too long."""
+        now, patience = time.monotonic(), self.options.patience
+        gone = [rank for rank in waiting if now - self.beats[rank][1] > patience]
+        if gone:
+            time.sleep(1)  # a host takes all of its ranks with it: let all be noted
+            self.listen(range(self.me.ranks))
+            now = time.monotonic()
+            gone = [r for r in range(self.me.ranks) if now - self.beats[r][1] > patience - 2]
+            hosts = sorted({str(self.miss(rank, name)["host"]) for rank in gone})
+            silent = f"not heard of for {patience:g} s"
+            raise Lost(f"{shown('rank', gone)} on {shown('host', hosts)}: {silent}")
+
+    # the stages
+
+    def run(self) -> None:
+        """All of them. Raises Lost when ranks are gone, Told when this one is to end."""
+        self.join()
+        options = self.options
+        address = meeting_point(os.environ)[0]
+        self.report["ranks"] = ranks = self.order("who", 60, address=address)
+        if len(ranks) < self.me.ranks:
+            raise Lost("not all ranks said who they are")
+        for one in ranks:
+            self.report["hosts"].setdefault(one["host"], []).append(one["rank"])
+        hosts = list(self.report["hosts"].values())
+        firsts = [ranks[0] for ranks in hosts]
+        if len(hosts) > 1:
+            self.found["clocks"] = self.order("clocks", 30 + len(hosts) / 10, askers=firsts[1:])
+        self.found["shm"] = self.order("shm", 20)
+        self.found["matmul"] = self.order("matmul", 60, seconds=2.0)
+        self.storage(firsts)
+        if not options.no_loader:
+            self.found["loader"] = self.order("loader", 90, seconds=2.0)
+        self.pairs(hosts)
+        self.together()
+        self.found["counters"] = self.order("counters", 20)
+        self.kill()
+
+    def storage(self, writers: list[int]) -> None:
+        folder = f"{self.options.shared}/check-cluster-{os.getpid()}-{int(time.time())}"
+        parts = {}
+        for part in ("write", "read", "remove"):
+            given = {"folder": folder, "part": part, "writers": writers}
+            parts[part] = self.order("storage", 60, f"storage: {part}", **given)
+        shutil.rmtree(folder, ignore_errors=True)
+        self.found["storage"] = parts["write"] + parts["read"]
+
+    def pairs(self, hosts: list[list[int]]) -> None:
+        """Between hosts, then inside of them; what looks ill, again and alone."""
+        between = rounds_of_hosts(len(hosts))
+        for kind in ("lost", "between"):
+            self.found[kind] = []
+            for number, meetings in enumerate(between, 1):
+                many = 1 if kind == "lost" else None
+                pairs = [
+                    pair
+                    for i, j in meetings
+                    for pair in list(zip(hosts[i], hosts[j], strict=False))[:many]
+                ]
+                self.meet(kind, f"round {number} of {len(between)}", pairs)
+        most = max(len(ranks) for ranks in hosts)
+        self.found["inside"] = []
+        inside = rounds(most, 15)
+        for number, meetings in enumerate(inside, 1):
+            pairs = [(ranks[i], ranks[j]) for ranks in hosts for i, j in meetings if j < len(ranks)]
+            self.meet("inside", f"round {number} of {len(inside)}", pairs)
+        for kind in ("between", "inside"):
+            for pair, _ in slow_pairs(self.report, kind)[:6]:
+                self.meet(kind, f"ranks {pair[0]} and {pair[1]} alone", [pair])
+
+    def meet(self, kind: str, which: str, pairs: list[tuple[int, int]]) -> None:
+        name = {"lost": "small messages between hosts", "between": "pairs of hosts",
+                "inside": "pairs inside hosts"}[kind]  # fmt: skip
+        given = {"name": f"{kind}/{self.number}", "pairs": pairs, "probe": kind == "lost"}
+        self.found[kind] += [one for one in self.order("pairs", 45, f"{name}, {which}", **given)
+                             if "with" in one]  # fmt: skip
+
+    def together(self) -> None:
+        """Collectives and overlap, if all ranks reach each other."""
+        if self.me.ranks == 1:
+            self.report["skipped"]["collectives"] = "there is one rank"
+            return
+        broken = [one for kind in ("between", "inside") for one in self.found[kind]
+                  if "problem" in one]  # fmt: skip
+        if broken or self.report["missing"]:
+            self.report["skipped"]["collectives"] = "some ranks do not reach each other"
+            return
+        cuda = self.report["backend"] == "nccl"
+        self.found["collectives"] = []
+        for name in BUS:
+            for size in (4 * KIB, 64 * KIB, MIB, 16 * MIB, *([256 * MIB] if cuda else [])):
+                many = f"{size >> 20} MiB" if size >= MIB else f"{size >> 10} KiB"
+                given = {"name": name, "size": size}
+                one = self.order("collectives", 60, f"{name}, {many}", **given)
+                self.found["collectives"] += [{"name": name} | each for each in one]
+                if self.report["missing"] or any("error" in each for each in one):
+                    self.report["skipped"]["overlap"] = f"{name} did not come to its end"
+                    return
+                if one[0]["seconds"] * 16 > 3:
+                    break  # the next size takes too long
+        reduced = [one for one in self.found["collectives"] if one["name"] == "all-reduce"]
+        size = max(one["size"] for one in reduced if one["seconds"] < 0.3 or one["size"] < MIB)
+        self.found["overlap"] = self.order("overlap", 60, size=size)
+
+    def kill(self) -> None:
+        """Let the last rank die, if torchrun will start all of us again."""
+        if self.state is None:
+            why = "give torchrun --max-restarts 1, and --shared a folder"
+            self.report["skipped"]["kill"] = why
+            return
+        self.report["found"]["kill"] = {"rank": self.me.ranks - 1, "at": time.time()}
+        self.order("kill", 60, f"kill rank {self.me.ranks - 1}, and resume", rank=self.me.ranks - 1)
+        raise Lost(f"rank {self.me.ranks - 1} was killed, and nothing started it again")
+
+    def farewell(self) -> None:
+        """After a signal: who also got it says so, and who is silent had gone before."""
+        until = time.monotonic() + 2.5
+        begin = time.monotonic()
+        others = [rank for rank in range(self.me.ranks) if rank != self.me.rank]
+        while time.monotonic() < until:
+            self.listen(others)
+            left = [rank for rank in others if not self.store.check([f"bye/{rank}"])]
+            if not left:
+                return
+            time.sleep(0.1)
+        for rank in left:
+            if self.beats.get(rank, ("", 0))[1] < begin + 0.5:
+                self.miss(rank, self.report["stage"])
+
+    def end(self) -> None:
+        """Let the others go first: torchrun would end them when it sees this one's exit status."""
+        self.store.set(f"order/{self.number}", json.dumps({"stage": "end"}))
+        gone = {one["rank"] for one in self.report["missing"]} | {self.me.rank}
+        waiting = [f"bye/{rank}" for rank in range(self.me.ranks) if rank not in gone]
+        until = time.monotonic() + 5
+        while waiting and not self.store.check(waiting) and time.monotonic() < until:
+            time.sleep(0.05)
+
+
+def shown(what: str, names: Sequence[Any]) -> str:
+    """ "rank 3" or "ranks 3, 4 and 7"."""
+    if len(names) == 1:
+        return f"{what} {names[0]}"
+    return f"{what}s {', '.join(map(str, names[:-1]))} and {names[-1]}"
+
+
+# --- The verdicts: from the report alone, so that anybody can judge it again.
+
+
+@dataclass
+class Verdict:
+    """One line of the table."""
+
+    check: str
+    level: str  # ok, note, bad
+    found: str
+    kind: str = ""  # what is wrong, in a word that programs know
+    where: list[Any] = field(default_factory=list)  # host names, pairs of them, or ranks
+    next: str = ""
+
+
+# How much less than the others is ill: GPUs and their links are alike; CPUs share what they have.
+FAIR = {"nccl": {"matmul": 0.85, "link": 0.7}, "gloo": {"matmul": 1 / 3, "link": 1 / 3}}
+
+
+def host_of(report: Mapping[str, Any], rank: int) -> str:
+    return next(host for host, ranks in report["hosts"].items() if rank in ranks)
+
+
+def links(report: Mapping[str, Any], kind: str) -> dict[tuple[int, int], dict[str, Any]]:
+    """Of each pair of ranks: the slower direction, best of all times it was measured."""
+    measured: dict[tuple[int, int], dict[int, float]] = {}
+    problems: dict[tuple[int, int], str] = {}
+    for one in report["found"].get(kind, []):
+        pair = (min(one["rank"], one["with"]), max(one["rank"], one["with"]))
+        if "problem" in one:
+            problems[pair] = one["problem"]
+        if "bytes_per_s" in one:
+            ways = measured.setdefault(pair, {})
+            ways[one["rank"]] = max(ways.get(one["rank"], 0), one["bytes_per_s"])
+    found = {pair: {"bytes_per_s": min(ways.values())} for pair, ways in measured.items()}
+    return found | {pair: {"problem": said} for pair, said in problems.items()}
+
+
+def slow_ranks(report: Mapping[str, Any]) -> dict[int, float]:
+    """Ranks whose matmuls are slow, and their share of what is usual."""
+    rates = {one["rank"]: one["flops"] for one in report["found"].get("matmul", [])
+             if "flops" in one}  # fmt: skip
+    if not rates:
+        return {}
+    usual = statistics.median_high(rates.values())
+    fair = FAIR[report["backend"]]["matmul"]
+    return {rank: rate / usual for rank, rate in rates.items() if rate < fair * usual}
+
+
+def slow_pairs(report: Mapping[str, Any], kind: str) -> list[tuple[tuple[int, int], float]]:
+    """Pairs that carry much less than others, with their share of what is usual.
+
+    Usual is the median over ranks of each one's best: one ill host makes many pairs slow, but not
+    the best pair of many ranks. Pairs of slow ranks are not judged.
+    """
+    slow = slow_ranks(report)
+    rates = {pair: one["bytes_per_s"] for pair, one in links(report, kind).items()
+             if "bytes_per_s" in one and not slow.keys() & set(pair)}  # fmt: skip
+    best: dict[int, float] = {}
+    for pair, rate in rates.items():
+        for rank in pair:
+            best[rank] = max(best.get(rank, 0), rate)
+    if not best:
+        return []
+    usual = statistics.median_high(best.values())
+    fair = FAIR[report["backend"]]["link"]
+    return [(pair, rate / usual) for pair, rate in rates.items() if rate < fair * usual]
+
+
+def culprits(ill: Iterable[tuple], all_pairs: Iterable[tuple]) -> list[Any]:
+    """Whom ill pairs have in common: a member all of whose pairs (two or more) are ill; else pairs.
+
+    Of members that explain, those with most ill pairs are named first, and what they explain is
+    done with.
+    """
+    ill, all_pairs = sorted(set(ill)), set(all_pairs)
+    members = {one for pair in all_pairs for one in pair}
+    of = {one: {pair for pair in all_pairs if one in pair} for one in members}
+    named: list[Any] = []
+    left = set(ill)
+    for one in sorted(members, key=lambda one: (-len(of[one] & left), one)):
+        if len(of[one]) > 1 and of[one] <= set(ill) and of[one] & left:
+            named.append(one)
+            left -= of[one]
+    return named + sorted(left)
+
+
+def names_of(report: Mapping[str, Any], blamed: Sequence[Any]) -> list[Any]:
+    """Ranks, or pairs of them, as hosts if each host has one; else "host:rank"."""
+
+    def name(rank: int) -> str:
+        host = host_of(report, rank)
+        return host if len(report["hosts"][host]) == 1 else f"{host} (rank {rank})"
+
+    return [name(one) if isinstance(one, int) else [name(one[0]), name(one[1])] for one in blamed]
+
+
+def place(one: Any) -> str:
+    return one if isinstance(one, str) else f"between {one[0]} and {one[1]}"
+
+
+def places(where: Sequence[Any]) -> str:
+    return "; ".join(map(place, where))
+
+
+def judge(report: Mapping[str, Any]) -> list[Verdict]:
+    """One verdict a check, and one for each thing that is wrong."""
+    if not report["ranks"]:  # not even who is there could be found out
+        return [judge_missing(report)] if report["missing"] else []
+    said: list[Verdict] = []
+    for check in (judge_who, judge_limits, judge_health, judge_clocks, judge_shm, judge_matmul,
+                  judge_storage, judge_loader, judge_lost, judge_links, judge_collectives,
+                  judge_overlap, judge_kill):  # fmt: skip
+        said += check(report)
+    if report["missing"]:
+        said.append(judge_missing(report))
+    return said
+
+
+def judge_missing(report: Mapping[str, Any]) -> Verdict:
+    """Who did not come to the end of the first stage that somebody did not come to the end of."""
+    stage = report["missing"][0]["stage"]
+    late = [one for one in report["missing"] if one["stage"] == stage]
+    hosts = sorted({one["host"] or "?" for one in late})
+    if len(late) == len(report["ranks"]):
+        return Verdict("missing", "bad", f"{stage}: it took all ranks longer than it may", "late",
+                       [], "look at what is slow above; then run it again")  # fmt: skip
+    lines = []
+    for one in late[:8]:
+        where = one["host"] or "a host that is not known"
+        doing = f'was at "{one["doing"]}"' if one["doing"] else "never came"
+        lines.append(f"rank {one['rank']} on {where} {doing}")
+    return Verdict("missing", "bad", f"{stage}: {'; '.join(lines)}", "missing", hosts,
+                   "look on that host first: is it up, does it reach the first host, does `dmesg` "
+                   "speak of memory or of a GPU?")  # fmt: skip
+
+
+def judge_who(report: Mapping[str, Any]) -> list[Verdict]:
+    ranks, hosts = report["ranks"], report["hosts"]
+    devices = sorted({one["device"] for one in ranks})
+    many = f"{len(hosts)} host{'s' * (len(hosts) > 1)}, {len(ranks)} rank{'s' * (len(ranks) > 1)}"
+    said = [Verdict("who", "ok", f"{many}, {report['backend']}, {' and '.join(devices)}, "
+                    f"torch {ranks[0]['torch']}")]  # fmt: skip
+    for what, of in (("devices", "device"), ("torch", "torch"), ("NCCL", "nccl")):
+        kinds: dict[str, list[str]] = {}
+        for one in ranks:
+            kinds.setdefault(str(one[of]), []).append(one["host"])
+        if len(kinds) > 1:
+            usual = max(kinds, key=lambda kind: len(kinds[kind]))
+            odd = {host: kind for kind in kinds if kind != usual for host in kinds[kind]}
+            lines = ", ".join(f"{host}: {kind}" for host, kind in sorted(odd.items()))
+            said.append(Verdict("who", "bad", f"{what} differ: {lines}; others: {usual}",
+                                "versions differ", sorted(odd),
+                                "give all hosts the same image and the same GPUs"))  # fmt: skip
+    uuids = [one["uuid"] for one in ranks if "uuid" in one]
+    if len(set(uuids)) < len(uuids):
+        said.append(Verdict("who", "bad", "two ranks use the same GPU", "shared GPU", [],
+                            "start as many ranks on a host as it has GPUs; look at "
+                            "CUDA_VISIBLE_DEVICES"))  # fmt: skip
+    slow = {one["host"]: one["import_s"] for one in ranks if one["import_s"] > 60}
+    if slow:
+        lines = ", ".join(f"{host} {took:.0f} s" for host, took in slow.items())
+        said.append(Verdict("who", "note", f"`import torch` took {lines}", "slow import",
+                            sorted(slow), "put Python's packages on a local disk"))  # fmt: skip
+    return said
+
+
+def judge_limits(report: Mapping[str, Any]) -> list[Verdict]:
+    said, ranks = [], report["ranks"]
+    for host, its in report["hosts"].items():
+        mine = [one for one in ranks if one["rank"] in its]
+        may = {core for one in mine for core in one["cores"]}
+        if may and len(may) < len(mine) and len(may) < (mine[0]["machine_cores"] or 0):
+            said.append(Verdict("cores", "bad", f"{host}: {len(mine)} ranks may use {len(may)} of "
+                                f"{mine[0]['machine_cores']} cores", "bound to few cores", [host],
+                                "Slurm: `srun --cpus-per-task`; Kubernetes: `resources`; mpirun: "
+                                "`--bind-to none`"))  # fmt: skip
+        elif mine[0]["quota"] < len(mine):
+            said.append(
+                Verdict(
+                    "cores",
+                    "note",
+                    f"{host}: {len(mine)} ranks share {mine[0]['quota']:g} cores",
+                    "few cores",
+                    [host],
+                    "give each rank a core of its own, and more for its loader",
+                )
+            )
+    files = sorted({one["host"] for one in ranks if (one["nofile"] or math.inf) < 4096})
+    if files:
+        said.append(Verdict("limits", "note", f"few open files are allowed: {places(files)}",
+                            "few files", files, "ulimit -n 65536"))  # fmt: skip
+    locked = sorted({one["host"] for one in ranks if one["infiniband"] and one["memlock"]})
+    if locked:
+        said.append(Verdict("limits", "bad", f"locked memory is limited: {places(locked)}",
+                            "memlock", locked, "InfiniBand needs `ulimit -l unlimited` "
+                            "(containers: --ulimit memlock=-1)"))  # fmt: skip
+    if not said:
+        said.append(Verdict("limits", "ok", "cores, open files and locked memory"))
+    return said
+
+
+def judge_health(report: Mapping[str, Any]) -> list[Verdict]:
+    said, seen = [], 0
+    for one in report["ranks"]:
+        health = one.get("health") or {}
+        for number, gpu in enumerate(health.get("gpus", [])):
+            seen += 1
+            if gpu.get("uncorrected", "0").isdigit() and int(gpu["uncorrected"]) > 0:
+                said.append(Verdict("GPU health", "bad", f"{one['host']}, GPU {number}: "
+                                    f"{gpu['uncorrected']} uncorrected ECC errors", "ECC",
+                                    [one["host"]], "drain the host, reset the GPU; if they come "
+                                    "back, have it exchanged"))  # fmt: skip
+            if gpu.get("retired", "No").lower() == "yes":
+                said.append(
+                    Verdict(
+                        "GPU health",
+                        "bad",
+                        f"{one['host']}, GPU {number}: pages wait to be retired",
+                        "ECC",
+                        [one["host"]],
+                        "reset the GPU",
+                    )
+                )
+        if health.get("xid"):
+            said.append(
+                Verdict(
+                    "GPU health",
+                    "bad",
+                    f"{one['host']}: {health['xid'][-1]}",
+                    "Xid",
+                    [one["host"]],
+                    "look the number up in NVIDIA's list of Xid errors",
+                )
+            )
+    drivers = {gpu.get("driver") for one in report["ranks"]
+               for gpu in (one.get("health") or {}).get("gpus", [])}  # fmt: skip
+    if len(drivers) > 1:
+        said.append(Verdict("GPU health", "bad", f"drivers differ: {sorted(map(str, drivers))}",
+                            "versions differ", [], "give all hosts the same driver"))  # fmt: skip
+    before = {one["host"]: one["counters"] for one in report["ranks"] if "counters" in one}
+    for one in report["found"].get("counters", []):
+        host = host_of(report, one["rank"])
+        grown = {name: after - before.get(host, {}).get(name, after)
+                 for name, after in (one.get("counters") or {}).items()}  # fmt: skip
+        grown = {name: more for name, more in grown.items() if more > 0}
+        if grown:
+            lines = ", ".join(f"{name} +{more}" for name, more in grown.items())
+            said.append(
+                Verdict(
+                    "NIC errors",
+                    "bad",
+                    f"{host}, during the check: {lines}",
+                    "NIC errors",
+                    [host],
+                    "reseat or exchange that port's cable",
+                )
+            )
+    if seen and not said:
+        said.append(Verdict("GPU health", "ok", f"{seen} GPUs: no ECC error, and no Xid in sight"))
+    return said
+
+
+def judge_clocks(report: Mapping[str, Any]) -> list[Verdict]:
+    found = [one for one in report["found"].get("clocks", []) if "offset_s" in one]
+    if not found:
+        return []
+    off = [one for one in found if abs(one["offset_s"]) > 1 + one["known_to_s"]]
+    if not off:
+        worst = max(abs(one["offset_s"]) + one["known_to_s"] for one in found)
+        return [Verdict("clocks", "ok", f"at most {worst * 1e3:.0f} ms apart")]
+    hosts = sorted({host_of(report, one["rank"]) for one in off})
+    first = next(iter(report["hosts"]))
+    if len(off) == len(report["hosts"]) - 1 > 1 and spread(off) < 1:
+        hosts = [first]  # all others agree: it is the first that is wrong
+    lines = ", ".join(f"{host_of(report, one['rank'])} {one['offset_s']:+.1f} s" for one in off)
+    return [
+        Verdict(
+            "clocks",
+            "bad",
+            f"against {first}: {lines}",
+            "clock",
+            hosts,
+            "start NTP (chronyd) there: certificates, logs and file times lie",
+        )
+    ]
+
+
+def spread(found: Sequence[Mapping[str, float]]) -> float:
+    offsets = [one["offset_s"] for one in found]
+    return max(offsets) - min(offsets)
+
+
+def small_shm(report: Mapping[str, Any]) -> list[str]:
+    """Hosts without enough of /dev/shm: 32 MiB could not be had, or less than 64 MiB a rank."""
+    small = set()
+    for one in report["found"].get("shm", []):
+        host = host_of(report, one["rank"])
+        need = 64 * MIB * len(report["hosts"][host])
+        if not one.get("there") or one.get("problem") or one["free"] < need:
+            small.add(host)
+    return sorted(small)
+
+
+def judge_shm(report: Mapping[str, Any]) -> list[Verdict]:
+    found = report["found"].get("shm", [])
+    if not found:
+        return []
+    small = small_shm(report)
+    if not small:
+        least = min(one["free"] for one in found)
+        return [Verdict("/dev/shm", "ok", f"at least {least / 2**30:.1f} GiB free")]
+    lines = []
+    for host in small:
+        one = next(one for one in found if host_of(report, one["rank"]) == host)
+        lines.append(f"{host}: {one['free'] / MIB:.0f} of {one['bytes'] / MIB:.0f} MiB free"
+                     if one.get("there") else f"{host}: there is none")  # fmt: skip
+    return [
+        Verdict(
+            "/dev/shm",
+            "bad",
+            "; ".join(lines),
+            "shm",
+            small,
+            "containers: --ipc=host or --shm-size=16g; Kubernetes: an emptyDir of "
+            "medium Memory; a full one: remove what dead jobs left (nccl-*, torch_*)",
+        )
+    ]
+
+
+def judge_matmul(report: Mapping[str, Any]) -> list[Verdict]:
+    found = {one["rank"]: one for one in report["found"].get("matmul", []) if "flops" in one}
+    if not found:
+        return []
+    said, usual = [], statistics.median_high(one["flops"] for one in found.values())
+    slow = slow_ranks(report)
+    for rank, share in slow.items():
+        line = f"rank {rank} on {host_of(report, rank)}: {share:.0%} of what others compute"
+        if report["backend"] == "gloo":
+            line += f", with {found[rank]['cpu_share']:.0%} of a core"
+        said.append(Verdict("matmul", "bad", line, "slow rank", [rank],
+                            "what else runs there (`top`, `nvidia-smi`)? Is it hot or capped "
+                            "(`nvidia-smi -q -d PERFORMANCE`)?"))  # fmt: skip
+    gpu = hardware(report["ranks"][0]["device"])
+    unit, name = (1e12, "TFLOP/s") if usual > 1e12 else (1e9, "GFLOP/s")
+    line = f"{usual / unit:,.0f} {name} is usual"
+    if gpu:
+        line += f", {usual / gpu.peak / 1e12:.0%} of the data sheet's {gpu.peak:,.0f}"
+    if gpu and usual < gpu.peak * 1e12 / 2:
+        said.append(
+            Verdict(
+                "matmul",
+                "bad",
+                line,
+                "all slow",
+                [],
+                "compare clocks.sm with "
+                "clocks.max.sm in `nvidia-smi -q -d CLOCK`; look for a power cap",
+            )
+        )
+    elif not slow:
+        said.append(Verdict("matmul", "ok", line))
+    return said
+
+
+def judge_storage(report: Mapping[str, Any]) -> list[Verdict]:
+    found = report["found"].get("storage", [])
+    failed = [one for one in found if "error" in one]
+    if failed:
+        hosts = sorted({host_of(report, one["rank"]) for one in failed})
+        line = f"{places(hosts)}: {failed[0]['error']}"
+        return [Verdict("storage", "bad", line, "storage", hosts,
+                        "is the folder mounted there, and may you write to it?")]  # fmt: skip
+    unseen = [(one["rank"], other) for one in found for other in one.get("unseen", [])]
+    if unseen:
+        pairs = {(min(pair), max(pair)) for pair in unseen}
+        firsts = [ranks[0] for ranks in report["hosts"].values()]
+        every = {(i, j) for i in firsts for j in firsts if i < j}
+        blamed = [
+            host_of(report, one)
+            if isinstance(one, int)
+            else [host_of(report, rank) for rank in one]
+            for one in culprits(pairs, every)
+        ]
+        return [Verdict("storage", "bad", f"what others write is not seen: {places(blamed)}",
+                        "not shared", blamed, "give --shared a folder that all hosts mount "
+                        "(`df` there: is it the same file system?)")]  # fmt: skip
+    write = [one["write"] for one in found if "write" in one]
+    read = [one["read"] for one in found if "read" in one]
+    if not write or not read:
+        return []
+    late = max(one.get("seen_after_s", 0) for one in found)
+    line = (f"each host writes {min(write) / 1e6:,.0f} and reads {min(read) / 1e6:,.0f} MB/s at "
+            f"least; others see a file after {late:.1f} s")  # fmt: skip
+    return [Verdict("storage", "ok", line)]
+
+
+def judge_loader(report: Mapping[str, Any]) -> list[Verdict]:
+    found = report["found"].get("loader", [])
+    small, said = small_shm(report), []
+    for one in found:
+        host = host_of(report, one["rank"])
+        if "batches" not in one and host not in small:
+            line = f"rank {one['rank']} on {host}: {one.get('problem') or one.get('error')}"
+            said.append(
+                Verdict(
+                    "loader",
+                    "bad",
+                    line,
+                    "loader",
+                    [host],
+                    "memory, /dev/shm, open files: which of them is short?",
+                )
+            )
+    rates = [one["batches"] for one in found if "batches" in one]
+    if rates and not said:
+        line = f"{min(rates) * 64:,.0f} pictures/s a rank at least, two workers, nothing decoded"
+        said.append(Verdict("loader", "ok", line))
+    return said
+
+
+def dropping(report: Mapping[str, Any]) -> tuple[dict[tuple[int, int], float], set[tuple]]:
+    """Pairs between which TCP had to send again, with the share; and all pairs."""
+    again: dict[tuple[int, int], float] = {}
+    slow = slow_ranks(report)
+    for one in report["found"].get("lost", []):
+        pair = (min(one["rank"], one["with"]), max(one["rank"], one["with"]))
+        share = one.get("sent_again", 0) / max(one.get("messages", 1), 1)
+        again[pair] = again.get(pair, 0) + share / 2
+        if "problem" in one and not slow.keys() & set(pair):
+            again[pair] = max(again[pair], 1)
+    return {pair: share for pair, share in again.items() if share > 0.01}, set(again)
+
+
+def judge_lost(report: Mapping[str, Any]) -> list[Verdict]:
+    bad, every = dropping(report)
+    found = [one for one in report["found"].get("lost", []) if "latency_s" in one]
+    if bad:
+        where = [host_of(report, one) if isinstance(one, int) else [host_of(report, r) for r in one]
+                 for one in culprits(bad, every)]  # fmt: skip
+        worst = max(bad.values())
+        line = "no connection" if worst >= 1 else f"{worst:.0%} of small messages were sent again"
+        return [Verdict("network", "bad", f"{places(where)}: {line}", "drops", where,
+                        "exchange the cable, then the port of the switch; compare MTUs; "
+                        "`ethtool -S`, `ibdiagnet`")]  # fmt: skip
+    if not found:
+        return []
+    usual = statistics.median(one["latency_s"] for one in found)
+    return [Verdict("network", "ok", f"{usual * 1e6:,.0f} µs for a small message between hosts "
+                    "over TCP, none sent again")]  # fmt: skip
+
+
+def judge_links(report: Mapping[str, Any]) -> list[Verdict]:
+    said = []
+    gpu = hardware(report["ranks"][0]["device"])
+    for kind, check in (("between", "links"), ("inside", "inside hosts")):
+        found = links(report, kind)
+        if not found:
+            continue
+        lost, _ = dropping(report) if kind == "between" else ({}, set())
+        known = {h for pair in lost for h in (host_of(report, pair[0]), host_of(report, pair[1]))}
+        cut = {pair for pair, one in found.items() if "problem" in one}
+        slow = dict(slow_pairs(report, kind))
+        ill = {"no connection": cut, "slow link": set(slow)}
+        for what, pairs in ill.items():
+            where = names_of(report, culprits(pairs, found))
+            if not where or (known and explained(report, lost, pairs)):
+                continue
+            line = f"{places(where)}: "
+            if what == "slow link":
+                line += f"{min(slow.values()):.0%} of what other pairs carry"
+                then = ("exchange the cable, then the port of the switch; compare the port's speed "
+                        "(`ibstat`, `ethtool`) with the others'")  # fmt: skip
+            else:
+                line += found[min(pairs)]["problem"]
+                then = ("firewalls (the ranks listen on ports of their own), NCCL_SOCKET_IFNAME or "
+                        "GLOO_SOCKET_IFNAME: which network card should they take?")  # fmt: skip
+            said.append(Verdict(check, "bad", line, what, where, then))
+        if said and said[-1].check == check:
+            continue
+        rates = [one["bytes_per_s"] for pair, one in found.items()
+                 if "bytes_per_s" in one and pair not in slow]  # fmt: skip
+        if not rates:
+            continue
+        usual = statistics.median(rates)
+        line = f"{usual / GB:.3g} GB/s is usual, {min(rates) / GB:.3g} the least, between two ranks"
+        wanted = report.get("link") if kind == "between" else None
+        if gpu and not wanted:
+            wanted = gpu.network if kind == "between" else gpu.inside
+        if wanted and usual < wanted * GB / 2:
+            said.append(Verdict(check, "bad", f"{line}; {wanted:g} was to be expected",
+                                "all slow", [], "do they take the fast network? NCCL_DEBUG=INFO "
+                                "says NET/IB or NET/Socket, and P2P or SHM"))  # fmt: skip
+        elif not lost:
+            said.append(Verdict(check, "ok", line))
+    return said
+
+
+def explained(report: Mapping[str, Any], lost: Iterable[tuple], pairs: Iterable[tuple]) -> bool:
+    """Whether all of these pairs of ranks are of pairs of hosts that lose messages."""
+
+    def hosts(pair: tuple) -> frozenset[str]:
+        return frozenset((host_of(report, pair[0]), host_of(report, pair[1])))
+
+    return {hosts(pair) for pair in pairs} <= {hosts(pair) for pair in lost}
+
+
+def judge_collectives(report: Mapping[str, Any]) -> list[Verdict]:
+    found, ranks = report["found"].get("collectives", []), len(report["ranks"])
+    if "collectives" in report["skipped"]:
+        return [Verdict("collectives", "note", f"not run: {report['skipped']['collectives']}",
+                        "skipped")]  # fmt: skip
+    said: list[Verdict] = []
+    best: dict[str, float] = {}
+    for one in found:
+        if "error" in one:
+            said.append(Verdict("collectives", "bad", f"{one['name']}, rank {one['rank']}: "
+                                f"{one['error']}", "failed", [one["rank"]],
+                                "run it again with NCCL_DEBUG=INFO and "
+                                "TORCH_DISTRIBUTED_DEBUG=DETAIL"))  # fmt: skip
+            break
+        if not one["right"]:
+            said.append(
+                Verdict(
+                    "collectives",
+                    "bad",
+                    f"{one['name']}, rank {one['rank']}: a wrong sum",
+                    "wrong sum",
+                    [one["rank"]],
+                    "take that host out: its memory or its GPU changes numbers",
+                )
+            )
+        rate = busbw(one["name"], one["size"], one["seconds"], ranks)
+        best[one["name"]] = max(best.get(one["name"], 0), rate)
+    if not best:
+        return said
+    line = "busbw " + ", ".join(f"{name} {rate / GB:.3g}" for name, rate in best.items()) + " GB/s"
+    gpu = hardware(report["ranks"][0]["device"])
+    if gpu:
+        per_host = min(len(its) for its in report["hosts"].values())
+        many = len(report["hosts"]) > 1
+        wanted = min(gpu.inside, gpu.network * per_host) if many else gpu.inside
+        line += f"; links would carry {wanted:g}"
+        if best.get("all-reduce", math.inf) < wanted * GB / 2:
+            said.append(Verdict("collectives", "bad", line, "all slow", [],
+                                "NCCL_DEBUG=INFO: are all network cards used, and GPU Direct "
+                                "(GDRDMA)? `nvidia-smi topo -m`"))  # fmt: skip
+    return said or [Verdict("collectives", "ok", line)]
+
+
+def judge_overlap(report: Mapping[str, Any]) -> list[Verdict]:
+    found = [one for one in report["found"].get("overlap", []) if "hidden" in one]
+    if not found:
+        return []
+    hidden = found[0]["hidden"]
+    line = f"{max(0, min(1, hidden)):.0%} of an all-reduce hides behind matmuls of the same length"
+    if report["backend"] == "nccl" and hidden < 0.4:
+        return [Verdict("overlap", "note", line, "overlap", [], "CUDA_DEVICE_MAX_CONNECTIONS=1 or "
+                        "a blocking launch? Take them out")]  # fmt: skip
+    return [Verdict("overlap", "ok", line)]
+
+
+def judge_kill(report: Mapping[str, Any]) -> list[Verdict]:
+    if "kill" in report["skipped"]:
+        why = report["skipped"]["kill"]
+        return [Verdict("kill and resume", "note", f"not tried: {why}", "skipped")]
+    one = report["found"].get("kill")
+    if not one or "back_s" not in one:
+        return []
+    line = f"rank {one['rank']} was killed; all were back after {one['back_s']:.0f} s"
+    return [Verdict("kill and resume", "ok", line)]
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """The verdicts for people: a line each, and what to do next below those that need it."""
+    lines = [""]
+    for one in report["verdicts"]:
+        level = "BAD" if one["level"] == "bad" else one["level"]
+        lines.append(f"{level:5} {one['check']:16} {one['found']}")
+        if one["next"] and one["level"] != "ok":
+            lines.append(f"{'':22} → {one['next']}")
+    if report["ended"]:
+        lines.append(f'Not finished, in the stage "{report["stage"]}": {report["ended"]}')
+    bad = sum(one["level"] == "bad" for one in report["verdicts"])
+    if report["status"] == 0:
+        lines.append(f"All is well, after {report['seconds']:.0f} s.")
+    elif bad:
+        lines.append(f"{bad} finding{'s' * (bad > 1)}, after {report['seconds']:.0f} s.")
+    return "\n".join(lines)
+
+
+# --- Starting and ending.
+
+
+def end_of_report(conductor: Conductor, ended: str | None) -> int:
+    """Judge, print and save. The exit status."""
+    report = conductor.report
+    report["ended"], report["finished"] = ended, ended is None
+    report["verdicts"] = [asdict(one) for one in judge(report)]
+    bad = any(one["level"] == "bad" for one in report["verdicts"])
+    report["status"] = 2 if ended else int(bad)
+    conductor.save()
+    print(table(report), flush=True)
+    return report["status"]
+
+
+def conduct(conductor: Conductor) -> int:
+    """Rank 0's way through all stages, to the exit status."""
+    try:
+        if (before := resumed(conductor)) is not None:
+            return before
+        conductor.run()
+        status = end_of_report(conductor, None)
+    except Lost as error:
+        status = end_of_report(conductor, str(error))
+    except Told as error:
+        if "kill" in conductor.found:  # as it should: torchrun starts all of us again
+            return 143
+        conductor.farewell()
+        status = end_of_report(conductor, f"told to end by {error}")
+    except Exception as error:
+        traceback.print_exc()
+        status = end_of_report(conductor, f"{type(error).__name__}: {error}")
+    conductor.end()
+    return status
+
+
+def resumed(conductor: Conductor) -> int | None:
+    """After a restart: finish the report of the job before. None if there was no restart."""
+    restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
+    most = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0))
+    if not most or not conductor.options.shared_given:
+        return None
+    run = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    state = Path(conductor.options.shared, f"check-cluster-{run}.json")
+    conductor.state = state
+    if restart == 0:
+        return None
+    conductor.join()
+    conductor.report = report = json.loads(state.read_text())
+    killed = report["found"].get("kill")
+    if report["finished"]:
+        status = int(report["status"])
+    elif killed:
+        killed["back_s"] = time.time() - killed["at"]
+        conductor.began -= report["seconds"]
+        status = end_of_report(conductor, None)
+    else:
+        status = end_of_report(conductor, "a rank died, and torchrun started all of them again")
+    conductor.end()
+    if restart == most or status == 0:
+        state.unlink(missing_ok=True)
+    return status
+
+
+def follow(member: Member, line: Line, patience: float) -> int:
+    """Every other rank's way: obey until the end, or until rank 0 is gone. The exit status."""
+    me, told = member.me, False
+    try:
+        while True:
+            try:
+                order = line.orders.get(timeout=0.2)
+            except queue.Empty:
+                if why := line.silent(2 * patience):
+                    print(f"rank {me.rank} on {me.host}: rank 0 cannot be reached ({why}); "
+                          f'I was at '
+                          f'"{me.doing}"', file=sys.stderr, flush=True)  # fmt: skip
+                    return 2
+                continue
+            if order["stage"] == "end":
+                break
+            member.obey(order)
+    except Told:
+        told = True
+    line.out.put((f"bye/{me.rank}", ""))
+    until = time.monotonic() + 2
+    while not line.out.empty() and time.monotonic() < until and not line.broken:
+        time.sleep(0.02)
+    time.sleep(0.1)
+    return 143 if told else 0
+
+
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--shared", help="a folder that all hosts see (here, if none is given)")
+    parser.add_argument("--json", help="where rank 0 writes the report, anew with each stage")
+    parser.add_argument("--link", type=float, help="GB/s that hosts' links should carry")
+    parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
+    parser.add_argument("--no-loader", action="store_true", help="leave the loader out")
+    parser.add_argument("--join", type=float, default=120, help="s until all ranks must be there")
+    parser.add_argument("--patience", type=float, default=15, help="s of silence: a rank is lost")
+    parser.add_argument("--load-pictures", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    options.shared_given, options.shared = options.shared is not None, options.shared or "."
+    return options
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """One rank. The exit status: 0 well, 1 something is wrong, 2 not finished."""
+    options = arguments(words)
+    if options.load_pictures:
+        load_pictures(options.load_pictures)
+    end_with_parent(signal.SIGTERM)
+
+    def tell(number: int, _: Any) -> None:
+        signal.signal(number, signal.SIG_IGN)  # torchrun and Slurm may both say it
+        raise Told(signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, tell)
+    signal.signal(signal.SIGINT, tell)
+    me = who_am_i(os.environ)
+    me.cpu = options.cpu
+    address, port, make = meeting_point(os.environ)
+    server = None
+    if make and me.rank == 0:
+        server = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)
+        port = server.port
+    try:
+        line = Line(me, connect(address, port, options.join))
+        store = connect(address, port, options.join)
+    except (RuntimeError, OSError) as error:
+        print(f"rank {me.rank} on {me.host}: {address}:{port} cannot be reached: "
+              f"{str(error).splitlines()[0]}", file=sys.stderr, flush=True)  # fmt: skip
+        return 2
+    line.start()
+    member = Member(me, line, lambda: connect(address, port, 60), options)
+    if me.rank:
+        return follow(member, line, options.patience)
+    threading.Thread(target=follow, args=(member, line, options.patience), daemon=True).start()
+    conductor = Conductor(me, store, options)
+    conductor.report["link"] = options.link
+    return conduct(conductor)
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # without waiting for threads that are stuck, or for groups that are broken

@@ -1,0 +1,246 @@
+"""What code/scripts/check_cluster.py concludes: from reports alone, without a process."""
+
+import itertools
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from distributed.planner.hardware import GPUS
+from playground.lab.one_host import SCRIPTS, as_module
+
+check = as_module(SCRIPTS / "check_cluster.py")
+SCHEMA = json.loads((SCRIPTS / "check_cluster.schema.json").read_text())
+
+
+def report(hosts: int = 4, per_host: int = 1, **found: Any) -> dict[str, Any]:
+    """A report of hosts a, b, c, … in which nothing was measured but what is given."""
+    names = {chr(ord("a") + host): [*range(host * per_host, (host + 1) * per_host)]
+             for host in range(hosts)}  # fmt: skip
+    ranks = [
+        {"rank": rank, "host": name, "local_rank": rank - its[0], "device": "CPU", "torch": "2.13",
+         "nccl": None, "import_s": 2, "cores": [*range(8)], "machine_cores": 8, "quota": 8,
+         "nofile": None, "memlock": None, "infiniband": []}
+        for name, its in names.items() for rank in its
+    ]  # fmt: skip
+    return {
+        "format": 1, "began": "2026-01-01T00:00:00+00:00", "seconds": 1.0, "finished": True,
+        "stage": "counters", "ended": None, "status": 0, "backend": "gloo", "hosts": names,
+        "ranks": ranks, "found": found, "missing": [], "skipped": {}, "verdicts": [], "link": None,
+    }  # fmt: skip
+
+
+def wrong(given: dict[str, Any]) -> list[tuple[str, list]]:
+    jsonschema.validate(given, SCHEMA)
+    return [(one.kind, one.where) for one in check.judge(given) if one.level == "bad"]
+
+
+def carried(rates: dict[tuple[int, int], float]) -> list[dict[str, Any]]:
+    return [{"rank": pair[way], "with": pair[1 - way], "bytes_per_s": rate}
+            for pair, rate in rates.items() for way in (0, 1)]  # fmt: skip
+
+
+def test_its_gpus_are_those_of_the_planner() -> None:
+    keys = {"p100": "Tesla P100-SXM2-16GB", "v100": "Tesla V100-SXM2-16GB",
+            "a100": "NVIDIA A100-SXM4-80GB", "h100-pcie": "NVIDIA H100 PCIe",
+            "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "b200": "NVIDIA B200",
+            "mi300x": "AMD Instinct MI300X", "l40s": "NVIDIA L40S",
+            "4090": "NVIDIA GeForce RTX 4090"}  # fmt: skip
+    for key, device in keys.items():
+        known, gpu = check.hardware(device), GPUS[key]
+        assert known == (gpu.peak / 1e12, gpu.inside / 1e9, gpu.network / 1e9), key
+    assert check.hardware("NVIDIA T4") is None
+    assert len(check.HARDWARE) == len(keys)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_busbw_is_what_nccl_tests_define(ranks: int) -> None:
+    """doc/PERFORMANCE.md: algbw = S/t; an all-reduce's factor is 2(n-1)/n, the others' (n-1)/n."""
+    algbw = 1e9 / 0.5
+    assert check.busbw("all-reduce", 1e9, 0.5, ranks) == pytest.approx(
+        algbw * 2 * (ranks - 1) / ranks
+    )
+    for name in ("all-gather", "reduce-scatter"):
+        assert check.busbw(name, 1e9, 0.5, ranks) == pytest.approx(algbw * (ranks - 1) / ranks)
+
+
+@pytest.mark.parametrize("hosts", range(2, 40))
+def test_rounds_are_few_and_nobody_meets_two_at_once(hosts: int) -> None:
+    rounds = check.rounds_of_hosts(hosts)
+    assert len(rounds) <= max(3, (hosts - 1).bit_length() + 1)
+    met = [pair for one in rounds for pair in one]
+    assert len(set(met)) == len(met), "no pair twice"
+    for one in rounds:
+        members = [*itertools.chain(*one)]
+        assert len(set(members)) == len(members)
+    everybody = set(itertools.combinations(range(hosts), 2))
+    if hosts <= 4:
+        assert set(met) == everybody
+    assert {one for pair in met for one in pair} == set(range(hosts))
+
+
+@pytest.mark.parametrize("hosts", [3, 4, 8, 13])
+def test_one_slow_host_is_named_whichever_it_is(hosts: int) -> None:
+    for ill in range(hosts):
+        pairs = [pair for one in check.rounds_of_hosts(hosts) for pair in one]
+        rates = {pair: 1e7 if ill in pair else 1e9 for pair in pairs}
+        name = chr(ord("a") + ill)
+        assert wrong(report(hosts, between=carried(rates))) == [("slow link", [name])]
+
+
+def test_one_slow_cable_between_two_switches_is_a_pair() -> None:
+    pairs = [pair for one in check.rounds_of_hosts(4) for pair in one]
+    rates = {pair: 1e7 if pair == (1, 2) else 1e9 for pair in pairs}
+    assert wrong(report(between=carried(rates))) == [("slow link", [["b", "c"]])]
+
+
+def test_of_two_hosts_nobody_knows_which_is_ill_but_what_a_link_should_carry_is_known() -> None:
+    slow = report(2, between=carried({(0, 1): 1e9}))
+    assert wrong(slow) == []
+    assert wrong(slow | {"link": 12.5}) == [("all slow", [])]
+
+
+def test_a_network_card_of_one_rank_is_named_with_its_rank() -> None:
+    pairs = [(4 * i + k, 4 * j + k)
+             for one in check.rounds_of_hosts(3) for i, j in one for k in range(4)]  # fmt: skip
+    rates = {pair: 1e7 if 6 in pair else 1e9 for pair in pairs}
+    assert wrong(report(3, 4, between=carried(rates))) == [("slow link", ["b (rank 6)"])]
+
+
+def test_lost_messages_explain_a_slow_link() -> None:
+    pairs = list(itertools.combinations(range(4), 2))
+    lost = [{"rank": pair[way], "with": pair[1 - way], "latency_s": 1e-4, "messages": 300,
+             "sent_again": 40 if 3 in pair else 0} for pair in pairs for way in (0, 1)]  # fmt: skip
+    rates = {pair: 1e6 if 3 in pair else 1e9 for pair in pairs}
+    assert wrong(report(lost=lost, between=carried(rates))) == [("drops", ["d"])]
+
+
+def test_a_slow_rank_is_not_called_a_slow_link() -> None:
+    rates = {pair: 1e7 if 2 in pair else 1e9 for pair in itertools.combinations(range(4), 2)}
+    computed = [{"rank": rank, "flops": 1e9 if rank == 2 else 1e10, "cpu_share": 0.1}
+                for rank in range(4)]  # fmt: skip
+    found = report(matmul=computed, between=carried(rates))
+    assert wrong(found) == [("slow rank", [2])]
+
+
+def test_a_pair_that_never_connected_is_said_and_a_host_if_nobody_reaches_it() -> None:
+    pairs = list(itertools.combinations(range(4), 2))
+    between = carried(dict.fromkeys(pairs, 1e9))
+    for one in between:
+        if 1 in (one["rank"], one["with"]):
+            del one["bytes_per_s"]
+            one["problem"] = "connecting: timed out"
+    assert wrong(report(between=between)) == [("no connection", ["b"])]
+
+
+@pytest.mark.parametrize("offset", [30, -30])
+def test_a_wrong_clock_is_named_even_if_it_is_the_first_hosts(offset: float) -> None:
+    one = [{"rank": rank, "offset_s": offset if rank == 2 else 0.01, "known_to_s": 0.001}
+           for rank in (1, 2, 3)]  # fmt: skip
+    assert wrong(report(clocks=one)) == [("clock", ["c"])]
+    first = [{"rank": rank, "offset_s": offset, "known_to_s": 0.001} for rank in (1, 2, 3)]
+    assert wrong(report(clocks=first)) == [("clock", ["a"])]
+    unsure = [{"rank": 1, "offset_s": offset, "known_to_s": 40}]
+    assert wrong(report(clocks=unsure)) == []
+
+
+def test_little_shared_memory_explains_a_loader_that_fails() -> None:
+    shm = [{"rank": rank, "there": True, "bytes": 64 << 20, "free": (1 << 30) if rank else 4 << 20}
+           for rank in range(4)]  # fmt: skip
+    loader = [{"rank": 0, "problem": "Bus error"}, {"rank": 1, "batches": 10, "bytes": 1}]
+    assert wrong(report(shm=shm, loader=loader)) == [("shm", ["a"])]
+    assert wrong(report(loader=loader)) == [("loader", ["a"])]
+
+
+def test_all_ranks_of_a_host_on_one_core() -> None:
+    """Slurm 22.05's srun without --cpus-per-task."""
+    bound = report(2, 4)
+    for one in bound["ranks"][4:]:
+        one["cores"] = [0]
+    assert wrong(bound) == [("bound to few cores", ["b"])]
+
+
+def test_a_folder_that_one_host_does_not_share() -> None:
+    seen = [{"rank": rank, "unseen": [2] if rank != 2 else [0, 1, 3]} for rank in range(4)]
+    assert wrong(report(storage=seen)) == [("not shared", ["c"])]
+
+
+def test_ecc_xid_and_errors_of_network_cards() -> None:
+    found = report(2, counters=[{"rank": 1, "counters": {"net/ib0/rx_errors": 9}}])
+    gpus = [{"driver": "570", "uncorrected": count, "retired": "No"} for count in ("0", "3")]
+    found["ranks"][0] |= {"health": {"gpus": gpus, "xid": ["NVRM: Xid 79, fallen off the bus"]}}
+    found["ranks"][1] |= {"counters": {"net/ib0/rx_errors": 2}}
+    assert wrong(found) == [("ECC", ["a"]), ("Xid", ["a"]), ("NIC errors", ["b"])]
+
+
+def test_hosts_with_another_torch() -> None:
+    found = report()
+    found["ranks"][3]["torch"] = "2.11"
+    assert wrong(found) == [("versions differ", ["d"])]
+
+
+def test_gpus_and_links_below_their_data_sheet() -> None:
+    found = report(2, 8, matmul=[{"rank": rank, "flops": 300e12} for rank in range(16)])
+    for one in found["ranks"]:
+        one["device"] = "NVIDIA H100 80GB HBM3"
+    assert wrong(found) == [("all slow", [])]
+    found["backend"] = "nccl"
+    found["found"] = {"collectives": [
+        {"rank": 0, "name": "all-reduce", "size": 1 << 28, "right": True,
+         "seconds": (1 << 28) * 2 * 15 / 16 / busbw}
+        for busbw in (40e9, 50e9)]}  # fmt: skip
+    assert wrong(found) == [("all slow", [])], "eight ports would carry 400 GB/s"
+
+
+def test_a_wrong_sum_is_the_worst_that_can_be_found() -> None:
+    one = {"name": "all-reduce", "size": 4096, "seconds": 1e-3, "right": True}
+    found = report(collectives=[one | {"rank": 0}, one | {"rank": 1, "right": False}])
+    assert wrong(found) == [("wrong sum", [1])]
+
+
+@pytest.mark.parametrize("names", [
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+])  # fmt: skip
+def test_it_knows_its_rank_whatever_started_it(names: tuple[str, ...]) -> None:
+    me = check.who_am_i(dict(zip(names, "952", strict=True)))
+    assert (me.rank, me.ranks, me.local_rank) == (9, 5, 2)
+
+
+def test_torchruns_store_is_used_and_none_is_made_beside_it() -> None:
+    env = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "7"}
+    assert check.meeting_point(env) == ("a", 7, True)
+    assert check.meeting_point(env | {"TORCHELASTIC_USE_AGENT_STORE": "True"}) == ("a", 7, False)
+    with pytest.raises(SystemExit, match="MASTER_ADDR"):
+        check.meeting_point({"RANK": "1", "WORLD_SIZE": "2"})
+
+
+def test_what_nvidia_smi_and_the_kernel_say(tmp_path, monkeypatch) -> None:
+    for name, text in {
+        "nvidia-smi": "570.1, 1980, 1980, 41, 0, No\n570.1, 345, 1980, 88, 2, Yes",
+        "dmesg": "[1] usb 1-1: new\n[2] NVRM: Xid (PCI:0000:3b:00): 48, pid=1",
+    }.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\ncat <<'X'\n{text}\nX\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    found = check.gpu_health()
+    assert [one["uncorrected"] for one in found["gpus"]] == ["0", "2"]
+    assert found["gpus"][1]["retired"] == "Yes"
+    assert found["xid"] == ["[2] NVRM: Xid (PCI:0000:3b:00): 48, pid=1"]
+
+
+def test_counters_of_network_cards(tmp_path) -> None:
+    for name, count in {
+        "infiniband/mlx5_0/ports/1/counters/symbol_error": 3,
+        "net/eth0/statistics/rx_errors": 0,
+    }.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True)
+        path.write_text(f"{count}\n")
+    assert check.error_counters(str(tmp_path)) == {
+        "infiniband/mlx5_0/ports/1/counters/symbol_error": 3,
+        "net/eth0/statistics/rx_errors": 0,
+    }
