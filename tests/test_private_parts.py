@@ -12,6 +12,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from importlib.metadata import version
 from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
@@ -29,6 +30,8 @@ from jupyter_server.serverapp import ServerApp
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from sphinx.application import Sphinx
 from torch import distributed as dist
+from torch.distributed._tools import mem_tracker
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
 ROOT = Path(__file__).parents[1]
 
@@ -153,6 +156,23 @@ USED = {
         "torch", lambda: python_dispatch.TorchDispatchMode, "memory is counted at each operation"
     ),
     "_dynamo": Use("torch", lambda: torch._dynamo, "ranks have it imported before they are forked"),
+    **{
+        name: Use("torch", partial(import_module, f"torch.{whole}"), f"a plan is executed {why}")
+        for name, whole, why in (
+            ("_internal", "testing._internal.distributed.fake_pg", "as rank 0 of a fake group"),
+            ("_subclasses", "_subclasses.fake_tensor", "with tensors that have no elements"),
+            ("_tools", "distributed._tools.fsdp2_mem_tracker", "under PyTorch's own tracker"),
+            ("_sharding_prop", "distributed.tensor._sharding_prop", "whose mistake is mended here"),
+        )
+    },
+    "_fake_mode_lock": Use(
+        "torch", lambda: ShardingPropagator._fake_mode_lock, "around the tensors it must not count"
+    ),
+    "_fake_mode_on_entry": Use(
+        "torch",
+        lambda: in_source(mem_tracker.MemTracker, "_fake_mode_on_entry"),
+        "by which it tells tensors that are made up",
+    ),
     # --- what makes the pages
     "_load_code_from_file": Use(
         "myst-nb",

@@ -194,7 +194,7 @@ def arguments() -> Parser:
     add("--checkpoint", default="auto", help=f"auto, {', '.join(CHECKPOINTS)}")
     add("--recipe", default=RECIPE, help="; ".join(RECIPES))
     add("--fused-loss", action="store_true", help="a kernel that keeps each word's score once")
-    add("--stack", default="pytorch", help=f"whose schedules: {', '.join(STACKS)}")
+    add("--stack", default="pytorch", help=f"whose code trains: {', '.join(STACKS)}")
     add("--tokens", type=float, default=0.0, help="of the whole training: days and GPU-hours")
     add("--json", action="store_true")
     add("--measure", action="store_true", help="one layer on this GPU or CPU, for --speed")

@@ -41,7 +41,7 @@ times = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 PLANNER = Path(planner.__file__).parent
 MODELS = [
     "model_states", "cost", "scaling", "strategy", "plan",
-    *(f"planner.{path.stem}" for path in sorted(PLANNER.glob("[!_]*.py"))),
+    *(f"planner.{one.stem}" for one in sorted(PLANNER.glob("[!_]*.py")) if one.stem != "executed"),
 ]  # fmt: skip
 
 
@@ -172,14 +172,26 @@ def seven_billion(gpus=8, rows=1, **more):
     return job, cluster_of(one, gpus, speed=achieved(one, job.model, job.tokens)), one.memory
 
 
-def test_seven_billion_on_eight_gpus_take_zero_1_and_the_margin_is_said():
-    """ZeRO-3 is not 25 % faster: production optimizers gather beside the next forward pass."""
-    found = plan(*seven_billion())
+def test_seven_billion_on_eight_gpus_take_fsdp_in_pytorch_for_its_zero_1_has_fp32_everywhere():
+    job, cluster, memory = seven_billion()
+    found = plan(job, cluster, memory)
+    assert found.recommended.name == "ZeRO-2"
+    assert "DDP would not fit; ZeRO-1 fits, too, and is 4" in found.why
+    assert found.options[1].checkpoint == "full"
+    needs = memory_of(job, "ZeRO-1", cluster, "none")
+    assert needs["parameters"] + needs["gradients"] == 8 * job.model.parameters
+    assert needs["casts"] == 2 * job.model.multiplied
+    assert 88e9 < sum(needs.values()) < 95e9
+
+
+def test_seven_billion_on_eight_gpus_take_zero_1_in_megatron_and_the_margin_is_said():
+    """ZeRO-3 is not 25 % faster: its optimizer gathers beside the next forward pass."""
+    found = plan(*seven_billion(), "megatron")
     assert found.recommended.name == "ZeRO-1"
     assert "DDP would not fit" in found.why
     zero_3 = found.options[-1].step.total
     assert abs(zero_3 / found.recommended.step.total - 1) < 0.01
-    assert "ZeRO-2, ZeRO-3 fit, too, and are as fast" in found.why
+    assert "ZeRO-3 fits, too, and is as fast" in found.why
 
 
 def test_seven_billion_with_this_books_listings_take_zero_3():
@@ -212,7 +224,7 @@ def test_the_recommended_fits_and_none_that_fits_is_much_faster(
     found = plan(Job(of_size(parameters), rows, checkpoint=checkpoint), cluster, memory, stack)
     fitting = [o for o in found.options if sum(o.memory.values()) <= memory]
     assert [o for o in found.options if o.fits] == fitting
-    assert len(found.options) == 4 + (hosts > 1)
+    assert len(found.options) == len(STACKS[stack]) - ("HSDP" in STACKS[stack] and hosts == 1)
     assert all(0 < o.step.efficiency <= 1 + 1e-9 for o in found.options)
     if not fitting:
         assert found.recommended is None
@@ -234,7 +246,7 @@ def test_model_states_are_those_of_the_formula():
     job, cluster, _ = seven_billion()
     states = ("parameters", "gradients", "master copy", "optimizer states")
     for stage, name in enumerate(STAGES):
-        held = memory_of(job, name, cluster, "none")
+        held = memory_of(job, name, cluster, "none", "book")
         expected = total(job.model.parameters, 8, stage, job.recipe)
         assert sum(held[part] for part in states) == pytest.approx(expected)
 
@@ -276,8 +288,8 @@ def test_the_command_line_and_its_json():
     assert [o["name"] for o in found["options"]] == list(STAGES)
     assert found["recommended"] is None
     states = ("parameters", "gradients", "master copy", "optimizer states")
-    zero_2 = sum(found["options"][2]["bytes"][part] for part in states)
-    assert zero_2 == pytest.approx(3.75 * of_size(70e9).parameters)  # 262.5e9, for 70e9 sharp
+    zero_1 = sum(found["options"][1]["bytes"][part] for part in states)
+    assert zero_1 == pytest.approx(9 * of_size(70e9).parameters)  # 4 + 4 + 8/8
 
 
 def test_a_preset_on_nodes_for_tokens(capsys):
@@ -369,7 +381,7 @@ def small_under_large_words():
         (["--gpus", "eight"], "argument --gpus: invalid int value: 'eight'"),
         (["--interconnect", "infiniband"], "argument --interconnect: invalid choice"),
         (["--checkpoint", "some"], "checkpoint='some': choose auto, none, selective, full"),
-        (["--stack", "jax"], "stack='jax': choose pytorch, deepspeed, book"),
+        (["--stack", "jax"], "stack='jax': choose pytorch, megatron, deepspeed"),
     ],
 )
 def test_nonsense_is_one_line_and_exit_code_2(arguments, message, capsys):
@@ -431,4 +443,4 @@ def test_words_take_memory_and_a_fused_loss_takes_less():
         memory_of(job._replace(fused_loss=f), "DDP", cluster, "none")["activations"]
         for f in (False, True)
     )
-    assert plain - fused == pytest.approx(8 * 2048 * job.model.words)
+    assert plain - fused == pytest.approx(10 * 2048 * job.model.words)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.distributed.run import get_args_parser
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.checkpoint import checkpoint as with_checkpoint
@@ -132,6 +133,14 @@ class Small(torch.nn.Module):
         return x.float().square().mean()
 
 
+def compress(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    half = bucket.buffer().to(torch.bfloat16).float()
+    dist.all_reduce(half)
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer().copy_(half / dist.get_world_size()))
+    return future
+
+
 def names_of(code: str) -> dict[str, Any]:
     """What copied code defines. PyTorch has no 8-bit Adam: another stands in for torchao's."""
     optim = types.ModuleType("torchao.optim")
@@ -139,6 +148,8 @@ def names_of(code: str) -> dict[str, Any]:
     sys.modules["torchao.optim"] = optim
     names: dict[str, Any] = {}
     exec(compile(code, "copied.py", "exec"), names)
+    if "bf16_compress_hook" in names:  # PyTorch's is for GPUs alone
+        names["bf16_compress_hook"] = compress
     return names
 
 

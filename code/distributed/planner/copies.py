@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from distributed.cost import Cluster
 from distributed.planner.job import Job, Option
+from distributed.planner.memory import SHARED, is_autocast
 
 # Selective checkpointing as the plan counts it: attention's result and every second product stay.
 SELECTIVE = """\
@@ -46,6 +47,9 @@ POLICIES = [
     "    create_selective_checkpoint_contexts,",
     ")",
 ]
+COMPRESS = (
+    "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook"
+)
 EIGHT_BITS = "from torchao.optim import AdamW8bit  # PyTorch has none: pip install torchao"
 
 
@@ -57,14 +61,18 @@ class Optimizer(NamedTuple):
     settings: dict[str, Any] | None  # None: the file cannot name it
 
 
-OPTIMIZERS = {  # by the bytes of states for each parameter
+# By the bytes of states for each parameter. Adam's usual kernels copy a state in the step, and its
+# fused one does not; fused SGD knows no shards.
+OPTIMIZERS = {
     0: Optimizer("torch.optim.SGD", "lr=0.1", {"type": "SGD", "params": {"lr": 0.1}}),
     2: Optimizer("AdamW8bit", "lr=1e-4", None),
     4: Optimizer(
         "torch.optim.SGD", "lr=0.1, momentum=0.9",
         {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
     ),
-    8: Optimizer("torch.optim.AdamW", "lr=1e-4", {"type": "AdamW", "params": {"lr": 1e-4}}),
+    8: Optimizer(
+        "torch.optim.AdamW", "lr=1e-4, fused=True", {"type": "AdamW", "params": {"lr": 1e-4}},
+    ),
 }  # fmt: skip
 
 
@@ -86,7 +94,7 @@ def torch_code(best: Option, job: Job, cluster: Cluster, layers: str = "layers")
         imports.add(WRAPPER)
     if round(job.recipe.states) == 2:
         imports.add(EIGHT_BITS)
-    of_strategy, lines, step = ddp(best, job) if replicates(best) else fsdp(best, job, cluster)
+    of_strategy, lines, step = fsdp(best, job, cluster) if best.name in SHARED else ddp(best, job)
     lines = lines.replace("model.LAYERS", f"model.{layers}")
     wrapped = checkpointed(best).replace("model.LAYERS", f"model.{layers}")
     makes = (
@@ -111,11 +119,6 @@ def in_order(imports: Iterable[str], several: list[str]) -> str:
     return "\n".join([*own, "", *of_torch, *several, *of_others])
 
 
-def replicates(best: Option) -> bool:
-    """Whether each rank keeps all parameters from step to step, which is not FSDP's way."""
-    return best.name in ("DDP", "ZeRO-1")
-
-
 def checkpointed(best: Option) -> str:
     """Lines that wrap each block; none where nothing is computed again."""
     if best.checkpoint == "none":
@@ -135,31 +138,31 @@ def ddp(best: Option, job: Job) -> tuple[set[str], str, str]:
     }
     name, arguments, _ = optimizer_of(job)
     note = ""
-    is_autocast = job.recipe.master > 0 and job.recipe.parameters == 2
-    if is_autocast:
+    autocasts = is_autocast(job.recipe)
+    if autocasts:
         note = (
-            "    # Planned are parameters in bf16 beside a master copy, as Megatron and DeepSpeed\n"
-            "    # have them. PyTorch has parameters and gradients in fp32, and casts parameters\n"
-            f"    # while it computes: {4 + 4 + job.recipe.states + 2:g} bytes for each, where "
-            f"{job.recipe.total:g} are planned, without shards.\n"
+            "    # Parameters and gradients in fp32, and casts while it computes: Megatron and\n"
+            "    # DeepSpeed have parameters in bf16 beside a master copy that can be in shards.\n"
         )
-    half = ", dtype=torch.bfloat16" if job.recipe.parameters == 2 and not is_autocast else ""
+    half = ", dtype=torch.bfloat16" if job.recipe.parameters == 2 and not autocasts else ""
     if half:
         note = AVERAGES
     lines = f"{note}    model = make_model().to(device{half})\n    WRAPPED\n"
     lines += "    model = DistributedDataParallel(model, gradient_as_bucket_view=True)\n"
+    if autocasts and job.recipe.gradients == 2:
+        imports.add(COMPRESS)
+        lines += "    model.register_comm_hook(None, bf16_compress_hook)\n"
     if best.name == "ZeRO-1":
         imports.add("from torch.distributed.optim import ZeroRedundancyOptimizer")
         lines += (
-            "    # It gathers after the step. The plan counts on Megatron's, which does so beside\n"
-            "    # the next forward pass: --use-distributed-optimizer --overlap-param-gather.\n"
+            "    # It broadcasts after the step; Megatron's gathers beside the next forward pass.\n"
             "    parameters = model.parameters()\n"
             f"    optimizer = ZeroRedundancyOptimizer(parameters, {name}, {arguments})\n"
         )
     else:
         lines += f"    optimizer = {name}(model.parameters(), {arguments})\n"
     computes = "            loss = model(*batch) / len(micro_batches)\n"
-    if is_autocast:
+    if autocasts:
         computes = (
             "            with torch.autocast(device, torch.bfloat16):\n"
             "                loss = model(*batch) / len(micro_batches)\n"

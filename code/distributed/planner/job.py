@@ -1,14 +1,15 @@
 """A job on a cluster, and each strategy as an option for it: its bytes and its step.
 
-Memory is that of `model_states` and `shapes`, time that of `schedules`, the speed of a GPU that of
+Bytes are those of `memory` and `shapes`, time that of `schedules`, the speed of a GPU that of
 `speed`. Every number may be replaced by one that you have measured.
 """
 
 from typing import NamedTuple
 
 from distributed.cost import Cluster, Link
-from distributed.model_states import RECIPES, Recipe, per_rank
+from distributed.model_states import RECIPES, Recipe
 from distributed.planner.hardware import GPUS, Gpu
+from distributed.planner.memory import held, kept_size
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model
 from distributed.planner.speed import RECOMPUTE, achieved
@@ -37,6 +38,11 @@ class Job(NamedTuple):
         """Of a micro-batch of one rank."""
         return self.rows * self.context
 
+    @property
+    def scores(self) -> float:
+        """Bytes for each word's score in the loss."""
+        return FUSED if self.fused_loss else PLAIN
+
 
 class Option(NamedTuple):
     """One strategy: bytes on each rank by what they are for, whether they fit, and its step."""
@@ -64,31 +70,28 @@ def cluster_of(
     return Cluster(gpus, local, inside, between, speed)
 
 
-def memory_of(job: Job, name: str, cluster: Cluster, checkpoint: str) -> dict[str, float]:
+def memory_of(
+    job: Job, name: str, cluster: Cluster, checkpoint: str, stack: str = "pytorch"
+) -> dict[str, float]:
     """Bytes of each rank at the peak of a step, by what they are for."""
-    model, recipe = job.model, job.recipe
-    stage = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2}.get(name, 3)
-    sharded = min(cluster.ranks, cluster.per_host) if name == "HSDP" else cluster.ranks
-    found = per_rank(model.parameters, sharded, stage, recipe)
-    scores = FUSED if job.fused_loss else PLAIN
-    found["activations"] = model.activations(job.tokens, checkpoint, recipe.parameters, scores)
-    if stage == 3 and sharded > 1:
-        found["gathered"] = (2 * model.block + model.root) * recipe.parameters
-    if stage >= 2 and sharded > 1:
-        found["buckets"] = max(model.block, model.root) * recipe.gradients
+    found = held(job, name, cluster, checkpoint, stack)
     found["allowance"] = ALLOWANCE * sum(found.values()) + CONTEXT
     return found
 
 
-def work_of(job: Job, cluster: Cluster, checkpoint: str) -> Work:
-    """Embeddings first, then all layers; each computes in proportion to its parameters."""
+def work_of(job: Job, cluster: Cluster, checkpoint: str, sent: float | None = None) -> Work:
+    """Embeddings first, then all layers; each computes in proportion to its parameters.
+
+    `sent` are bytes of a parameter when it is gathered, the recipe's unless told.
+    """
     model = job.model
+    sent = job.recipe.parameters if sent is None else sent
     sizes = [model.root, *[model.block] * model.layers]
     seconds = model.flops(job.context) * job.tokens / cluster.speed
     again = RECOMPUTE[checkpoint] * seconds
     return Work(
         cluster,
-        [job.recipe.parameters * size for size in sizes],
+        [sent * size for size in sizes],
         [job.recipe.gradients * size for size in sizes],
         [size / model.parameters for size in sizes],
         seconds / 3,
@@ -101,11 +104,14 @@ def option(job: Job, name: str, cluster: Cluster, memory: float, stack: str = "p
     """A strategy with the least checkpointing that fits, or the one asked for."""
     wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
     for checkpoint in wanted:
-        held = memory_of(job, name, cluster, checkpoint)
-        if sum(held.values()) <= memory:
+        needs = memory_of(job, name, cluster, checkpoint, stack)
+        if sum(needs.values()) <= memory:
             break
-    step = simulate(STACKS[stack][name], work_of(job, cluster, checkpoint))
-    return Option(name, checkpoint, held, sum(held.values()) <= memory, step)
+    # PyTorch's optimizer in shards sends parameters as they are kept: in fp32, if it has a master
+    as_kept = stack == "pytorch" and name == "ZeRO-1"
+    sent = kept_size(job.recipe) if as_kept else None
+    step = simulate(STACKS[stack][name], work_of(job, cluster, checkpoint, sent))
+    return Option(name, checkpoint, needs, sum(needs.values()) <= memory, step)
 
 
 def main(ranks: int = 64, rows: int = 4) -> None:

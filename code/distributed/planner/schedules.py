@@ -66,6 +66,12 @@ def gather_after(work: Work, streams: Streams) -> None:
         )
 
 
+def zero1_pytorch(work: Work, streams: Streams) -> None:
+    """DDP's all-reduce, then ZeroRedundancyOptimizer, which broadcasts after the step."""
+    ddp(work, streams)
+    gather_after(work, streams)
+
+
 def zero1_deepspeed(work: Work, streams: Streams) -> None:
     """DeepSpeed's stage 1: reduced beside the last backward pass, gathered after the step."""
     halves = [half(work.cluster, size) for size in work.gradients]
@@ -105,10 +111,13 @@ def fsdp(
             if i + 1 < len(work.units):
                 arrived = gather(i + 1, freed[0])
             freed.append(streams.compute(f"forward {i}", work.forward * work.shares[i], here))
-        arrived = 0.0  # the last unit is still there
+        # The last unit goes, too, and comes back beside the loss and the head's backward pass
+        if reshard and len(work.units) > 1:
+            gather(len(work.units) - 1, freed[0])
+        arrived = 0.0
         for i in reversed(work.units):
             here, freed = arrived, freed[1:]
-            if reshard and i:
+            if reshard and i > 1:  # the first unit is the root: it stays
                 arrived = gather(i - 1, freed[0])
             freed.append(streams.compute(f"backward {i}", work.backward * work.shares[i], here))
             between(i, streams.run("reduce", f"reduce {i}", scatters[i], freed[-1], wire=hold))
@@ -168,7 +177,9 @@ def hsdp_book(work: Work, streams: Streams) -> None:
 
 
 STACKS: dict[str, dict[str, Schedule]] = {
-    "pytorch": {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-2": zero2, "HSDP": hsdp, "ZeRO-3": zero3},
+    "pytorch": {"DDP": ddp, "ZeRO-1": zero1_pytorch, "ZeRO-2": zero2, "HSDP": hsdp,
+                "ZeRO-3": zero3},
+    "megatron": {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-3": zero3},
     "deepspeed": {"DDP": ddp, "ZeRO-1": zero1_deepspeed, "ZeRO-2": zero2_deepspeed,
                   "HSDP": hsdp, "ZeRO-3": zero3},
     "book": {"DDP": ddp, "ZeRO-1": zero1_book, "ZeRO-2": zero2_deepspeed, "HSDP": hsdp_book,

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from distributed.runtime.script import run_script
 
 CHECKPOINTS = ("none", "selective", "full")
-# Bytes for each word's score in the loss: PyTorch's has it in bf16 and fp32, and a gradient in
-# fp32; a fused kernel writes the gradient over the score.
-PLAIN, FUSED = 10, 2
+# Bytes for each word's score in the loss: PyTorch's has its logarithm in fp32, the gradient of
+# that, and the score's own. Megatron's has scores in bf16 and fp32 and their exponents, over which
+# it writes gradients; a fused kernel writes the gradient over the score.
+PLAIN, IN_PLACE, FUSED = 12, 10, 2
 
 
 class Model(NamedTuple):
@@ -50,13 +51,17 @@ class Model(NamedTuple):
     def parameters(self) -> float:
         return self.layers * self.block + self.root
 
+    @property
+    def multiplied(self) -> float:
+        """Parameters of all products, norms among them; an embedding is looked up."""
+        return self.parameters - (self.positions + (0 if self.tied else self.words)) * self.d
+
     def flops(self, context: int) -> float:
         """Operations of a training step for each token, without anything computed again.
 
         An embedding is looked up and not multiplied, unless the last layer is the same matrix.
         """
-        looked_up = (self.positions + (0 if self.tied else self.words)) * self.d
-        return 6 * (self.parameters - looked_up) + 12 * self.layers * self.d * context
+        return 6 * self.multiplied + 12 * self.layers * self.d * context
 
     def kept(self, checkpoint: str) -> float:
         """Numbers that a layer keeps for each token.
@@ -74,18 +79,28 @@ class Model(NamedTuple):
         return 5 * self.d + qkv + (4 if self.gated else 2) * self.ffn
 
     def activations(
-        self, tokens: float, checkpoint: str = "none", size: float = 2, scores: float = PLAIN
+        self,
+        tokens: float,
+        checkpoint: str = "none",
+        size: float = 2,
+        scores: float = PLAIN,
+        stream: float | None = None,
     ) -> float:
         """Bytes at the end of the forward pass of so many tokens, `size` bytes for each number.
 
         While a layer is computed again, all of it is there. `scores` are bytes for each word's
-        score: `PLAIN` or `FUSED`. Raises ValueError for another checkpoint.
+        score: `PLAIN` or `FUSED`; `stream` those of an element that a norm gets, if they are
+        others. Raises ValueError for another checkpoint.
         """
         if checkpoint not in CHECKPOINTS:
             raise ValueError(f"checkpoint={checkpoint!r}: choose {', '.join(CHECKPOINTS)}")
         again = 0.0 if checkpoint == "none" else self.kept("none")
         layers = self.layers * self.kept(checkpoint) + again
-        return tokens * (size * (layers + 2 * self.d) + scores * self.words)
+        found = size * (layers + 2 * self.d) + scores * self.words
+        if stream is not None:
+            inputs = self.layers * (2 if checkpoint == "none" else 1) + (2 if again else 0) + 1
+            found += (stream - size) * inputs * self.d
+        return tokens * found
 
 
 def llama(layers: int, d: int, heads: int, kv: int, ffn: int, words: int) -> Model:

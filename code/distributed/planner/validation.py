@@ -21,6 +21,8 @@ from distributed.planner.shapes import PRESETS, Model, gpt, of_size
 from distributed.planner.speed import achieved
 from distributed.runtime.script import run_script
 
+# Whose code held what did or did not fit; the others trained Megatron's models
+STACK = {"Zhao et al. 2023": "pytorch", "Hugging Face": "pytorch", "LlamaFactory": "deepspeed"}
 OTHERS = {"bf16 for everything, Adam": Recipe(2, 2, 0, 4)}  # of KempnerForge
 MODELS = PRESETS | {
     "gpt-2-774m": gpt(36, 1280, 20, positions=1024),
@@ -154,7 +156,8 @@ def judge(row: dict[str, str], recipe: Recipe | None = None) -> Verdict:
     job = job._replace(recipe=recipe or job.recipe)
     link = Link(0.0, 1.0)  # memory does not depend on it
     cluster = Cluster(int(row["gpus"]), int(row["per_host"]), link, link, 1.0)
-    needs = sum(memory_of(job, row["strategy"], cluster, row["checkpoint"]).values())
+    stack = STACK.get(row["source"].split(",")[0], "megatron")
+    needs = sum(memory_of(job, row["strategy"], cluster, row["checkpoint"], stack).values())
     return Verdict(row, needs, float(row["value"]) * GIB)
 
 

@@ -108,7 +108,7 @@ def fits(state: Mapping[str, str]) -> bool:
     wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
     names = [name for name in STACKS[state["stack"]] if name != "HSDP"]
     return any(
-        sum(memory_of(job, name, cluster, checkpoint).values()) <= memory
+        sum(memory_of(job, name, cluster, checkpoint, state["stack"]).values()) <= memory
         for name in names
         for checkpoint in wanted
     )

@@ -64,7 +64,8 @@ def tokens_that_hide(work: Work, name: str, waits: float = 0.02) -> float:
     for _ in range(20):
         middle = (low * high) ** 0.5
         longer = work._replace(forward=work.forward * middle, backward=work.backward * middle)
-        step = simulate(STACKS["pytorch"][name], longer)
+        stack = "megatron" if name == "ZeRO-1" else "pytorch"  # PyTorch's hides no broadcast
+        step = simulate(STACKS[stack][name], longer)
         low, high = (low, middle) if step.exposed < waits * step.total else (middle, high)
     return high
 

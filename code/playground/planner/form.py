@@ -50,7 +50,8 @@ MODELS = {
 }
 RECIPE_OF = {slug(name): name for name in RECIPES}
 WHOSE = {
-    "pytorch": "PyTorch and Megatron",
+    "pytorch": "PyTorch",
+    "megatron": "Megatron",
     "deepspeed": "DeepSpeed",
     "book": "the listings of this book",
 }
@@ -83,7 +84,7 @@ MORE = (
     Field("network", "network of a host, a second", "", "rate", hint="such as 400GB"),
     Field("gpu_memory", "memory of a GPU", "", "size", hint="such as 80GB"),
     Field("speed", "measured FLOP/s of a GPU", "", "number", hint="such as 4e14"),
-    Field("stack", "schedules of", "pytorch", "choice", WHOSE),
+    Field("stack", "trained with", "pytorch", "choice", WHOSE),
     Field("fused_loss", "the loss in one kernel", "", "yes"),
 )
 FIELDS = {field.name: field for field in (*FIRST, *SHAPE, *MORE)}

@@ -1,0 +1,179 @@
+"""What a rank holds at the peak of a step, in bytes, by whose code trains it.
+
+Megatron, DeepSpeed and this book keep what `model_states` lists, whole or in shards. PyTorch
+does not:
+
+    DDP        parameters and gradients in fp32; under autocast casts of the weights beside them
+    FSDP2      one shard in fp32 is parameter and master copy at once; the gradient's shard has its
+               dtype, and is not there before its block's backward pass: the peak is the largest of
+               eight moments
+
+`executed` runs PyTorch's recipes and counts; nothing here is fitted to what it counts.
+"""
+
+from typing import TYPE_CHECKING
+
+from distributed.cost import Cluster
+from distributed.model_states import Recipe, per_rank
+from distributed.planner.shapes import IN_PLACE
+
+if TYPE_CHECKING:
+    from distributed.planner.job import Job
+
+Held = dict[str, float]
+STAGE = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "HSDP": 3, "ZeRO-3": 3}
+SHARED = ("ZeRO-2", "HSDP", "ZeRO-3")  # those that FSDP2 does
+# DeepSpeed, in elements: what `copies` writes, and its own defaults for the rest.
+REDUCE_BUCKET, GATHER_BUCKET, LIVE_PARAMETERS = 50e6, 500e6, 1e9
+
+
+def is_autocast(recipe: Recipe) -> bool:
+    """Whether PyTorch's DDP casts while it computes: it has no bf16 parameters with a master."""
+    return recipe.master > 0 and recipe.parameters == 2
+
+
+def kept_size(recipe: Recipe) -> float:
+    """Bytes of a parameter as PyTorch keeps it between steps: fp32 if there is a master copy."""
+    return recipe.master or recipe.parameters
+
+
+def states_size(recipe: Recipe) -> float:
+    """Bytes of states for each parameter: PyTorch's optimizers keep them in its dtype."""
+    return min(recipe.states, 2 * kept_size(recipe))
+
+
+def sharded_over(name: str, cluster: Cluster) -> int:
+    """HSDP shards inside a host, the others over all ranks."""
+    return min(cluster.ranks, cluster.per_host) if name == "HSDP" else cluster.ranks
+
+
+def held(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: str = "pytorch") -> Held:
+    """Bytes at the peak by what they are for, without what an allocator loses."""
+    if stack == "pytorch":
+        way = fsdp2 if name in SHARED and sharded_over(name, cluster) > 1 else replicas
+        return way(job, name, cluster, checkpoint)
+    return as_listed(job, name, cluster, checkpoint, stack)
+
+
+def as_listed(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: str) -> Held:
+    """Megatron's, DeepSpeed's and this book's: gradients have a place of their own all the time."""
+    model, recipe, n = job.model, job.recipe, sharded_over(name, cluster)
+    stage = STAGE[name]
+    found = per_rank(model.parameters, n, stage, recipe)
+    scores = min(job.scores, IN_PLACE) if stack == "megatron" else job.scores
+    found["activations"] = model.activations(job.tokens, checkpoint, recipe.parameters, scores)
+    if n == 1:
+        return found
+    if stage == 3:
+        found["gathered"] = (2 * model.block + model.root) * recipe.parameters
+    if stage >= 2:
+        found["buckets"] = max(model.block, model.root) * recipe.gradients
+    if stack == "deepspeed" and stage:
+        found["gradients"] += 4 * model.parameters / n  # an fp32 copy of the shard, at its step
+        found["buckets"] = 2 * min(REDUCE_BUCKET, model.parameters) * recipe.gradients
+        live = LIVE_PARAMETERS if stage == 3 else GATHER_BUCKET
+        found["gathered"] = min(live, model.parameters) * recipe.parameters
+    return found
+
+
+def replicas(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
+    """DDP, and ZeroRedundancyOptimizer beside it: buckets are the gradients, and stay."""
+    model, recipe = job.model, job.recipe
+    count, kept = model.parameters, kept_size(recipe)
+    casts = is_autocast(recipe)
+    n = cluster.ranks if name == "ZeRO-1" else 1
+    # Residuals and norms autocast leaves in fp32
+    stream = kept if casts else None
+    keeps, layer, ends, scores = activations(job, checkpoint, recipe.parameters, stream)
+    found = {
+        "parameters": kept * count,
+        "gradients": kept * count,
+        "master copy": 0.0,
+        "optimizer states": states_size(recipe) * count / n,
+        "activations": max(
+            model.layers * keeps + ends + scores, (model.layers - 1) * keeps + layer + ends
+        ),
+    }
+    if casts:
+        found["casts"] = recipe.parameters * model.multiplied
+    return found
+
+
+def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
+    """The largest moment: the loss, the backward pass of three blocks, and the root's."""
+    model, recipe, n = job.model, job.recipe, sharded_over(name, cluster)
+    count, kept, size = model.parameters, kept_size(recipe), recipe.parameters
+    states = {
+        "parameters": kept * count / n,
+        "gradients": 0.0,
+        "master copy": 0.0,
+        "optimizer states": states_size(recipe) * count / n,
+    }
+    gradients = kept * count / n
+    before = gradients if job.accumulate > 1 else 0.0  # shards of earlier micro-batches
+    # Until the backward pass ends, HSDP keeps what it all-reduced, unless it is the shard itself
+    casts = name == "HSDP" and recipe.gradients != kept and cluster.ranks > n
+    all_reduced = recipe.gradients / n if casts else 0.0
+    stays = name == "ZeRO-2"  # a block's parameters, from its forward to its backward pass
+
+    remembers, layer, ends, scores = activations(job, checkpoint, size)
+    others = (model.layers - 2) * remembers
+    # A block's parameters while the next one's arrive; at the loss the last one's buffer is there
+    one = size * (model.root + model.block)
+    two = one + size * model.block
+    at_the_loss = size * (count + model.block) if stays else one
+    # What the block before sends, the last layer's gradients, then this block's: its activations go
+    sends = recipe.gradients * model.block
+    begun, ended = size * model.words * model.d, size * (model.words * model.d + model.block)
+    of_root = (recipe.gradients + size) * model.root
+
+    moments = [(before, model.layers * remembers + ends + scores, at_the_loss, 0.0)]
+    for done, left, there in (
+        (1, others, size * count if stays else two),  # the last block but one
+        (model.layers - 2, 0.0, two),  # the second
+        (model.layers - 1, 0.0, one),  # the first
+    ):
+        blocks = max(0, done) * model.block
+        shards, kept_whole = max(before, kept * blocks / n), all_reduced * blocks
+        moments.append((shards, left + layer, there, sends + begun + kept_whole))
+        moments.append((shards, left, there, sends + ended + kept_whole))
+    moments.append((gradients, 0.0, size * model.root, sends + of_root + all_reduced * count))
+    most = max(moments, key=sum)
+    return states | dict(
+        zip(("gradients", "activations", "gathered", "buckets"), most, strict=True)
+    )
+
+
+def activations(
+    job: "Job", checkpoint: str, size: float, stream: float | None = None
+) -> tuple[float, float, float, float]:
+    """Bytes that a layer keeps, that it has in its backward pass, of both ends, of the scores."""
+    one, none = job.model._replace(layers=1), job.model._replace(layers=0)
+    with_all = one.activations(job.tokens, "none", size, 0, stream)
+    ends = none.activations(job.tokens, "none", size, 0, stream)
+    layer = with_all - ends
+    again = one.activations(job.tokens, checkpoint, size, 0, stream) - ends
+    keeps = layer if checkpoint == "none" else again - layer
+    return keeps, layer, ends, job.tokens * job.scores * job.model.words
+
+
+def sent(job: "Job", name: str, cluster: Cluster) -> Held:
+    """Bytes of the tensors that PyTorch gives to each collective in a step.
+
+    A gather or a reduction of n bytes moves n (N − 1)/N through every rank, an all-reduce twice
+    as many.
+    """
+    count, recipe, micro = job.model.parameters, job.recipe, job.accumulate
+    if name not in SHARED:
+        found = {"all-reduce": recipe.gradients * count}
+        if name == "ZeRO-1":
+            found["broadcast"] = kept_size(recipe) * count
+        return found
+    again = 0.0 if name == "ZeRO-2" else count - job.model.root  # the root stays
+    found = {
+        "all-gather": micro * recipe.parameters * (count + again),
+        "reduce-scatter": micro * recipe.gradients * count,
+    }
+    if name == "HSDP":
+        found["all-reduce"] = micro * recipe.gradients * count / sharded_over(name, cluster)
+    return found
