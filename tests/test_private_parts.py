@@ -146,6 +146,10 @@ USED = {
         "groups without a common rank get names of their own",
     ),
     "_cdata": Use("torch", lambda: torch.ones(1).untyped_storage()._cdata, "which storage it is"),
+    **{
+        name: Use("torch", partial(getattr, dist.ProcessGroup, name), "a collective with a deadline")
+        for name in ("_allgather_base", "_reduce_scatter_base")
+    },
     "_nested_dict": Use("torch", lambda: nested_dict.unflatten_state_dict, "reading checkpoints"),
     "_pytree": Use(
         "torch",
@@ -215,6 +219,9 @@ USED = {
         lambda: in_scripts("pyodide", "_makeSnapshot"),
         "a tab's Python starts in a tenth",
     ),
+    "_module": Use(
+        "pyodide", lambda: in_scripts("pyodide", "_module"), "how much memory a tab's Python takes"
+    ),
     "_loadSnapshot": Use(
         "pyodide", lambda: in_scripts("pyodide", "_loadSnapshot"), "of the time, as it did before"
     ),
@@ -227,6 +234,7 @@ USED = {
 }
 # Documented, though their names begin so.
 PUBLIC = {"_replace", "_asdict", "_exit", "_render_traceback_"}
+BY_NAME = {"getattr", "hasattr", "mock.patch.object"}  # calls whose second argument is a name
 OURS_TOO = {"_http_server"}  # a name that we set on ourselves, as its package does
 
 
@@ -269,7 +277,7 @@ def private_uses(trees: list[ast.AST]) -> set[str]:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 if re.fullmatch(r"torch(\.\w+)+", node.value):  # to be imported by its name
                     found |= set(node.value.split("."))
-            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "hasattr"):
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in BY_NAME:
                 found.add(str(getattr(node.args[1], "value", "")))
     return {name for name in found if is_private(name)}
 

@@ -62,7 +62,10 @@ STYLE = """\
   .bd-main .bd-article .cheat-sheet div[class*="highlight"] pre {
     font-size: 5.6pt !important; line-height: 1.25; padding: 0.5mm !important; border: 0;
   }
-  .bd-article .cheat-sheet table { font-size: 5.8pt; white-space: nowrap; }
+  .bd-article .cheat-sheet table {
+    font-family: var(--book-text); font-size: 5.8pt; white-space: nowrap;
+  }
+  .bd-article .cheat-sheet th { white-space: normal; }
   .bd-article .cheat-sheet :is(td, th) { padding: 0.2mm 0.4mm !important; }
   .bd-article .cheat-sheet code { font-size: 0.9em; border: 0; padding: 0; }
   .bd-article .cheat-sheet a { color: inherit; text-decoration: none; }

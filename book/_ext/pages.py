@@ -77,7 +77,7 @@ class ModuleReference(SphinxDirective):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         room = path.parent.name
         name = f"{'distributed.' if room in ROOMS else ''}{room}.{path.stem}"
-        found = self.section(name, f"module {path.stem}")
+        found = self.section(name, f"module {name}")
         self.parse(["````{py:module} " + name, "````", where], found)
         found += docstring_nodes(ast.get_docstring(tree) or "")
         for node in public(tree.body):
