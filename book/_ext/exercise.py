@@ -27,6 +27,7 @@ from pathlib import Path
 from docutils import nodes
 from docutils.parsers.rst import directives
 from live import cells_to_make_live, part_of
+from pages import inline
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.docutils import SphinxDirective
@@ -66,7 +67,7 @@ class Solution(SphinxDirective):
         self.env.note_dependency(str(FOLDER / name / "check.py"))
         found = []
         for number, hint in enumerate(hints(name), start=1):
-            found += folded("hint", f"Hint {number}", [nodes.paragraph("", hint)])
+            found += folded("hint", f"Hint {number}", [nodes.paragraph("", "", *inline(hint))])
         code = file.read_text().rstrip()
         listing = nodes.literal_block(code, code, language="python")
         return [*found, *folded("solution", "Solution", [listing])]

@@ -13,8 +13,8 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal, recognise
 
 HINTS = [
-    "Rank r needs the mean gradient of its own share only: `group.reduce_scatter(grad, out, "
-    '"avg")` gives it N-th of the array.',
+    "Rank r needs the mean gradient of its own share only: "
+    '`group.reduce_scatter(grad, out, "avg")` gives each rank its N-th of the array.',
     "`share = w.chunk(group.size)[group.rank]` is a view: updating it in place changes w. Keep m "
     "and v of len(share) elements in `state`, and the step's number t beside them.",
     "m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², share ← share − lr · m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) "

@@ -1,6 +1,8 @@
 """Every page has the outputs of its cells, as they are written now."""
 
+import re
 import subprocess
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,14 @@ def test_every_cell_of_the_page_ran(name: str, built: Path) -> None:
         assert bool(failed) == meant, cell.source
     text = (built / f"{name}.html").read_text()
     assert "Run makes yours." in text, "it says when its outputs were made"
+
+
+def test_code_in_a_hint_can_be_copied(built: Path) -> None:
+    text = "".join(file.read_text() for file in (built / "book").rglob("exercises*.html"))
+    hints = re.findall(r'<details class="exercise-hint">(.*?)</details>', text, re.S)
+    code = [unescape(part) for hint in hints for part in re.findall(r"<code[^>]*>.*?</code>", hint)]
+    assert any('op="avg"' in re.sub("<[^>]*>", "", part) for part in code)
+    assert not any("`" in hint for hint in hints)
 
 
 def test_what_is_recorded_is_of_a_page_and_small() -> None:
