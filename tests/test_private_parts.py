@@ -147,7 +147,7 @@ USED = {
     ),
     "_cdata": Use("torch", lambda: torch.ones(1).untyped_storage()._cdata, "which storage it is"),
     **{
-        name: Use("torch", partial(getattr, dist.ProcessGroup, name), "a collective with a deadline")
+        name: Use("torch", partial(getattr, dist.ProcessGroup, name), "its work has a deadline")
         for name in ("_allgather_base", "_reduce_scatter_base")
     },
     "_nested_dict": Use("torch", lambda: nested_dict.unflatten_state_dict, "reading checkpoints"),
