@@ -13,21 +13,27 @@ from distributed.algorithms import SENT
 from distributed.all_reduce import children
 from distributed.checkpoint_interval import best_interval, share_lost
 from distributed.cost import Cluster, Link
-from distributed.model_states import STAGES, Recipe, per_rank
+from distributed.model_states import STAGES, Recipe
 from distributed.plan import INTERCONNECTS
+from distributed.planner.job import Job
 from distributed.planner.published import failures
+from distributed.planner.shapes import PRESETS
 from distributed.scaling import Scaling, weak
-from playground.show.calculator import (
-    BUCKETS,
-    COUNTS,
-    LATENCY,
-    NETWORKS,
-    OPTIMIZERS,
-    PER_HOST,
-    PRECISIONS,
-)
+from playground.show.calculator import BUCKETS, COUNTS, LATENCY, NETWORKS, PER_HOST
 from playground.show.crossing import SIZES
 from playground.show.failing import MINUTES, RESTART
+from playground.show.ledger import (
+    CODE,
+    KEEP,
+    LINES,
+    LOSSES,
+    MODELS,
+    PRECISIONS,
+    SEVEN,
+    STACKS,
+    ledger_of,
+    numbers,
+)
 
 # Sets signals of a chart, lets it compute, and returns the rows that have a certain field.
 COMPUTE = """async (calculator, [signals, field]) => {
@@ -59,6 +65,11 @@ def compute(chart: Locator, signals: dict[str, Any], field: str) -> list[dict[st
     return chart.evaluate(COMPUTE, [signals, field])
 
 
+def held(stage: int, rows: int = 1, checkpoint: str = "none") -> float:
+    """GB of a 7B Llama on 8 GPUs, as the ledger's table has it."""
+    return sum(ledger_of(SEVEN._replace(rows=rows), stage, 8, checkpoint).values()) / 1e9
+
+
 def test_a_chart_is_loaded_for_a_reader_who_moves_and_be_it_a_key(page: LivePage) -> None:
     page.page.wait_for_load_state()
     page.page.wait_for_timeout(500)
@@ -68,24 +79,33 @@ def test_a_chart_is_loaded_for_a_reader_who_moves_and_be_it_a_key(page: LivePage
     page.page.locator(".calculator-ready").first.wait_for()
 
 
-def test_memory_is_what_the_module_says_for_any_choice(page: LivePage) -> None:
+def test_the_ledger_is_what_the_planner_says_for_any_choice(page: LivePage) -> None:
     chart, random_ = calculator(page, 0), random.Random(0)
-    for _ in range(40):
-        exponent, doublings = random_.uniform(8, 12.5), random_.randint(0, 13)
-        precision, states = (random_.choice([*d.values()]) for d in (PRECISIONS, OPTIMIZERS))
+    for _ in range(60):
+        doubled, doublings = random_.randint(8, 17), random_.randint(0, 13)
+        model, checkpoint, precision, code, loss = (
+            random_.choice([*options]) for options in (MODELS, KEEP, PRECISIONS, CODE, LOSSES)
+        )
+        shape = PRESETS[MODELS[model]]
         signals = {
-            "exponent": exponent,
+            "doubled": doubled,
             "doublings": doublings,
-            "precision": list(precision),
-            "optimizer": states,
+            "model": numbers(shape),
+            "checkpoint": KEEP[checkpoint],
+            "precision": list(PRECISIONS[precision]),
+            "stack": CODE[code],
+            "scores": LOSSES[loss],
         }
         found = {
-            (row["stage"], row["purpose"]): row["GB"] for row in compute(chart, signals, "GB_end")
+            (row["stage"], row["line"]): row["bytes"] for row in compute(chart, signals, "GB_end")
         }
+        recipe = Recipe(*PRECISIONS[precision])
+        job = Job(shape, 1, 2**doubled, 1, checkpoint, recipe, loss == "fused")
         for stage, name in enumerate(STAGES):
-            expected = per_rank(10**exponent, 2**doublings, stage, Recipe(*precision, states))
-            for purpose, size in expected.items():
-                assert found[name, purpose] == pytest.approx(size / 1e9, rel=1e-9), signals
+            expected = ledger_of(job, stage, 2**doublings, checkpoint, STACKS[CODE[code]])
+            for line in LINES:
+                close = pytest.approx(expected.get(line, 0.0), rel=1e-9)
+                assert found[name, line] == close, (name, line, signals)
 
 
 @pytest.mark.slow
@@ -161,15 +181,17 @@ def test_the_time_lost_is_what_the_module_says_for_any_cluster(page: LivePage) -
 
 def test_a_reader_moves_the_sliders_without_a_kernel(page: LivePage) -> None:
     chart = calculator(page, 0)
-    assert "fits" not in chart.locator("svg").text_content()
-    size = chart.get_by_role("slider", name="parameters")
-    size.fill("9")
-    assert size.get_attribute("aria-valuetext") == "1 billion"
-    chart.locator("svg text", has_text="fits").first.wait_for()
+    assert f"{held(1):.1f} fits" in chart.locator("svg").text_content()
+    tokens = chart.get_by_role("slider", name="tokens on each GPU")
+    tokens.fill("14")
+    assert tokens.get_attribute("aria-valuetext") == "16,384"
+    chart.locator("svg:not(:has-text('fits'))").first.wait_for()
+    chart.get_by_role("combobox", name="checkpointing").select_option("full")
+    few = f"{held(3, rows=4, checkpoint='full'):.1f}"
+    assert f"{few} fits" in chart.locator("svg").text_content()
     chart.get_by_role("combobox", name="memory of a GPU").select_option("16 GB")
-    chart.get_by_role("combobox", name="optimizer").select_option("SGD")
-    assert "8.0 fits" in chart.locator("svg").text_content()
-    ranks = chart.get_by_role("slider", name="ranks")
+    assert f"{few} fits" not in chart.locator("svg").text_content()
+    ranks = chart.get_by_role("slider", name="GPUs")
     ranks.focus()
     page.page.keyboard.press("ArrowRight")
     assert ranks.get_attribute("aria-valuetext") == "16"
@@ -179,8 +201,8 @@ def test_a_reader_moves_the_sliders_without_a_kernel(page: LivePage) -> None:
 def test_without_scripts_a_picture_stands(visit: Callable[..., LivePage], server: Server) -> None:
     page = visit(server, java_script_enabled=False).open("calculators.html")
     picture = page.page.locator(".calculator-chart").first
-    assert "1,120.0" in picture.locator("svg").text_content()
-    assert "70 billion parameters on 8 ranks" in picture.get_attribute("aria-label")
+    assert f"{held(0):.1f}" in picture.locator("svg").text_content()
+    assert "4,096 tokens on each of 8 GPUs" in picture.get_attribute("aria-label")
 
 
 def test_a_calculator_that_a_reader_runs_is_drawn_again(page: LivePage) -> None:

@@ -49,6 +49,15 @@ def sharded_over(name: str, cluster: Cluster) -> int:
 
 def held(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: str = "pytorch") -> Held:
     """Bytes at the peak by what they are for, without what an allocator loses."""
+    found = ledger(job, name, cluster, checkpoint, stack)
+    found["activations"] += found.pop("logits")
+    return found
+
+
+def ledger(
+    job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: str = "pytorch"
+) -> Held:
+    """The same, with the scores of all words, and what their loss keeps, in a line of their own."""
     if stack == "pytorch":
         way = fsdp2 if name in SHARED and sharded_over(name, cluster) > 1 else replicas
         return way(job, name, cluster, checkpoint)
@@ -61,7 +70,8 @@ def as_listed(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: s
     stage = STAGE[name]
     found = per_rank(model.parameters, n, stage, recipe)
     scores = min(job.scores, IN_PLACE) if stack == "megatron" else job.scores
-    found["activations"] = model.activations(job.tokens, checkpoint, recipe.parameters, scores)
+    found["activations"] = model.activations(job.tokens, checkpoint, recipe.parameters, 0)
+    found["logits"] = job.tokens * scores * model.words
     if n == 1:
         return found
     if stage == 3:
@@ -85,14 +95,16 @@ def replicas(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     # Residuals and norms autocast leaves in fp32
     stream = kept if casts else None
     keeps, layer, ends, scores = activations(job, checkpoint, recipe.parameters, stream)
+    at_the_loss = model.layers * keeps + ends, scores
+    of_the_last_layer = (model.layers - 1) * keeps + layer + ends, 0.0
+    kept_for_backward, logits = max(at_the_loss, of_the_last_layer, key=sum)
     found = {
         "parameters": kept * count,
         "gradients": kept * count,
         "master copy": 0.0,
         "optimizer states": states_size(recipe) * count / n,
-        "activations": max(
-            model.layers * keeps + ends + scores, (model.layers - 1) * keeps + layer + ends
-        ),
+        "activations": kept_for_backward,
+        "logits": logits,
     }
     if casts:
         found["casts"] = recipe.parameters * model.multiplied
@@ -127,7 +139,7 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     begun, ended = size * model.words * model.d, size * (model.words * model.d + model.block)
     of_root = (recipe.gradients + size) * model.root
 
-    moments = [(before, model.layers * remembers + ends + scores, at_the_loss, 0.0)]
+    moments = [(before, model.layers * remembers + ends, scores, at_the_loss, 0.0)]
     for done, left, there in (
         (1, others, size * count if stays else two),  # the last block but one
         (model.layers - 2, 0.0, two),  # the second
@@ -135,13 +147,12 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     ):
         blocks = max(0, done) * model.block
         shards, kept_whole = max(before, kept * blocks / n), all_reduced * blocks
-        moments.append((shards, left + layer, there, sends + begun + kept_whole))
-        moments.append((shards, left, there, sends + ended + kept_whole))
-    moments.append((gradients, 0.0, size * model.root, sends + of_root + all_reduced * count))
+        moments.append((shards, left + layer, 0.0, there, sends + begun + kept_whole))
+        moments.append((shards, left, 0.0, there, sends + ended + kept_whole))
+    moments.append((gradients, 0.0, 0.0, size * model.root, sends + of_root + all_reduced * count))
     most = max(moments, key=sum)
-    return states | dict(
-        zip(("gradients", "activations", "gathered", "buckets"), most, strict=True)
-    )
+    lines = "gradients", "activations", "logits", "gathered", "buckets"
+    return states | dict(zip(lines, most, strict=True))
 
 
 def activations(

@@ -1,0 +1,264 @@
+"""The ledger of a GPU's memory: a line for each purpose, to drag or as a table.
+
+What the chart computes is written twice, as it must be: in `distributed.planner.memory`, and here
+as expressions. A test moves the controls at random and compares.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import altair as alt
+import torch
+
+from distributed.model_states import STAGES
+from distributed.planner.executed import Transformer
+from distributed.planner.hardware import GPUS
+from distributed.planner.job import ALLOWANCE, CONTEXT, Job, cluster_of
+from distributed.planner.memory import Held, ledger
+from distributed.planner.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model
+from distributed.workbench.memory_meter import MemoryUse
+from playground.show.chart import Calculator, choice, slider, style
+from playground.show.colours import GREY, PALE, QUIET
+from playground.show.memory_bars import PURPOSES
+from playground.show.tables import Table
+
+COLOURS = {
+    **{
+        line: PURPOSES[line]
+        for line in ("parameters", "gradients", "master copy", "optimizer states")
+    },
+    "casts": "#D55E00",
+    "activations": QUIET,
+    "logits": GREY,
+    "gathered": PURPOSES["gathered"],
+    "buckets": PURPOSES["buckets"],
+    "allocator": PALE,
+}
+LINES = list(COLOURS)
+MODELS = {
+    "Llama 2 7B": "llama-2-7b",
+    "Llama 3 8B": "llama-3-8b",
+    "Llama 2 13B": "llama-2-13b",
+    "Llama 3 70B": "llama-3-70b",
+    "Llama 3 405B": "llama-3-405b",
+    "GPT-3 175B": "gpt-3-175b",
+}
+# bytes for each parameter: itself, its gradient, a master copy, and the optimizer's states
+PRECISIONS = {
+    "bf16, Adam, master copy": (2, 2, 4, 8),
+    "the same, gradients in fp32": (2, 4, 4, 8),
+    "bf16, 8-bit Adam, master copy": (2, 2, 4, 2),
+    "bf16, Adam, no master copy": (2, 2, 0, 8),
+    "fp32, Adam": (4, 4, 0, 8),
+}
+KEEP = {"none": 0, "selective": 1, "full": 2}
+LOSSES = {"plain": PLAIN, "fused": FUSED}
+CODE = {"the ZeRO paper's, and this book's": 0, "PyTorch's": 1}
+STACKS = ("book", "pytorch")
+DEVICES = {f"{size} GB": size * 1e9 for size in (16, 24, 40, 80, 141, 192)}
+SEVEN = Job(PRESETS["llama-2-7b"], rows=1, context=4096)  # one row, as long as it was trained with
+
+
+def numbers(model: Model) -> list[float]:
+    """What the chart's expressions take of a model: see `SHAPE`."""
+    kept = [model.kept(checkpoint) for checkpoint in CHECKPOINTS]
+    return [model.layers, model.block, model.root, model.d, model.words, model.multiplied, *kept]
+
+
+SHAPE = ("layers", "block", "root", "d", "words", "multiplied")
+
+
+def ledger_of(
+    job: Job, stage: int, ranks: int, checkpoint: str = "none", stack: str = "book"
+) -> Held:
+    """All lines of one rank's memory, with what the allocator loses and CUDA takes."""
+    cluster = cluster_of(GPUS["h100"], ranks)
+    found = ledger(job, STAGES[stage], cluster, checkpoint, stack)
+    found["allocator"] = ALLOWANCE * sum(found.values()) + CONTEXT
+    return {line: found[line] for line in LINES if found.get(line)}
+
+
+def ledger_table(columns: Mapping[str, tuple[int, int]], job: Job = SEVEN) -> Table:
+    """GB of a Llama 2 7B by lines; each column is a stage and a number of ranks."""
+    found = {name: ledger_of(job, *column) for name, column in columns.items()}
+    rows = [
+        (line, *(f"{each[line] / 1e9:.1f}" if line in each else "–" for each in found.values()))
+        for line in LINES
+        if any(line in each for each in found.values())
+    ]
+    sums = [f"{sum(each.values()) / 1e9:.1f}" for each in found.values()]
+    return Table(["GB on each GPU", *found], [*rows, ("in all", *sums)])
+
+
+def measure_activations(model: Model, token_counts: Sequence[int]) -> list[tuple[int, float, int]]:
+    """Tokens of one row, bytes as `Model.activations` has them, and as measured at the peak."""
+    torch.manual_seed(0)
+    network = Transformer(model).to(torch.bfloat16)
+    found = []
+    for tokens in token_counts:
+        words = torch.zeros(1, tokens, dtype=torch.long)
+        network(words, words).backward()  # so that gradients are there, as in a ledger
+        states = [*network.parameters(), *(each.grad for each in network.parameters())]
+        with MemoryUse(partial(dict, states=states)) as use:
+            network(words, words).backward()
+        found.append((tokens, model.activations(tokens), use.peak["activations"]))
+    return found
+
+
+def activations_table(found: Sequence[tuple[int, float, int]]) -> Table:
+    rows = [
+        (f"{tokens:,}", f"{expected:,.0f} B", f"{measured:,} B", f"{measured / expected - 1:+.1%}")
+        for tokens, expected, measured in found
+    ]
+    return Table(["tokens", "predicted", "measured", "difference"], rows)
+
+
+def ledger_calculator(doublings: int = 3) -> Calculator:
+    """All lines of one GPU's memory by stage; it opens with 4,096 tokens of a 7B Llama."""
+    rows = [
+        {"stage": name, "number": number, "moment": moment}
+        for number, name in enumerate(STAGES)
+        for moment in range(8)  # what stays is always there, and FSDP2's peak is one of eight
+    ]
+    base = _compute(alt.Chart(alt.Data(values=rows)))
+    x = alt.X("stage:N", sort=list(STAGES), axis=alt.Axis(title=None, labelAngle=0))
+    bars = (
+        base.transform_fold([*LINES], as_=["line", "bytes"])
+        .transform_calculate(GB="datum.bytes / 1e9", place=f"indexof({LINES}, datum.line)")
+        .mark_bar(size=56)
+        .encode(
+            x=x,
+            y=alt.Y("GB:Q", title="GB on each GPU"),
+            color=alt.Color(
+                "line:N",
+                scale=alt.Scale(domain=LINES, range=[COLOURS[line] for line in LINES]),
+                legend=alt.Legend(title=None, orient="top", columns=5),
+            ),
+            order="place:O",
+            tooltip=["stage:N", "line:N", alt.Tooltip("GB:Q", format=",.1f")],
+        )
+    )
+    said = "format(datum.held / 1e9, ',.1f') + (datum.held <= memory ? ' fits' : '')"
+    sums = base.transform_calculate(total="datum.held / 1e9", said=said)
+    totals = sums.mark_text(dy=-8).encode(x=x, y="total:Q", text="said:N")
+    limit = alt.Chart(alt.Data(values=[{}])).transform_calculate(GB="memory / 1e9")
+    line = limit.mark_rule(strokeDash=[6, 4]).encode(y="GB:Q")
+    models = {name: numbers(PRESETS[preset]) for name, preset in MODELS.items()}
+    chart = alt.layer(bars, totals, line).add_params(
+        *slider("doubled", "tokens on each GPU", (8, 17, 1), 12, "format(pow(2, doubled), ',')"),
+        *slider("doublings", "GPUs", (0, 13, 1), doublings, "format(pow(2, doublings), ',')"),
+        *choice("model", "model", models, "Llama 2 7B"),
+        *choice("checkpoint", "checkpointing", KEEP, "none"),
+        *choice("precision", "precision", _lists(PRECISIONS), "bf16, Adam, master copy"),
+        *choice("stack", "whose code", CODE, "the ZeRO paper's, and this book's"),
+        *choice("scores", "loss", LOSSES, "plain"),
+        *choice("memory", "memory of a GPU", DEVICES, "80 GB"),
+    )
+    fits = [
+        name
+        for stage, name in enumerate(STAGES)
+        if sum(ledger_of(SEVEN, stage, 2**doublings).values()) <= DEVICES["80 GB"]
+    ]
+    return Calculator(
+        style(chart),
+        "Stacked bars of everything that one GPU holds with DDP and ZeRO-1, 2 and 3, and a dashed "
+        f"line at 80 GB. For a Llama of 7 billion parameters and 4,096 tokens on each of "
+        f"{2**doublings} GPUs, {' and '.join(fits) or 'no bar'} stay below it.",
+    )
+
+
+def _lists(options: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    return {name: list(option) for name, option in options.items()}
+
+
+def _compute(chart: alt.Chart) -> alt.Chart:
+    """`distributed.planner.memory`, as expressions of the chart."""
+    names = {name: f"model[{i}]" for i, name in enumerate(SHAPE)}
+    names |= {"p": "precision[0]", "g": "precision[1]", "m": "precision[2]", "s": "precision[3]"}
+    names |= {"T": "pow(2, doubled)", "N": "pow(2, doublings)"}
+    found = chart.transform_calculate(**names).transform_calculate(
+        count="datum.layers * datum.block + datum.root",
+        kept="datum.m || datum.p",
+        shards="stack && datum.number > 1 && datum.N > 1",
+        casting="stack && datum.m > 0 && datum.p == 2",
+        every="model[6]",
+        some=f"model[{len(SHAPE)} + checkpoint]",
+    )
+    # By PyTorch's DDP under autocast, norms get what is not cast
+    found = found.transform_calculate(
+        replicas="stack && !datum.shards",
+        extra="datum.casting && !datum.shards ? (datum.kept - datum.p) * datum.d : 0",
+    ).transform_calculate(
+        layer="datum.T * (datum.p * datum.every + 2 * datum.extra)",
+        keeps="datum.T * (datum.p * datum.some + (checkpoint ? 1 : 2) * datum.extra)",
+        ends="datum.T * (2 * datum.p * datum.d + datum.extra)",
+        scored="datum.T * scores * datum.words",
+        done="[0, 1, 1, datum.layers - 2, datum.layers - 2, datum.layers - 1, datum.layers - 1, 0]"
+        "[datum.moment]",
+        root_and_block="datum.p * (datum.root + datum.block)",
+        stays="datum.number == 2",
+    )
+    # The moments of `fsdp2`: at the loss; before and after three blocks' backward passes; the root
+    of_fsdp2 = {
+        "gradients": "datum.kept * (datum.moment == 7 ? datum.count : datum.done * datum.block)"
+        " / datum.N",
+        "activations": "datum.moment == 0 ? datum.layers * datum.keeps + datum.ends :"
+        " (datum.moment < 3 ? (datum.layers - 2) * datum.keeps : 0)"
+        " + (datum.moment % 2 && datum.moment < 7 ? datum.layer : 0)",
+        "logits": "datum.moment ? 0 : datum.scored",
+        "gathered": "datum.moment == 7 ? datum.p * datum.root :"
+        " datum.moment == 0 ? (datum.stays ? datum.p * (datum.count + datum.block) :"
+        " datum.root_and_block) : datum.stays && datum.moment < 3 ? datum.p * datum.count :"
+        " datum.moment < 5 ? datum.root_and_block + datum.p * datum.block : datum.root_and_block",
+        "buckets": "datum.moment == 0 ? 0 : datum.g * datum.block + (datum.moment == 7 ?"
+        " (datum.g + datum.p) * datum.root : datum.p * (datum.words * datum.d"
+        " + (datum.moment % 2 ? 0 : datum.block)))",
+    }
+    of_replicas = {
+        "gradients": "datum.kept * datum.count",
+        "activations": "datum.moment ? (datum.layers - 1) * datum.keeps + datum.layer + datum.ends"
+        " : datum.layers * datum.keeps + datum.ends",
+        "logits": "datum.moment ? 0 : datum.scored",
+        "gathered": "0",
+        "buckets": "0",
+    }
+    cut = "(datum.number >= {} ? datum.N : 1)"
+    of_listing = {
+        "gradients": f"datum.g * datum.count / {cut.format(2)}",
+        "activations": "datum.layers * datum.keeps + datum.ends + (checkpoint ? datum.layer : 0)",
+        "logits": "datum.scored",
+        "gathered": "datum.number == 3 && datum.N > 1 ?"
+        " (2 * datum.block + datum.root) * datum.p : 0",
+        "buckets": "datum.number > 1 && datum.N > 1 ? max(datum.block, datum.root) * datum.g : 0",
+    }
+    whose = {
+        line: f"datum.shards ? ({of_fsdp2[line]}) : datum.replicas ? ({of_replicas[line]})"
+        f" : ({of_listing[line]})"
+        for line in of_fsdp2
+    }
+    found = found.transform_calculate(
+        **whose,
+        **{
+            "parameters": "stack ? datum.kept * datum.count / (datum.shards ? datum.N : 1)"
+            f" : datum.p * datum.count / {cut.format(3)}",
+            "master copy": f"stack ? 0 : datum.m * datum.count / {cut.format(1)}",
+            "optimizer states": "(stack ? min(datum.s, 2 * datum.kept) : datum.s) * datum.count"
+            f" / {cut.format(1)}",
+            "casts": "datum.casting && datum.replicas ? datum.p * datum.multiplied : 0",
+        },
+    )
+    together = " + ".join(f"datum['{line}']" for line in LINES if line != "allocator")
+    return (
+        found.transform_calculate(tensors=together)
+        .transform_window(
+            place="row_number()",
+            sort=[
+                alt.SortField("tensors", order="descending"),
+                alt.SortField("moment", order="ascending"),
+            ],
+            groupby=["stage"],
+        )
+        .transform_filter("datum.place == 1")
+        .transform_calculate(allocator=f"{ALLOWANCE} * datum.tensors + {CONTEXT}")
+        .transform_calculate(held="datum.tensors + datum.allocator")
+    )
