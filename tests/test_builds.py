@@ -87,7 +87,9 @@ def test_a_page_shows_the_outputs_that_it_has_now(book: Book) -> None:
     assert book.executed() == before
     text = page.read_text()
     assert "42" in text
-    assert re.search(r"recorded on 20\d\d-\d\d-\d\d: .+, torch .+\. Run makes yours\.", text)
+    assert re.search(
+        r"recorded on 20\d\d-\d\d-\d\d: .+, torch .+\. Press Run to make your own\.", text
+    )
 
 
 @pytest.mark.slow

@@ -93,6 +93,14 @@ def test_the_time_counts_what_a_reader_sees_and_is_asked_to_do():
     assert opening.amount(page) == opening.Amount(words=4, lines=2, cells=1, tasks=1)
 
 
+@pytest.mark.parametrize("mode", ["all", "input", "input+output"])
+def test_folded_code_takes_no_time_before_it_is_folded_in_the_page(mode: str):
+    """The landing page adds up what was read of the chapters: there, cells are only marked."""
+    code = nodes.container("", nodes.literal_block("a", "a"), nb_element="cell_code_source")
+    page = nodes.section("", nodes.container("", code, nb_element="cell_code", hide_mode=mode))
+    assert opening.amount(page) == opening.Amount()
+
+
 def test_recorded_outputs_leave_out_where_ranks_ran_unless_it_is_elsewhere():
     def printed(text: str) -> NotebookNode:
         return from_dict({"output_type": "stream", "name": "stdout", "text": text})

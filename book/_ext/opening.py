@@ -66,6 +66,8 @@ def amount(node: nodes.Node) -> Amount:
             return Amount()
         if "dropdown" in node.get("classes", []):
             return Amount(tasks=1)
+        if node.get("hide_mode") in ("all", "input", "input+output"):
+            return Amount()  # a folded cell, as a chapter has it when the landing page asks
         found = Amount(cells=node.get("nb_element") == "cell_code_source")
     for child in node.children:
         found = found.plus(amount(child))

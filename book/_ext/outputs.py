@@ -102,7 +102,7 @@ def say_when(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     stamp = outputs.load(file)["stamp"]
     line = (
         f"The outputs on this page were recorded on {stamp['date']}: {stamp['machine']}, "
-        f"torch {stamp['torch']}. Run makes yours."
+        f"torch {stamp['torch']}. Press Run to make your own."
     )
     mark = f'<details class="recorded"><summary>recorded outputs</summary>{escape(line)}</details>'
     below = title.parent.index(title) + 1

@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import sys
 from html import unescape
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from playground.build import outputs
 from playground.build.pieces import read_page
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "book/_ext"))
+
+import opening  # type: ignore[import-not-found]  # noqa: E402
+
 BOOK = ROOT / "book"
 PAGES = sorted(page.relative_to(ROOT).with_suffix("").as_posix() for page in BOOK.rglob("*.md"))
 
@@ -26,7 +31,20 @@ def test_every_cell_of_the_page_ran(name: str, built: Path) -> None:
         meant = "raises-exception" in cell.metadata.get("tags", [])
         assert bool(failed) == meant, cell.source
     text = (built / f"{name}.html").read_text()
-    assert "Run makes yours." in text, "it says when its outputs were made"
+    assert "Press Run to make your own." in text, "it says when its outputs were made"
+
+
+def test_the_landing_page_adds_up_the_minutes_of_its_core_path(built: Path) -> None:
+    """It is held against the lines under the titles of the chapters."""
+    said = [
+        re.search(r"(\d+) min to read, (\d+) to do", (built / f"{page}.html").read_text())
+        for page in opening.core_path(ROOT)
+    ]
+    to_read, to_do = (sum(int(found[i]) for found in said if found) for i in (1, 2))
+    text = " ".join((built / "book/index.html").read_text().split())
+    assert all(said)
+    assert len(said) == 12
+    assert f"about {opening.hours(to_read)} to read, and {opening.hours(to_do)} to run" in text
 
 
 def test_code_in_a_hint_can_be_copied(built: Path) -> None:
