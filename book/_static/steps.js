@@ -74,7 +74,7 @@ export function drawing({ arrays, messages }, step, colours, id, flying = 0, wid
     const least = (2 * (ranks - 1)) / ranks;
     const line = barLeft + bar(least);
     out += `<line class="steps-bound" x1="${line}" x2="${line}" y1="${TOP}" y2="${height - 26}"/>`;
-    out += say(width - 2, `sent, least: ${least.toFixed(2)}`, "end");
+    out += say(width - 2, `arrays sent, least: ${least.toFixed(2)}`, "end");
   } else {
     out += say(barLeft, "sent so far");
   }

@@ -2,7 +2,7 @@ from playground.exercises.check import check
 
 
 def ring_all_reduce(group, x):
-    """x[n]{partial over ranks} → x[n], the sum over all ranks, in place; N divides n.
+    """Replace x[n], in place, by the sum of all ranks' x. N divides n.
 
     Use group.send(x, to), group.receive(out, source) or group.exchange(outgoing, to, incoming,
     source): each rank may send 2n(N − 1)/N elements, to the next rank only.

@@ -4,7 +4,7 @@ from playground.exercises.check import check
 
 
 def ring_reduce_scatter(group, x, out):
-    """x[N·s]{partial over ranks} → out[s]: rank r gets part r of the sum. x may be overwritten.
+    """Of the sum of all ranks' x[N·s], rank r gets part r in out[s]. x may be overwritten.
 
     Use group.exchange(outgoing, to, incoming, source): each rank sends n(N − 1)/N of its n = N·s
     elements, to the next rank only.

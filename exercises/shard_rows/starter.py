@@ -11,8 +11,8 @@ def shard_rows(n: int, rank: int, ranks: int) -> tuple[int, int]:
 def weighted_mean(group, loss: float, rows: int) -> float | torch.Tensor:
     """The mean loss over the rows of all ranks: loss is the mean over this rank's rows.
 
-    group.all_reduce(x) adds up x[...]{partial over ranks} in place. A rank can have 0 rows: then
-    its loss is nan.
+    group.all_reduce(x) replaces x, in place, by the sum of all ranks' x. A rank can have 0 rows:
+    then its loss is nan.
     """
     raise NotImplementedError
 

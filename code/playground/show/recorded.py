@@ -40,6 +40,6 @@ def comparison(name: str, titles: dict[str, str]) -> Table:
         )
         for row, title in titles.items()
     ]
-    return Table(
-        ["", "this book", "beside", "peer ÷ ours"], table, stamp(found[next(iter(titles))])
-    )
+    header = ["", "this book", "compared with", "its time ÷ ours, by pairs"]
+    note = f"The last column is the median of the pairs. {stamp(found[next(iter(titles))])}"
+    return Table(header, table, note)
