@@ -59,8 +59,8 @@ class Sweep:
         return float(self.cost @ counts(row, WAYS[way]))
 
     def misses(self, rows: list[Row], way: str) -> list[float]:
-        """How far predictions are from the times, as shares of these."""
-        return [self.predicted(row, way) / row["s"] - 1 for row in rows]
+        """How far the times are from what was predicted, as shares of that."""
+        return [row["s"] / self.predicted(row, way) - 1 for row in rows]
 
     def table(self, ranks: int = 4) -> Table:
         """Some collectives, small and large, beside what both models say."""
@@ -71,10 +71,10 @@ class Sweep:
                     own, all_of = (self.predicted(row, way) for way in WAYS)
                     times = [f"{t * 1e3:.1f} ms" for t in (own, all_of, row["s"])]
                     size = "4 kB" if row["bytes"] == 4_000 else "64 MB"
-                    off = f"{all_of / row['s'] - 1:+.0%}"
+                    off = f"{row['s'] / all_of - 1:+.0%}"
                     lines.append((f"{row['op']}, {row['algorithm']}", size, *times, off))
         header = [f"{ranks} ranks", "size", "predicted: busiest", "all together", "measured"]
-        note = f"The difference is that of all ranks together. {self.stamp}"
+        note = f"The difference is from what all together predict. {self.stamp}"
         return Table([*header, "difference"], lines, note)
 
     def table_of_other_ranks(self) -> Table:
