@@ -3,7 +3,7 @@ import numpy as np
 from playground.exercises.check import check
 
 
-def indices(length: int, rank: int, ranks: int, seed: int, epoch: int) -> np.ndarray:
+def indices(length: int, rank: int, ranks: int, seed: int, epoch: int) -> list[int] | np.ndarray:
     """The numbers, among 0 … length − 1, of the examples that this rank reads in this epoch.
 
     All ranks together read each example once; shares differ by one at most. Every epoch has

@@ -108,8 +108,8 @@ def accumulation_chart(passes: int = 4, tokens: int = 2000, link: float = 50.0) 
     )
     words = (
         waits.transform_calculate(
-            said="'waiting, for 100 ms of computing: ' + format(100 * datum.each, '.0f')"
-            " + ' ms, sent once ' + format(100 * datum.once, '.0f') + ' ms'"
+            said="'waiting per 100 ms of computing: ' + format(100 * datum.each, '.0f')"
+            " + ' ms, or sent once ' + format(100 * datum.once, '.0f') + ' ms'"
         )
         .mark_text(align="left", fontWeight="bold", dy=-42)
         .encode(x=alt.value(-130), y=alt.value(0), text="said:N")

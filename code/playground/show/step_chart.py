@@ -11,7 +11,7 @@ import altair as alt
 from playground.show.calculator import Calculator, slider, style
 from playground.show.colours import KINDS
 
-FORWARD, BACKWARD = 67.0, 133.0  # ms
+FORWARD, BACKWARD = 200 / 3, 400 / 3  # ms
 BYTES = 2.1e6  # of gradients, as in the lab of hosts
 MOST = 32  # buckets
 # Of four ranks in a ring each sends 2 · 3/4 of all bytes.
@@ -20,10 +20,11 @@ MESSAGE = f"(alpha + {SEND_ALL} / buckets)"
 LANES = ["by hand: computes", "by hand: sends", "overlapped: computes", "overlapped: sends"]
 
 
-def overlap_chart(buckets: int = 8, link: float = 100, latency: bool = False) -> Calculator:
+def overlap_chart(buckets: int = 8, link: float = 100, latency: float | None = None) -> Calculator:
     """A step by hand and one with overlap; the link can be dragged, and the number of buckets.
 
-    With `latency`, what each message costs before its first byte is a third slider.
+    With `latency` (ms), what each message costs before its first byte is a third slider, which
+    stands there at first.
     """
     rows = [
         {"lane": lane, "part": part, "i": i}
@@ -89,14 +90,15 @@ def overlap_chart(buckets: int = 8, link: float = 100, latency: bool = False) ->
     )
     speed = slider("speed", "link", (1, 4, 0.05), _log10(link), "format(link, ',.0f') + ' Mbit/s'")
     many = slider("doublings", "buckets", (0, 5, 1), _log2(buckets), "buckets")
-    wait = slider("alpha", "latency of a message", (0, 20, 0.5), 0.0, "alpha + ' ms'")
+    wait = slider("alpha", "latency of a message", (0, 20, 0.5), latency or 0.0, "alpha + ' ms'")
     derived = (
         alt.param("link", expr="pow(10, speed)"),
         alt.param("buckets", expr="pow(2, doublings)"),
     )
-    hidden = () if latency else (alt.param("alpha", value=0.0),)
+    shown = latency is not None
+    hidden = () if shown else (alt.param("alpha", value=0.0),)
     chart = alt.layer(bars, said).add_params(
-        *derived, *hidden, *speed, *many, *(wait if latency else ())
+        *derived, *hidden, *speed, *many, *(wait if shown else ())
     )
     return Calculator(
         style(chart).properties(height=170, width=520),
