@@ -103,7 +103,7 @@ def explain(found: list[float] | None, sizes: list[int], said: str) -> None:
         raise Wrong(f"{said}. No weighting of the rows' gradients gives this step")
     often = [c * sum(sizes) for c in found]
     each = ", ".join(
-        f"a row of rank {r} (which has {n}) {times(c)}"
+        f"a row of rank {r} (which has {n}) counts {times(c)}"
         for r, (n, c) in enumerate(zip(sizes, often, strict=True))
     )
     alike = max(often) - min(often) < 1e-6
@@ -112,4 +112,4 @@ def explain(found: list[float] | None, sizes: list[int], said: str) -> None:
         if alike
         else "Every row of a batch must count once"
     )
-    raise Wrong(f"{said}. {rule}. Here counts {each}")
+    raise Wrong(f"{said}. {rule}. Here {each}")

@@ -50,7 +50,7 @@ def _draw_buckets(reducer: Reducer, layers: int, caption: str) -> Frame:
         numbers = ", ".join(str(layers - 3 * i - place) for place in range(3))
         parts.append(text(4, top + 12, f"bucket {i}: layers {numbers}"))
         colours = [None if p in bucket.missing else RANKS[0] for p in bucket.parameters]
-        parts.append(cell(Box(4, top + 18, 225, 26), colours, partial=full and not sent, done=sent))
+        parts.append(cell(Box(4, top + 18, 225, 26), colours, done=sent))
         state = "sent" if sent else "full, but not first" if full else "waits"
         parts.append(text(242, top + 36, state))
     return Frame("".join(parts), 184, caption)
