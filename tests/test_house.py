@@ -95,6 +95,38 @@ def test_the_planner_stands_between_what_it_uses_and_what_uses_it():
     assert max(map(floor_of, below)) <= min(map(floor_of, above))
 
 
+ONCE = ("Bucket", "Plan", "Step", "Work")  # names that all of this could have
+PRIVATE = {  # words that say nothing to who has not written them
+    *("came", "gone", "whose", "place", "hide", "make_real", "publish", "hand_out", "keeps")
+}
+
+
+def named_in(path: Path) -> set[str]:
+    """The variables, attributes, arguments and functions of a file."""
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    return {
+        getattr(node, field)
+        for node in nodes
+        for field in ("id", "attr", "arg", "name")
+        if isinstance(getattr(node, field, None), str)
+    }
+
+
+def test_names_that_all_could_have_are_one_class_each():
+    files = [*DISTRIBUTED.rglob("*.py")]
+    classes = re.findall(r"^class (\w+)", "\n".join(path.read_text() for path in files), re.M)
+    assert {name: classes.count(name) for name in ONCE} == dict.fromkeys(ONCE, 1)
+    modules = [path.stem for path in files if not path.stem.startswith("_")]
+    assert len(modules) == len({*modules}), "two modules of one name"
+
+
+@pytest.mark.parametrize("path", sorted(DISTRIBUTED.rglob("*.py")), ids=lambda path: path.stem)
+def test_names_are_words_of_the_field(path):
+    found = named_in(path)
+    assert not found & PRIVATE
+    assert "left" not in found or "right" in found  # a side, and not a remainder
+
+
 def test_nothing_uses_the_instruments_but_pages():
     for module in MODULES:
         assert "instruments" not in parts(DISTRIBUTED / f"{module}.py"), module

@@ -106,9 +106,9 @@ def fill_by_dtype(
     parameters: Sequence[nn.Parameter], bucket_bytes: int, first_bucket_bytes: int
 ) -> list[list[nn.Parameter]]:
     """The same where dtypes differ, because a buffer has one: in the order of what is first."""
-    place = {parameter: number for number, parameter in enumerate(parameters)}
+    index = {parameter: number for number, parameter in enumerate(parameters)}
     lists: list[list[nn.Parameter]] = []
     for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
         alike = (parameter for parameter in parameters if parameter.dtype == dtype)
         lists += fill_buckets(alike, bucket_bytes, bucket_bytes if lists else first_bucket_bytes)
-    return sorted(lists, key=lambda together: place[together[0]])
+    return sorted(lists, key=lambda together: index[together[0]])

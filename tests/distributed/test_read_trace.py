@@ -17,7 +17,7 @@ from distributed.read_trace.events import Events, TraceError
 from distributed.read_trace.intervals import both, length, minus, union, within
 from distributed.read_trace.kernels import by_family, short
 from distributed.read_trace.messages import called
-from distributed.read_trace.verdict import PAGES, Work, judge
+from distributed.read_trace.verdict import PAGES, StepWork, judge
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "book/_static/traces"
@@ -213,7 +213,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests():
 
 
 def test_a_model_says_mfu_and_how_slow_the_kernels_are(tmp_path):
-    work = Work(flops=97e-6 * 0.25 * 1e12, peak=1e12)
+    work = StepWork(flops=97e-6 * 0.25 * 1e12, peak=1e12)
     verdict = judge([one_step(tmp_path)], work)
     assert verdict.mfu == pytest.approx(0.25)
     assert verdict.slow_kernels == pytest.approx(50 - 97 * 0.25)
@@ -250,7 +250,7 @@ def test_more_messages_than_can_hide(tmp_path):
         events += [step(number, at, 1000), *kernel("gemm", at, 300, at, 2 * number + 1)]
         events += kernel(NCCL, at + 200, 800, at + 1, 2 * number + 2, **told)
     trace = read_file(written(tmp_path, events))
-    (finding, *_) = judge([trace], Work(1e9, 1e15, tokens=1000)).findings
+    (finding, *_) = judge([trace], StepWork(1e9, 1e15, tokens=1000)).findings
     assert finding.cause == "more messages than computation"
     # C = 10⁹/300 µs, W = 40 MB/800 µs, gC/2W with g = 2
     assert f"gC/2W is {1e9 / 300e-6 / (40e6 / 800e-6):,.0f}" in finding.said

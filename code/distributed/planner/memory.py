@@ -94,9 +94,9 @@ def replicas(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     n = cluster.ranks if name == "ZeRO-1" else 1
     # Residuals and norms autocast leaves in fp32
     stream = kept if casts else None
-    keeps, layer, ends, scores = activations(job, checkpoint, recipe.parameters, stream)
-    at_the_loss = model.layers * keeps + ends, scores
-    of_the_last_layer = (model.layers - 1) * keeps + layer + ends, 0.0
+    saved, layer, ends, scores = activations(job, checkpoint, recipe.parameters, stream)
+    at_the_loss = model.layers * saved + ends, scores
+    of_the_last_layer = (model.layers - 1) * saved + layer + ends, 0.0
     kept_for_backward, logits = max(at_the_loss, of_the_last_layer, key=sum)
     found = {
         "parameters": kept * count,
@@ -128,8 +128,8 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     all_reduced = recipe.gradients / n if casts else 0.0
     stays = name == "ZeRO-2"  # a block's parameters, from its forward to its backward pass
 
-    remembers, layer, ends, scores = activations(job, checkpoint, size)
-    others = (model.layers - 2) * remembers
+    saved, layer, ends, scores = activations(job, checkpoint, size)
+    others = (model.layers - 2) * saved
     # A block's parameters while the next one's arrive; at the loss the last one's buffer is there
     one = size * (model.root + model.block)
     two = one + size * model.block
@@ -139,16 +139,16 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     begun, ended = size * model.words * model.d, size * (model.words * model.d + model.block)
     of_root = (recipe.gradients + size) * model.root
 
-    moments = [(before, model.layers * remembers + ends, scores, at_the_loss, 0.0)]
-    for done, left, there in (
+    moments = [(before, model.layers * saved + ends, scores, at_the_loss, 0.0)]
+    for done, activation, there in (
         (1, others, size * count if stays else two),  # the last block but one
         (model.layers - 2, 0.0, two),  # the second
         (model.layers - 1, 0.0, one),  # the first
     ):
         blocks = max(0, done) * model.block
         shards, kept_whole = max(before, kept * blocks / n), all_reduced * blocks
-        moments.append((shards, left + layer, 0.0, there, sends + begun + kept_whole))
-        moments.append((shards, left, 0.0, there, sends + ended + kept_whole))
+        moments.append((shards, activation + layer, 0.0, there, sends + begun + kept_whole))
+        moments.append((shards, activation, 0.0, there, sends + ended + kept_whole))
     moments.append((gradients, 0.0, 0.0, size * model.root, sends + of_root + all_reduced * count))
     most = max(moments, key=sum)
     lines = "gradients", "activations", "logits", "gathered", "buckets"
@@ -158,14 +158,14 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
 def activations(
     job: "Job", checkpoint: str, size: float, stream: float | None = None
 ) -> tuple[float, float, float, float]:
-    """Bytes that a layer keeps, that it has in its backward pass, of both ends, of the scores."""
+    """Bytes that a layer saves, that it has in its backward pass, of both ends, of the scores."""
     one, none = job.model._replace(layers=1), job.model._replace(layers=0)
     with_all = one.activations(job.tokens, "none", size, 0, stream)
     ends = none.activations(job.tokens, "none", size, 0, stream)
     layer = with_all - ends
     again = one.activations(job.tokens, checkpoint, size, 0, stream) - ends
-    keeps = layer if checkpoint == "none" else again - layer
-    return keeps, layer, ends, job.tokens * job.scores * job.model.words
+    saved = layer if checkpoint == "none" else again - layer
+    return saved, layer, ends, job.tokens * job.scores * job.model.words
 
 
 def sent(job: "Job", name: str, cluster: Cluster) -> Held:

@@ -15,8 +15,8 @@ from distributed.planner.hardware import GPUS, gpu
 from distributed.planner.shapes import PRESETS, of_size
 from distributed.read_trace.events import PIECE, Events, TraceError
 from distributed.read_trace.rank_trace import Collector, RankTrace
-from distributed.read_trace.report import as_data, as_text
-from distributed.read_trace.verdict import Work, judge
+from distributed.read_trace.summary import as_data, as_text
+from distributed.read_trace.verdict import StepWork, judge
 from distributed.runtime.script import Parser
 
 ENDS = (".json", ".json.gz", ".trace.gz")
@@ -57,7 +57,7 @@ def numbered(traces: Sequence[RankTrace]) -> list[RankTrace]:
     return sorted(traces, key=lambda trace: trace.rank)
 
 
-def work_of(model: str, tokens: float, context: int, on: str) -> Work | None:
+def work_of(model: str, tokens: float, context: int, on: str) -> StepWork | None:
     """What a step computes: a preset's name, or a number of parameters. Raises ValueError."""
     if not model or not tokens:
         return None
@@ -70,7 +70,7 @@ def work_of(model: str, tokens: float, context: int, on: str) -> Work | None:
             raise ValueError(
                 f"--model {model}: give a number of parameters, or one of {', '.join(PRESETS)}"
             ) from None
-    return Work(tokens * shape.flops(context or 0), gpu(on).peak, tokens)
+    return StepWork(tokens * shape.flops(context or 0), gpu(on).peak, tokens)
 
 
 def guess(device: str) -> str:

@@ -14,7 +14,7 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from distributed.read_trace.intervals import Stretches, both, length, minus, union, within
-from distributed.read_trace.rank_trace import RankTrace, Step
+from distributed.read_trace.rank_trace import ProfilerStep, RankTrace
 
 SLACK = 30.0  # µs between the end of a synchronization and the gap that it leaves
 ODD = 1.3  # a step that takes so many times the middle one is told
@@ -58,7 +58,7 @@ class Whole(NamedTuple):
     overlap: float  # hidden communication as a share of all communication
 
 
-def windows(trace: RankTrace) -> list[Step]:
+def windows(trace: RankTrace) -> list[ProfilerStep]:
     """The steps without holes between them.
 
     A GPU lags behind Python. So its step begins when all that was launched before is done, though
@@ -67,7 +67,7 @@ def windows(trace: RankTrace) -> list[Step]:
     if not trace.steps:
         times = [(k.start, k.end) for k in trace.kernels]
         times += zip(trace.operators[::2], trace.operators[1::2], strict=True)
-        return [Step(0, min(a for a, _ in times), max(b for _, b in times))]
+        return [ProfilerStep(0, min(a for a, _ in times), max(b for _, b in times))]
     if not trace.is_gpu:
         return trace.steps
     asked = sorted((trace.launched.get(k.correlation, k.start), k.end) for k in trace.kernels)
@@ -81,7 +81,7 @@ def windows(trace: RankTrace) -> list[Step]:
         begins.append(max(moment, done[before - 1] if before else 0.0))
     begins[0] = max(begins[0], begins[0] + lag_of_first(trace))
     pairs = zip(trace.steps, begins, begins[1:], strict=False)
-    return [Step(step.number, a, b) for step, a, b in pairs if b > a]
+    return [ProfilerStep(step.number, a, b) for step, a, b in pairs if b > a]
 
 
 def lag_of_first(trace: RankTrace) -> float:

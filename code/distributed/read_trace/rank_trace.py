@@ -36,7 +36,7 @@ class Kernel(NamedTuple):
     correlation: int
 
 
-class Step(NamedTuple):
+class ProfilerStep(NamedTuple):
     number: int
     start: float
     end: float
@@ -52,7 +52,7 @@ class RankTrace:
     backend: str = ""
     device: str = ""
     events: int = 0
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ProfilerStep] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
     launched: dict[int, float] = field(default_factory=dict)  # correlation → when Python asked
@@ -141,7 +141,7 @@ class Collector:
 
     def take_annotation(self, name: str, start: float, end: float, event: Event) -> None:
         if step := STEP.match(name):
-            self.trace.steps.append(Step(int(step[1]), start, end))
+            self.trace.steps.append(ProfilerStep(int(step[1]), start, end))
         elif LOADER.search(name):
             self.trace.loading.append((start, end))
         elif name.startswith("nccl:"):

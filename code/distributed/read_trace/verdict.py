@@ -31,7 +31,7 @@ PAGES = {  # the pages that explain, with their titles
 }
 
 
-class Work(NamedTuple):
+class StepWork(NamedTuple):
     """What the reader's model has to compute: on one rank, in one step."""
 
     flops: float
@@ -77,7 +77,7 @@ def of_rank(trace: RankTrace) -> RankSteps:
     return RankSteps(trace, steps, mean_step(steps))
 
 
-def judge(traces: Sequence[RankTrace], work: Work | None = None) -> Verdict:
+def judge(traces: Sequence[RankTrace], work: StepWork | None = None) -> Verdict:
     """What is wrong with a step, of which one rank or several were traced."""
     ranks = [of_rank(trace) for trace in traces]
     notes = list(dict.fromkeys(note for each in ranks for note in each.trace.notes))
@@ -136,7 +136,7 @@ def about_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -
 
 
 def about_communication(
-    ranks: Sequence[RankSteps], step: StepTimes, waits: float, work: Work | None
+    ranks: Sequence[RankSteps], step: StepTimes, waits: float, work: StepWork | None
 ) -> list[Finding]:
     """What is exposed without waiting for a slow rank, and why it did not hide."""
     exposed = max(0.0, step.exposed - waits)
@@ -247,7 +247,9 @@ def about_gaps(ranks: Sequence[RankSteps], step: StepTimes) -> list[Finding]:
     return found
 
 
-def about_kernels(ranks: Sequence[RankSteps], step: StepTimes, work: Work | None) -> list[Finding]:
+def about_kernels(
+    ranks: Sequence[RankSteps], step: StepTimes, work: StepWork | None
+) -> list[Finding]:
     if not ranks[0].trace.is_gpu:
         return []
     kernels = ranks[0].trace.kernels
@@ -315,7 +317,7 @@ def link(rank: RankSteps) -> float:
     return median([c.bandwidth for c in inside(rank) if c.bytes >= LARGE and c.bandwidth] or [0.0])
 
 
-def threshold(rank: RankSteps, work: Work | None) -> str:
+def threshold(rank: RankSteps, work: StepWork | None) -> str:
     """The book's rule T > gC/2W with what was measured, in bf16 where nothing else is known."""
     w = link(rank)
     if work is None or not work.tokens or not w or not rank.mean.compute:
