@@ -11,9 +11,9 @@ import altair as alt
 import torch
 
 from distributed.model_states import STAGES
-from distributed.planner.executed import Transformer
+from distributed.planner.executed import Executed, Transformer, execute
 from distributed.planner.hardware import GPUS
-from distributed.planner.job import ALLOWANCE, CONTEXT, Job, cluster_of
+from distributed.planner.job import ALLOWANCE, CONTEXT, Job, cluster_of, option
 from distributed.planner.memory import Held, ledger
 from distributed.planner.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model
 from distributed.workbench.memory_meter import MemoryUse
@@ -88,6 +88,35 @@ def ledger_table(columns: Mapping[str, tuple[int, int]], job: Job = SEVEN) -> Ta
     ]
     sums = [f"{sum(each.values()) / 1e9:.1f}" for each in found.values()]
     return Table(["GB on each GPU", *found], [*rows, ("in all", *sums)])
+
+
+def executed_ledger(
+    asked: Sequence[tuple[str, str]], job: Job = SEVEN, ranks: int = 8
+) -> list[tuple[str, str, float, Executed]]:
+    """Strategy, checkpointing, bytes planned, and what PyTorch's tracker saw in a fake world."""
+    cluster, found = cluster_of(GPUS["h100"], ranks, speed=4e14), []
+    for name, checkpoint in asked:
+        one = job._replace(checkpoint=checkpoint)
+        planned = sum(ledger(one, name, cluster, checkpoint).values())
+        seen = execute(option(one, name, cluster, 1e15), one, cluster)
+        found.append((name, checkpoint, planned, seen))
+    return found
+
+
+def executed_table(found: Sequence[tuple[str, str, float, Executed]]) -> Table:
+    rows = [
+        (
+            "reshard_after_forward=False" if name == "ZeRO-2" else "fully_shard",
+            checkpoint,
+            f"{planned / 1e9:.1f} GB",
+            f"{seen.held / 1e9:.1f} GB",
+            f"{seen.held / planned - 1:+.1%}",
+            f"{seen.memory['Activation'] / 1e9:.1f} GB",
+        )
+        for name, checkpoint, planned, seen in found
+    ]
+    header = ["7B Llama on 8", "checkpointing", "planned", "executed", "difference"]
+    return Table([*header, "activations then"], rows)
 
 
 def measure_activations(model: Model, token_counts: Sequence[int]) -> list[tuple[int, float, int]]:
