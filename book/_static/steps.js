@@ -69,7 +69,8 @@ export function drawing({ arrays, messages }, step, colours, id, flying = 0, wid
     out += `<rect class="steps-track" x="${barLeft}" y="${middle - 6}" width="${bar(most)}" height="12" rx="6"/>
       <rect class="steps-sent" x="${barLeft}" y="${middle - 6}" width="${bar(sent[step][rank])}" height="12" rx="6"/>`;
   }
-  out += say(LEFT, parts > 1 ? `each array in ${parts} parts` : "one number on each rank");
+  const inParts = width < WIDTH ? `in ${parts} parts` : `each array in ${parts} parts`;
+  out += say(LEFT, parts > 1 ? inParts : "one number on each rank");
   if (parts > 1 && arrays.at(-1).flat().every((bits) => count(bits) === ranks)) { // an all-reduce
     const least = (2 * (ranks - 1)) / ranks;
     const line = barLeft + bar(least);

@@ -35,9 +35,8 @@ def main() -> list[float]:
 
     data = Sums("train")
     sampler = DistributedSampler(data, drop_last=True)
-    share, left = divmod(BATCH, ranks)
-    assert left == 0, f"{ranks} ranks cannot share a batch of {BATCH} evenly: change BATCH"
-    loader = DataLoader(data, share, sampler=sampler, drop_last=True)
+    assert BATCH % ranks == 0, f"{ranks} ranks cannot share a batch of {BATCH} evenly: change BATCH"
+    loader = DataLoader(data, BATCH // ranks, sampler=sampler, drop_last=True)
 
     history = []
     for epoch in range(EPOCHS):

@@ -54,7 +54,7 @@ def table_of(swept: dict[str, Any], link: str) -> Table:
 
 
 def figure_of(swept: dict[str, Any]) -> Figure:
-    figure, axis = plt.subplots()
+    figure, axis = plt.subplots(figsize=(3.7, 3.2))  # as wide as a phone
     for colour, link in zip(RANKS, ("100Mbit", "1000Mbit"), strict=False):
         steps = swept[link]["steps"]
         sizes = [row["bucket"] for row in steps]
@@ -76,8 +76,10 @@ def figure_of(swept: dict[str, Any]) -> Figure:
         best = best_by_formula(swept, link)
         axis.axvline(best, color=colour, ls=":", lw=1)
     axis.set(
-        xscale="log", xlabel="bytes of a bucket (dotted: best by the formula)", ylabel="a step (ms)"
+        xscale="log",
+        xlabel="bytes of a bucket\n(dotted: best by the formula)",
+        ylabel="a step (ms)",
     )
     axis.set_ylim(0, None)
-    axis.legend(ncols=2)
+    axis.legend(fontsize=9)
     return figure

@@ -39,7 +39,9 @@ def norm_chart(ranks: int = 4) -> Calculator:
     y = alt.Y(
         "above:Q",
         scale=alt.Scale(domain=[-0.35, 1.6]),
-        axis=alt.Axis(title=None, values=list(LANES), labelExpr=names, grid=False, domain=False),
+        axis=alt.Axis(
+            title=None, values=list(LANES), labelExpr=names, grid=False, domain=False, minExtent=72
+        ),
     )
     x = alt.X("x:Q", scale=alt.Scale(domain=[-2.2, 2.2]), title=None)
     threads = base.mark_rule(opacity=0.35).encode(x=x, x2="normed:Q", y=y, y2="below:Q")

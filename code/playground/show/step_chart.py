@@ -85,7 +85,7 @@ def overlap_chart(buckets: int = 8, link: float = 100, latency: float | None = N
         over=f"max(datum.last, {computed})",
         said=f"format(max(datum.last, {computed}), '.0f') + ' ms'",
     )
-    said = over.mark_text(dx=4, align="left", fontWeight="bold").encode(
+    said = over.mark_text(dy=-19, align="right", fontWeight="bold").encode(
         y=y, x="over:Q", text="said:N"
     )
     speed = slider("speed", "link", (1, 4, 0.05), _log10(link), "format(link, ',.0f') + ' Mbit/s'")
