@@ -104,21 +104,21 @@ def error_figure(runs: Iterable[Run]) -> Figure:
 
 
 def error_table(runs: Sequence[Run]) -> Table:
-    """Errors by source, and of scaling from one host to many."""
+    """Errors by source, those first to which nothing was fitted; and of scaling to many hosts."""
 
     def row(name: str, role: str, errors: Errors) -> tuple[str, ...]:
         shares = (errors.median, errors.nine_in_ten, errors.worst)
         return (name, role, str(errors.of_rows), *(f"{share:.1%}" for share in shares))
 
-    sources = dict.fromkeys(run.source for run in runs)
     rows = []
-    for source in sources:
-        mine = [run for run in runs if run.source == source]
-        role = {"calibrate": "speed fitted to it", "test": "test"}[mine[0].row["use"]]
-        rows.append(row(source, role, Errors.of(run.error for run in mine)))
-    rows.append(row("all of them", "", Errors.of(run.error for run in runs)))
+    for use, role in (("test", "nothing fitted"), ("calibrate", "speed fitted")):
+        of_use = [run for run in runs if run.row["use"] == use]
+        for source in dict.fromkeys(run.source for run in of_use):
+            mine = [run.error for run in of_use if run.source == source]
+            rows.append(row(source, role, Errors.of(mine)))
+        rows.append(row("together", role, Errors.of(run.error for run in of_use)))
     many = Errors.of(error for _, _, error in scaling(runs))
-    rows.append(row("one host to many", "node calibrated", many))
+    rows.append(row("one host to many", "one host given", many))
     header = ["tokens/s of each GPU", "", "rows", "median error", "nine in ten", "worst"]
     return Table(header, rows)
 
