@@ -8,42 +8,56 @@ deadline, ranks say through a store (and not through the collective that may be 
 are, and what nobody said is reported as missing. Exit status: 0 all is well, 1 something is wrong,
 2 the check did not come to its end. With `torchrun --max-restarts 1` it also kills a rank, to see
 it come back.
+
+The file, from top to bottom:
+
+    1. What links and GPUs should do     HARDWARE, busbw
+    2. Who I am, and how I say it        Me, Line: a thread that tells rank 0 how far this rank is
+    3. A rank that takes orders          Member: runs each stage in a thread that may get stuck
+    4. The stages, in their order        who, clocks, shm, matmul, storage, loader, pairs (small
+                                         messages, between hosts, inside them), collectives,
+                                         overlap, counters, kill
+    5. Rank 0, which gives the orders    Conductor: deadlines, who is missing, the report
+    6. The verdicts                      judge: from the report alone; NEXT: what to do
+    7. Starting and ending               main
+
+To read how something is measured look at 4, and at 6 for when it is called bad.
 """
 
+import argparse
+import contextlib
+import ctypes
+import glob
+import json
+import math
+import os
+import queue
+import resource
+import shutil
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import threading
 import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
 
-STARTED = time.monotonic()
-import argparse  # noqa: E402
-import contextlib  # noqa: E402
-import ctypes  # noqa: E402
-import glob  # noqa: E402
-import json  # noqa: E402
-import math  # noqa: E402
-import os  # noqa: E402
-import queue  # noqa: E402
-import resource  # noqa: E402
-import shutil  # noqa: E402
-import signal  # noqa: E402
-import socket  # noqa: E402
-import statistics  # noqa: E402
-import struct  # noqa: E402
-import subprocess  # noqa: E402
-import sys  # noqa: E402
-import threading  # noqa: E402
-import traceback  # noqa: E402
-from collections.abc import Callable, Iterable, Mapping, Sequence  # noqa: E402
-from dataclasses import asdict, dataclass, field  # noqa: E402
-from datetime import UTC, datetime, timedelta  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any, NamedTuple  # noqa: E402
-
-os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # a stuck rank says so, and lives on
+BEGAN = time.monotonic()
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
-IMPORTED = time.monotonic() - STARTED
+IMPORTED = time.monotonic() - BEGAN
 FORMAT = 1  # of the JSON
 KIB, MIB, GB = 2**10, 2**20, 1e9
+
+# === 1. What links and GPUs should do.
 
 
 class Gpu(NamedTuple):
@@ -87,7 +101,7 @@ def busbw(collective: str, size: float, seconds: float, ranks: int) -> float:
     return size / seconds * BUS[collective](ranks)
 
 
-# --- Who I am, and the line on which I say so.
+# === 2. Who I am, and how I say it.
 
 
 @dataclass
@@ -185,6 +199,9 @@ class Line(threading.Thread):
         return f"no answer for {waited:.0f} s" if waited > patience else None
 
 
+# === 3. A rank that takes orders.
+
+
 class Member:
     """One rank: takes orders, and runs each in a thread that may get stuck."""
 
@@ -250,7 +267,7 @@ class Member:
         return torch.ones(-(-size // 4), device=self.me.device)
 
 
-# --- The stages: what each rank does when it is told to. Each returns what JSON can hold.
+# === 4. The stages, in their order: what a rank does when it is told to. Each returns JSON.
 
 
 def words_of(*command: str, seconds: float = 10) -> list[str]:
@@ -707,8 +724,9 @@ class Collectives:
                 self.member.wait([self.start(name)])
         else:
             self.member.wait([self.start(name) for _ in range(times)])
+        took = time.monotonic() - begin
         self.whole.fill_(1)  # or sums of sums grow without end
-        return (time.monotonic() - begin) / times
+        return took / times
 
 
 def collectives(member: Member, name: str, size: int) -> dict[str, Any]:
@@ -780,7 +798,7 @@ STAGES: dict[str, Callable[..., dict[str, Any]]] = {
 }  # fmt: skip
 
 
-# --- Rank 0: gives the orders, and knows who is missing.
+# === 5. Rank 0, which gives the orders: it knows who is missing.
 
 
 class Told(BaseException):
@@ -952,7 +970,7 @@ class Conductor:
                 self.meet(kind, f"round {number} of {len(between)}", pairs)
         most = max(len(ranks) for ranks in hosts)
         self.found["inside"] = []
-        inside = rounds(most, 15)
+        inside = rounds(most, 15) if most > 1 else []
         for number, meetings in enumerate(inside, 1):
             pairs = [(ranks[i], ranks[j]) for ranks in hosts for i, j in meetings if j < len(ranks)]
             self.meet("inside", f"round {number} of {len(inside)}", pairs)
@@ -988,8 +1006,8 @@ class Conductor:
                 if self.report["missing"] or any("error" in each for each in one):
                     self.report["skipped"]["overlap"] = f"{name} did not come to its end"
                     return
-                if one[0]["seconds"] * 16 > 3:
-                    break  # the next size takes too long
+                if one[0]["seconds"] * (16 if size >= MIB else 1) > 3:
+                    break  # the next size takes too long: of small ones only latency is known
         reduced = [one for one in self.found["collectives"] if one["name"] == "all-reduce"]
         size = max(one["size"] for one in reduced if one["seconds"] < 0.3 or one["size"] < MIB)
         self.found["overlap"] = self.order("overlap", 60, size=size)
@@ -1036,7 +1054,57 @@ def shown(what: str, names: Sequence[Any]) -> str:
     return f"{what}s {', '.join(map(str, names[:-1]))} and {names[-1]}"
 
 
-# --- The verdicts: from the report alone, so that anybody can judge it again.
+# === 6. The verdicts: from the report alone, so that anybody can judge it again.
+
+
+# What to do next, by the kind of what was found. The page *On your cluster* says it at length.
+NEXT = {
+    # who, limits
+    "versions differ": "give all hosts the same image, driver and GPUs",
+    "shared GPU": "start as many ranks on a host as it has GPUs; look at CUDA_VISIBLE_DEVICES",
+    "slow import": "put Python's packages on a local disk",
+    "bound to few cores": "Slurm: `srun --cpus-per-task`; Kubernetes: `resources`; mpirun: "
+    "`--bind-to none`",
+    "few cores": "give each rank a core of its own, and more for its loader",
+    "few files": "ulimit -n 65536",
+    "memlock": "InfiniBand needs `ulimit -l unlimited` (containers: --ulimit memlock=-1)",
+    # GPU health, network cards, clocks, /dev/shm
+    "ECC": "drain the host, reset the GPU; if they come back, have it exchanged",
+    "Xid": "look the number up in NVIDIA's list of Xid errors",
+    "NIC errors": "reseat or exchange that port's cable",
+    "clock": "start NTP (chronyd) there: certificates, logs and file times lie",
+    "shm": "containers: --ipc=host or --shm-size=16g; Kubernetes: an emptyDir of medium Memory; "
+    "a full one: remove what dead jobs left (nccl-*, torch_*)",
+    # matmul
+    "slow rank": "what else runs there (`top`, `nvidia-smi`)? Is it hot or capped "
+    "(`nvidia-smi -q -d PERFORMANCE`)?",
+    "GPUs slow": "compare clocks.sm with clocks.max.sm in `nvidia-smi -q -d CLOCK`; look for a "
+    "power cap",
+    # storage, loader
+    "storage": "is the folder mounted there, and may you write to it?",
+    "not shared": "give --shared a folder that all hosts mount (`df` there: is it the same file "
+    "system?)",
+    "loader": "memory, /dev/shm, open files: which of them is short?",
+    # links
+    "drops": "exchange the cable, then the port of the switch; compare MTUs; `ethtool -S`, "
+    "`ibdiagnet`",
+    "no connection": "firewalls (the ranks listen on ports of their own), NCCL_SOCKET_IFNAME or "
+    "GLOO_SOCKET_IFNAME: which network card should they take?",
+    "slow link": "exchange the cable, then the port of the switch; compare the port's speed "
+    "(`ibstat`, `ethtool`) with the others'",
+    "links slow": "do they take the fast network? NCCL_DEBUG=INFO says NET/IB or NET/Socket, and "
+    "P2P or SHM",
+    # collectives, overlap
+    "failed": "run it again with NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    "wrong sum": "take that host out: its memory or its GPU changes numbers",
+    "collectives slow": "NCCL_DEBUG=INFO: are all network cards used, and GPU Direct (GDRDMA)? "
+    "`nvidia-smi topo -m`",
+    "overlap": "CUDA_DEVICE_MAX_CONNECTIONS=1 or a blocking launch? Take them out",
+    # whoever did not come to the end of a stage
+    "late": "look at what is slow above; then run it again",
+    "missing": "look on that host first: is it up, does it reach the first host, does `dmesg` "
+    "speak of memory or of a GPU?",
+}
 
 
 @dataclass
@@ -1047,8 +1115,11 @@ class Verdict:
     level: str  # ok, note, bad
     found: str
     kind: str = ""  # what is wrong, in a word that programs know
-    where: list[Any] = field(default_factory=list)  # host names, pairs of them, or ranks
+    where: Sequence[Any] = ()  # host names, pairs of them, or ranks
     next: str = ""
+
+    def __post_init__(self) -> None:
+        self.next = NEXT.get(self.kind, "")
 
 
 # How much less than the others is ill: GPUs and their links are alike; CPUs share what they have.
@@ -1133,6 +1204,17 @@ def names_of(report: Mapping[str, Any], blamed: Sequence[Any]) -> list[Any]:
     return [name(one) if isinstance(one, int) else [name(one[0]), name(one[1])] for one in blamed]
 
 
+def hosts_of(report: Mapping[str, Any], blamed: Sequence[Any]) -> list[Any]:
+    """The hosts of ranks, and pairs of hosts of pairs of ranks."""
+    return [host_of(report, one) if isinstance(one, int) else [host_of(report, r) for r in one]
+            for one in blamed]  # fmt: skip
+
+
+def speed(rate: float) -> str:
+    """Bytes/s, for people."""
+    return f"{rate / GB:.3g} GB/s" if rate >= GB else f"{rate / 1e6:.3g} MB/s"
+
+
 def place(one: Any) -> str:
     return one if isinstance(one, str) else f"between {one[0]} and {one[1]}"
 
@@ -1161,24 +1243,21 @@ def judge_missing(report: Mapping[str, Any]) -> Verdict:
     late = [one for one in report["missing"] if one["stage"] == stage]
     hosts = sorted({one["host"] or "?" for one in late})
     if len(late) == len(report["ranks"]):
-        return Verdict("missing", "bad", f"{stage}: it took all ranks longer than it may", "late",
-                       [], "look at what is slow above; then run it again")  # fmt: skip
+        return Verdict("missing", "bad", f"{stage}: it took all ranks longer than it may", "late")
     lines = []
     for one in late[:8]:
         where = one["host"] or "a host that is not known"
         doing = f'was at "{one["doing"]}"' if one["doing"] else "never came"
         lines.append(f"rank {one['rank']} on {where} {doing}")
-    return Verdict("missing", "bad", f"{stage}: {'; '.join(lines)}", "missing", hosts,
-                   "look on that host first: is it up, does it reach the first host, does `dmesg` "
-                   "speak of memory or of a GPU?")  # fmt: skip
+    return Verdict("missing", "bad", f"{stage}: {'; '.join(lines)}", "missing", hosts)
 
 
 def judge_who(report: Mapping[str, Any]) -> list[Verdict]:
     ranks, hosts = report["ranks"], report["hosts"]
     devices = sorted({one["device"] for one in ranks})
     many = f"{len(hosts)} host{'s' * (len(hosts) > 1)}, {len(ranks)} rank{'s' * (len(ranks) > 1)}"
-    said = [Verdict("who", "ok", f"{many}, {report['backend']}, {' and '.join(devices)}, "
-                    f"torch {ranks[0]['torch']}")]  # fmt: skip
+    line = f"{many}, {report['backend']}, {' and '.join(devices)}, torch {ranks[0]['torch']}"
+    said = [Verdict("who", "ok", line)]
     for what, of in (("devices", "device"), ("torch", "torch"), ("NCCL", "nccl")):
         kinds: dict[str, list[str]] = {}
         for one in ranks:
@@ -1187,19 +1266,16 @@ def judge_who(report: Mapping[str, Any]) -> list[Verdict]:
             usual = max(kinds, key=lambda kind: len(kinds[kind]))
             odd = {host: kind for kind in kinds if kind != usual for host in kinds[kind]}
             lines = ", ".join(f"{host}: {kind}" for host, kind in sorted(odd.items()))
-            said.append(Verdict("who", "bad", f"{what} differ: {lines}; others: {usual}",
-                                "versions differ", sorted(odd),
-                                "give all hosts the same image and the same GPUs"))  # fmt: skip
+            line = f"{what} differ: {lines}; others: {usual}"
+            said.append(Verdict("who", "bad", line, "versions differ", sorted(odd)))
     uuids = [one["uuid"] for one in ranks if "uuid" in one]
     if len(set(uuids)) < len(uuids):
-        said.append(Verdict("who", "bad", "two ranks use the same GPU", "shared GPU", [],
-                            "start as many ranks on a host as it has GPUs; look at "
-                            "CUDA_VISIBLE_DEVICES"))  # fmt: skip
+        said.append(Verdict("who", "bad", "two ranks use the same GPU", "shared GPU"))
     slow = {one["host"]: one["import_s"] for one in ranks if one["import_s"] > 60}
     if slow:
         lines = ", ".join(f"{host} {took:.0f} s" for host, took in slow.items())
-        said.append(Verdict("who", "note", f"`import torch` took {lines}", "slow import",
-                            sorted(slow), "put Python's packages on a local disk"))  # fmt: skip
+        line = f"`import torch` took {lines}"
+        said.append(Verdict("who", "note", line, "slow import", sorted(slow)))
     return said
 
 
@@ -1208,94 +1284,61 @@ def judge_limits(report: Mapping[str, Any]) -> list[Verdict]:
     for host, its in report["hosts"].items():
         mine = [one for one in ranks if one["rank"] in its]
         may = {core for one in mine for core in one["cores"]}
-        if may and len(may) < len(mine) and len(may) < (mine[0]["machine_cores"] or 0):
-            said.append(Verdict("cores", "bad", f"{host}: {len(mine)} ranks may use {len(may)} of "
-                                f"{mine[0]['machine_cores']} cores", "bound to few cores", [host],
-                                "Slurm: `srun --cpus-per-task`; Kubernetes: `resources`; mpirun: "
-                                "`--bind-to none`"))  # fmt: skip
-        elif mine[0]["quota"] < len(mine):
-            said.append(
-                Verdict(
-                    "cores",
-                    "note",
-                    f"{host}: {len(mine)} ranks share {mine[0]['quota']:g} cores",
-                    "few cores",
-                    [host],
-                    "give each rank a core of its own, and more for its loader",
-                )
-            )
+        there, quota = mine[0]["machine_cores"] or 0, mine[0]["quota"]
+        if may and len(may) < len(mine) and len(may) < there:
+            line = f"{host}: {len(mine)} ranks may use {len(may)} of {there} cores"
+            said.append(Verdict("cores", "bad", line, "bound to few cores", [host]))
+        elif quota < len(mine):
+            line = f"{host}: {len(mine)} ranks share {quota:g} cores"
+            said.append(Verdict("cores", "note", line, "few cores", [host]))
     files = sorted({one["host"] for one in ranks if (one["nofile"] or math.inf) < 4096})
     if files:
-        said.append(Verdict("limits", "note", f"few open files are allowed: {places(files)}",
-                            "few files", files, "ulimit -n 65536"))  # fmt: skip
+        line = f"few open files are allowed: {places(files)}"
+        said.append(Verdict("limits", "note", line, "few files", files))
     locked = sorted({one["host"] for one in ranks if one["infiniband"] and one["memlock"]})
     if locked:
-        said.append(Verdict("limits", "bad", f"locked memory is limited: {places(locked)}",
-                            "memlock", locked, "InfiniBand needs `ulimit -l unlimited` "
-                            "(containers: --ulimit memlock=-1)"))  # fmt: skip
-    if not said:
-        said.append(Verdict("limits", "ok", "cores, open files and locked memory"))
-    return said
+        line = f"locked memory is limited: {places(locked)}"
+        said.append(Verdict("limits", "bad", line, "memlock", locked))
+    return said or [Verdict("limits", "ok", "cores, open files and locked memory")]
 
 
 def judge_health(report: Mapping[str, Any]) -> list[Verdict]:
-    said, seen = [], 0
+    said, drivers = [], []
     for one in report["ranks"]:
-        health = one.get("health") or {}
+        health, host = one.get("health") or {}, one["host"]
         for number, gpu in enumerate(health.get("gpus", [])):
-            seen += 1
-            if gpu.get("uncorrected", "0").isdigit() and int(gpu["uncorrected"]) > 0:
-                said.append(Verdict("GPU health", "bad", f"{one['host']}, GPU {number}: "
-                                    f"{gpu['uncorrected']} uncorrected ECC errors", "ECC",
-                                    [one["host"]], "drain the host, reset the GPU; if they come "
-                                    "back, have it exchanged"))  # fmt: skip
+            drivers.append(str(gpu.get("driver")))
+            wrong = gpu.get("uncorrected", "0")
+            if wrong.isdigit() and int(wrong) > 0:
+                line = f"{host}, GPU {number}: {wrong} uncorrected ECC errors"
+                said.append(Verdict("GPU health", "bad", line, "ECC", [host]))
             if gpu.get("retired", "No").lower() == "yes":
-                said.append(
-                    Verdict(
-                        "GPU health",
-                        "bad",
-                        f"{one['host']}, GPU {number}: pages wait to be retired",
-                        "ECC",
-                        [one["host"]],
-                        "reset the GPU",
-                    )
-                )
+                line = f"{host}, GPU {number}: pages wait to be retired"
+                said.append(Verdict("GPU health", "bad", line, "ECC", [host]))
         if health.get("xid"):
-            said.append(
-                Verdict(
-                    "GPU health",
-                    "bad",
-                    f"{one['host']}: {health['xid'][-1]}",
-                    "Xid",
-                    [one["host"]],
-                    "look the number up in NVIDIA's list of Xid errors",
-                )
-            )
-    drivers = {gpu.get("driver") for one in report["ranks"]
-               for gpu in (one.get("health") or {}).get("gpus", [])}  # fmt: skip
-    if len(drivers) > 1:
-        said.append(Verdict("GPU health", "bad", f"drivers differ: {sorted(map(str, drivers))}",
-                            "versions differ", [], "give all hosts the same driver"))  # fmt: skip
+            said.append(Verdict("GPU health", "bad", f"{host}: {health['xid'][-1]}", "Xid", [host]))
+    if len(set(drivers)) > 1:
+        line = f"drivers differ: {sorted(set(drivers))}"
+        said.append(Verdict("GPU health", "bad", line, "versions differ"))
+    said += judge_counters(report)
+    if drivers and not said:
+        line = f"{len(drivers)} GPUs: no ECC error, and no Xid in sight"
+        said.append(Verdict("GPU health", "ok", line))
+    return said
+
+
+def judge_counters(report: Mapping[str, Any]) -> list[Verdict]:
+    """Counters of network cards' faults that went up during the check."""
+    said = []
     before = {one["host"]: one["counters"] for one in report["ranks"] if "counters" in one}
     for one in report["found"].get("counters", []):
         host = host_of(report, one["rank"])
         grown = {name: after - before.get(host, {}).get(name, after)
                  for name, after in (one.get("counters") or {}).items()}  # fmt: skip
-        grown = {name: more for name, more in grown.items() if more > 0}
-        if grown:
-            lines = ", ".join(f"{name} +{more}" for name, more in grown.items())
-            said.append(
-                Verdict(
-                    "NIC errors",
-                    "bad",
-                    f"{host}, during the check: {lines}",
-                    "NIC errors",
-                    [host],
-                    "reseat or exchange that port's cable",
-                )
-            )
-    if seen and not said:
-        said.append(Verdict("GPU health", "ok", f"{seen} GPUs: no ECC error, and no Xid in sight"))
+        lines = ", ".join(f"{name} +{more}" for name, more in grown.items() if more > 0)
+        if lines:
+            line = f"{host}, during the check: {lines}"
+            said.append(Verdict("NIC errors", "bad", line, "NIC errors", [host]))
     return said
 
 
@@ -1309,24 +1352,11 @@ def judge_clocks(report: Mapping[str, Any]) -> list[Verdict]:
         return [Verdict("clocks", "ok", f"at most {worst * 1e3:.0f} ms apart")]
     hosts = sorted({host_of(report, one["rank"]) for one in off})
     first = next(iter(report["hosts"]))
-    if len(off) == len(report["hosts"]) - 1 > 1 and spread(off) < 1:
+    offsets = [one["offset_s"] for one in off]
+    if len(off) == len(report["hosts"]) - 1 > 1 and max(offsets) - min(offsets) < 1:
         hosts = [first]  # all others agree: it is the first that is wrong
     lines = ", ".join(f"{host_of(report, one['rank'])} {one['offset_s']:+.1f} s" for one in off)
-    return [
-        Verdict(
-            "clocks",
-            "bad",
-            f"against {first}: {lines}",
-            "clock",
-            hosts,
-            "start NTP (chronyd) there: certificates, logs and file times lie",
-        )
-    ]
-
-
-def spread(found: Sequence[Mapping[str, float]]) -> float:
-    offsets = [one["offset_s"] for one in found]
-    return max(offsets) - min(offsets)
+    return [Verdict("clocks", "bad", f"against {first}: {lines}", "clock", hosts)]
 
 
 def small_shm(report: Mapping[str, Any]) -> list[str]:
@@ -1341,29 +1371,17 @@ def small_shm(report: Mapping[str, Any]) -> list[str]:
 
 
 def judge_shm(report: Mapping[str, Any]) -> list[Verdict]:
-    found = report["found"].get("shm", [])
+    found = {host_of(report, one["rank"]): one for one in reversed(report["found"].get("shm", []))}
     if not found:
         return []
     small = small_shm(report)
     if not small:
-        least = min(one["free"] for one in found)
+        least = min(one["free"] for one in found.values())
         return [Verdict("/dev/shm", "ok", f"at least {least / 2**30:.1f} GiB free")]
-    lines = []
-    for host in small:
-        one = next(one for one in found if host_of(report, one["rank"]) == host)
-        lines.append(f"{host}: {one['free'] / MIB:.0f} of {one['bytes'] / MIB:.0f} MiB free"
-                     if one.get("there") else f"{host}: there is none")  # fmt: skip
-    return [
-        Verdict(
-            "/dev/shm",
-            "bad",
-            "; ".join(lines),
-            "shm",
-            small,
-            "containers: --ipc=host or --shm-size=16g; Kubernetes: an emptyDir of "
-            "medium Memory; a full one: remove what dead jobs left (nccl-*, torch_*)",
-        )
-    ]
+    free = {host: f"{found[host]['free'] / MIB:.0f} of {found[host]['bytes'] / MIB:.0f} MiB free"
+            if found[host].get("there") else "there is none" for host in small}  # fmt: skip
+    line = "; ".join(f"{host}: {one}" for host, one in free.items())
+    return [Verdict("/dev/shm", "bad", line, "shm", small)]
 
 
 def judge_matmul(report: Mapping[str, Any]) -> list[Verdict]:
@@ -1376,26 +1394,14 @@ def judge_matmul(report: Mapping[str, Any]) -> list[Verdict]:
         line = f"rank {rank} on {host_of(report, rank)}: {share:.0%} of what others compute"
         if report["backend"] == "gloo":
             line += f", with {found[rank]['cpu_share']:.0%} of a core"
-        said.append(Verdict("matmul", "bad", line, "slow rank", [rank],
-                            "what else runs there (`top`, `nvidia-smi`)? Is it hot or capped "
-                            "(`nvidia-smi -q -d PERFORMANCE`)?"))  # fmt: skip
+        said.append(Verdict("matmul", "bad", line, "slow rank", [rank]))
     gpu = hardware(report["ranks"][0]["device"])
     unit, name = (1e12, "TFLOP/s") if usual > 1e12 else (1e9, "GFLOP/s")
     line = f"{usual / unit:,.0f} {name} is usual"
     if gpu:
         line += f", {usual / gpu.peak / 1e12:.0%} of the data sheet's {gpu.peak:,.0f}"
     if gpu and usual < gpu.peak * 1e12 / 2:
-        said.append(
-            Verdict(
-                "matmul",
-                "bad",
-                line,
-                "all slow",
-                [],
-                "compare clocks.sm with "
-                "clocks.max.sm in `nvidia-smi -q -d CLOCK`; look for a power cap",
-            )
-        )
+        said.append(Verdict("matmul", "bad", line, "GPUs slow"))
     elif not slow:
         said.append(Verdict("matmul", "ok", line))
     return said
@@ -1407,22 +1413,16 @@ def judge_storage(report: Mapping[str, Any]) -> list[Verdict]:
     if failed:
         hosts = sorted({host_of(report, one["rank"]) for one in failed})
         line = f"{places(hosts)}: {failed[0]['error']}"
-        return [Verdict("storage", "bad", line, "storage", hosts,
-                        "is the folder mounted there, and may you write to it?")]  # fmt: skip
+        return [Verdict("storage", "bad", line, "storage", hosts)]
     unseen = [(one["rank"], other) for one in found for other in one.get("unseen", [])]
     if unseen:
         pairs = {(min(pair), max(pair)) for pair in unseen}
         firsts = [ranks[0] for ranks in report["hosts"].values()]
-        every = {(i, j) for i in firsts for j in firsts if i < j}
-        blamed = [
-            host_of(report, one)
-            if isinstance(one, int)
-            else [host_of(report, rank) for rank in one]
-            for one in culprits(pairs, every)
-        ]
-        return [Verdict("storage", "bad", f"what others write is not seen: {places(blamed)}",
-                        "not shared", blamed, "give --shared a folder that all hosts mount "
-                        "(`df` there: is it the same file system?)")]  # fmt: skip
+        blamed = hosts_of(
+            report, culprits(pairs, {(i, j) for i in firsts for j in firsts if i < j})
+        )
+        line = f"what others write is not seen: {places(blamed)}"
+        return [Verdict("storage", "bad", line, "not shared", blamed)]
     write = [one["write"] for one in found if "write" in one]
     read = [one["read"] for one in found if "read" in one]
     if not write or not read:
@@ -1438,18 +1438,9 @@ def judge_loader(report: Mapping[str, Any]) -> list[Verdict]:
     small, said = small_shm(report), []
     for one in found:
         host = host_of(report, one["rank"])
-        if "batches" not in one and host not in small:
+        if "batches" not in one and host not in small:  # a small /dev/shm explains it
             line = f"rank {one['rank']} on {host}: {one.get('problem') or one.get('error')}"
-            said.append(
-                Verdict(
-                    "loader",
-                    "bad",
-                    line,
-                    "loader",
-                    [host],
-                    "memory, /dev/shm, open files: which of them is short?",
-                )
-            )
+            said.append(Verdict("loader", "bad", line, "loader", [host]))
     rates = [one["batches"] for one in found if "batches" in one]
     if rates and not said:
         line = f"{min(rates) * 64:,.0f} pictures/s a rank at least, two workers, nothing decoded"
@@ -1474,64 +1465,48 @@ def judge_lost(report: Mapping[str, Any]) -> list[Verdict]:
     bad, every = dropping(report)
     found = [one for one in report["found"].get("lost", []) if "latency_s" in one]
     if bad:
-        where = [host_of(report, one) if isinstance(one, int) else [host_of(report, r) for r in one]
-                 for one in culprits(bad, every)]  # fmt: skip
-        worst = max(bad.values())
+        where, worst = hosts_of(report, culprits(bad, every)), max(bad.values())
         line = "no connection" if worst >= 1 else f"{worst:.0%} of small messages were sent again"
-        return [Verdict("network", "bad", f"{places(where)}: {line}", "drops", where,
-                        "exchange the cable, then the port of the switch; compare MTUs; "
-                        "`ethtool -S`, `ibdiagnet`")]  # fmt: skip
+        return [Verdict("network", "bad", f"{places(where)}: {line}", "drops", where)]
     if not found:
         return []
     usual = statistics.median(one["latency_s"] for one in found)
-    return [Verdict("network", "ok", f"{usual * 1e6:,.0f} µs for a small message between hosts "
-                    "over TCP, none sent again")]  # fmt: skip
+    line = f"{usual * 1e6:,.0f} µs for a small message between hosts over TCP, none sent again"
+    return [Verdict("network", "ok", line)]
 
 
 def judge_links(report: Mapping[str, Any]) -> list[Verdict]:
-    said = []
-    gpu = hardware(report["ranks"][0]["device"])
-    for kind, check in (("between", "links"), ("inside", "inside hosts")):
-        found = links(report, kind)
-        if not found:
+    return (judge_link_of(report, "between", "links")
+            + judge_link_of(report, "inside", "inside hosts"))  # fmt: skip
+
+
+def judge_link_of(report: Mapping[str, Any], kind: str, check: str) -> list[Verdict]:
+    """Pairs of hosts, or of the ranks of one: who is cut off, who is slow, and are all of them?"""
+    found, said = links(report, kind), []
+    if not found:
+        return []
+    lost, _ = dropping(report) if kind == "between" else ({}, set())
+    slow = dict(slow_pairs(report, kind))
+    cut = {pair for pair, one in found.items() if "problem" in one}
+    for what, pairs in (("no connection", cut), ("slow link", set(slow))):
+        where = names_of(report, culprits(pairs, found))
+        if not where or explained(report, lost, pairs):
             continue
-        lost, _ = dropping(report) if kind == "between" else ({}, set())
-        known = {h for pair in lost for h in (host_of(report, pair[0]), host_of(report, pair[1]))}
-        cut = {pair for pair, one in found.items() if "problem" in one}
-        slow = dict(slow_pairs(report, kind))
-        ill = {"no connection": cut, "slow link": set(slow)}
-        for what, pairs in ill.items():
-            where = names_of(report, culprits(pairs, found))
-            if not where or (known and explained(report, lost, pairs)):
-                continue
-            line = f"{places(where)}: "
-            if what == "slow link":
-                line += f"{min(slow.values()):.0%} of what other pairs carry"
-                then = ("exchange the cable, then the port of the switch; compare the port's speed "
-                        "(`ibstat`, `ethtool`) with the others'")  # fmt: skip
-            else:
-                line += found[min(pairs)]["problem"]
-                then = ("firewalls (the ranks listen on ports of their own), NCCL_SOCKET_IFNAME or "
-                        "GLOO_SOCKET_IFNAME: which network card should they take?")  # fmt: skip
-            said.append(Verdict(check, "bad", line, what, where, then))
-        if said and said[-1].check == check:
-            continue
-        rates = [one["bytes_per_s"] for pair, one in found.items()
-                 if "bytes_per_s" in one and pair not in slow]  # fmt: skip
-        if not rates:
-            continue
-        usual = statistics.median(rates)
-        line = f"{usual / GB:.3g} GB/s is usual, {min(rates) / GB:.3g} the least, between two ranks"
-        wanted = report.get("link") if kind == "between" else None
-        if gpu and not wanted:
-            wanted = gpu.network if kind == "between" else gpu.inside
-        if wanted and usual < wanted * GB / 2:
-            said.append(Verdict(check, "bad", f"{line}; {wanted:g} was to be expected",
-                                "all slow", [], "do they take the fast network? NCCL_DEBUG=INFO "
-                                "says NET/IB or NET/Socket, and P2P or SHM"))  # fmt: skip
-        elif not lost:
-            said.append(Verdict(check, "ok", line))
-    return said
+        line = (f"{min(slow.values()):.0%} of what other pairs carry" if what == "slow link"
+                else found[min(pairs)]["problem"])  # fmt: skip
+        said.append(Verdict(check, "bad", f"{places(where)}: {line}", what, where))
+    rates = [one["bytes_per_s"] for pair, one in found.items()
+             if "bytes_per_s" in one and pair not in slow]  # fmt: skip
+    if said or not rates:
+        return said
+    usual, gpu = statistics.median(rates), hardware(report["ranks"][0]["device"])
+    line = f"{speed(usual)} is usual, {speed(min(rates))} the least, between two ranks"
+    wanted = report.get("link") if kind == "between" else None
+    if gpu and not wanted:
+        wanted = gpu.network if kind == "between" else gpu.inside
+    if wanted and usual < wanted * GB / 2:
+        return [Verdict(check, "bad", f"{line}; {wanted:g} GB/s was to be expected", "links slow")]
+    return [] if lost else [Verdict(check, "ok", line)]
 
 
 def explained(report: Mapping[str, Any], lost: Iterable[tuple], pairs: Iterable[tuple]) -> bool:
@@ -1546,43 +1521,31 @@ def explained(report: Mapping[str, Any], lost: Iterable[tuple], pairs: Iterable[
 def judge_collectives(report: Mapping[str, Any]) -> list[Verdict]:
     found, ranks = report["found"].get("collectives", []), len(report["ranks"])
     if "collectives" in report["skipped"]:
-        return [Verdict("collectives", "note", f"not run: {report['skipped']['collectives']}",
-                        "skipped")]  # fmt: skip
+        line = f"not run: {report['skipped']['collectives']}"
+        return [Verdict("collectives", "note", line, "skipped")]
     said: list[Verdict] = []
     best: dict[str, float] = {}
     for one in found:
+        who = f"{one['name']}, rank {one['rank']}"
         if "error" in one:
-            said.append(Verdict("collectives", "bad", f"{one['name']}, rank {one['rank']}: "
-                                f"{one['error']}", "failed", [one["rank"]],
-                                "run it again with NCCL_DEBUG=INFO and "
-                                "TORCH_DISTRIBUTED_DEBUG=DETAIL"))  # fmt: skip
+            line = f"{who}: {one['error']}"
+            said.append(Verdict("collectives", "bad", line, "failed", [one["rank"]]))
             break
         if not one["right"]:
-            said.append(
-                Verdict(
-                    "collectives",
-                    "bad",
-                    f"{one['name']}, rank {one['rank']}: a wrong sum",
-                    "wrong sum",
-                    [one["rank"]],
-                    "take that host out: its memory or its GPU changes numbers",
-                )
-            )
+            line = f"{who}: a wrong sum"
+            said.append(Verdict("collectives", "bad", line, "wrong sum", [one["rank"]]))
         rate = busbw(one["name"], one["size"], one["seconds"], ranks)
         best[one["name"]] = max(best.get(one["name"], 0), rate)
     if not best:
         return said
-    line = "busbw " + ", ".join(f"{name} {rate / GB:.3g}" for name, rate in best.items()) + " GB/s"
-    gpu = hardware(report["ranks"][0]["device"])
-    if gpu:
+    line = "busbw: " + ", ".join(f"{name} {speed(rate)}" for name, rate in best.items())
+    if gpu := hardware(report["ranks"][0]["device"]):
         per_host = min(len(its) for its in report["hosts"].values())
         many = len(report["hosts"]) > 1
         wanted = min(gpu.inside, gpu.network * per_host) if many else gpu.inside
-        line += f"; links would carry {wanted:g}"
+        line += f"; links would carry {wanted:g} GB/s"
         if best.get("all-reduce", math.inf) < wanted * GB / 2:
-            said.append(Verdict("collectives", "bad", line, "all slow", [],
-                                "NCCL_DEBUG=INFO: are all network cards used, and GPU Direct "
-                                "(GDRDMA)? `nvidia-smi topo -m`"))  # fmt: skip
+            said.append(Verdict("collectives", "bad", line, "collectives slow"))
     return said or [Verdict("collectives", "ok", line)]
 
 
@@ -1593,15 +1556,14 @@ def judge_overlap(report: Mapping[str, Any]) -> list[Verdict]:
     hidden = found[0]["hidden"]
     line = f"{max(0, min(1, hidden)):.0%} of an all-reduce hides behind matmuls of the same length"
     if report["backend"] == "nccl" and hidden < 0.4:
-        return [Verdict("overlap", "note", line, "overlap", [], "CUDA_DEVICE_MAX_CONNECTIONS=1 or "
-                        "a blocking launch? Take them out")]  # fmt: skip
+        return [Verdict("overlap", "note", line, "overlap")]
     return [Verdict("overlap", "ok", line)]
 
 
 def judge_kill(report: Mapping[str, Any]) -> list[Verdict]:
     if "kill" in report["skipped"]:
-        why = report["skipped"]["kill"]
-        return [Verdict("kill and resume", "note", f"not tried: {why}", "skipped")]
+        line = f"not tried: {report['skipped']['kill']}"
+        return [Verdict("kill and resume", "note", line, "skipped")]
     one = report["found"].get("kill")
     if not one or "back_s" not in one:
         return []
@@ -1627,7 +1589,7 @@ def table(report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-# --- Starting and ending.
+# === 7. Starting and ending.
 
 
 def end_of_report(conductor: Conductor, ended: str | None) -> int:
@@ -1738,6 +1700,7 @@ def main(words: Sequence[str] | None = None) -> int:
     options = arguments(words)
     if options.load_pictures:
         load_pictures(options.load_pictures)
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # a stuck rank says so, and lives
     end_with_parent(signal.SIGTERM)
 
     def tell(number: int, _: Any) -> None:

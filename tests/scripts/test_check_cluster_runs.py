@@ -1,8 +1,9 @@
-"""code/scripts/check_cluster.py under torchrun: to its end, and killed on the way."""
+"""code/scripts/check_cluster.py under torchrun: to its end, killed on the way, beside torch."""
 
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -12,8 +13,11 @@ from typing import Any
 
 import jsonschema
 import pytest
+import torch
+import torch.distributed as dist
 
-from playground.lab.one_host import SCRIPTS
+from distributed.runtime import group as names
+from playground.lab.one_host import SCRIPTS, as_module, torchrun
 
 SCRIPT = str(SCRIPTS / "check_cluster.py")
 SCHEMA = json.loads((SCRIPTS / "check_cluster.schema.json").read_text())
@@ -116,6 +120,15 @@ def test_two_ranks_come_to_the_end_and_leave_nothing(job, tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
+@pytest.mark.slow
+def test_eight_ranks_are_done_in_five_minutes(job) -> None:
+    run = job(8)
+    said, report = run.wait(), run.report()
+    assert report["finished"], said
+    assert report["seconds"] < 300
+    assert len(report["ranks"]) == 8
+
+
 def test_a_killed_rank_is_named_and_nobody_is_left(job) -> None:
     run = job(2)
     run.until("matmul")
@@ -173,3 +186,49 @@ def test_a_rank_that_never_comes_is_missed(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert [one["rank"] for one in report["missing"]] == [1, 2]
     assert "ranks 1 and 2 did not come" in done.stdout
+
+
+TIMES, PAIRS = 1, 600
+
+
+def beside_torchs_own_loop(name: str, size: int) -> list[float]:
+    """How long the check's loop takes, and one over `torch.distributed`, in turns."""
+    check = as_module(SCRIPTS / "check_cluster.py")
+    dist.init_process_group("gloo")
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    member = check.Member(check.Me(rank, ranks, rank, cpu=True), None, None, None)
+    member.world = dist.group.WORLD._get_backend(torch.device("cpu"))
+    on = check.Collectives(member, size)
+    whole, part = on.whole, on.part  # the same memory: another is some per cent faster or slower
+    calls: dict[str, Callable[[], Any]] = {
+        "all-reduce": lambda: dist.all_reduce(whole),
+        "all-gather": lambda: names._all_gather(whole, part),
+        "reduce-scatter": lambda: names._reduce_scatter(part, whole),
+    }
+
+    def torchs() -> float:
+        dist.all_reduce(torch.ones(1))
+        begin = time.monotonic()
+        for _ in range(TIMES):
+            calls[name]()
+        took = (time.monotonic() - begin) / TIMES
+        whole.fill_(1)
+        return took
+
+    def ours() -> float:
+        return on.seconds(name, TIMES)
+
+    found: dict[str, list[float]] = {"ours": [], "torch's": []}
+    for number in range(PAIRS):
+        for one in (ours, torchs) if number % 2 else (torchs, ours):
+            found["ours" if one is ours else "torch's"].append(one())
+    return [statistics.quantiles(took, n=10)[0] for took in found.values()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["all-reduce", "all-gather", "reduce-scatter"])
+def test_its_bandwidth_is_that_of_torchs_own_loop(name: str) -> None:
+    """Within 5 %, the same bytes in the same ranks, in turns. Of each the first decile: the rest
+    measures what else the machine does."""
+    ours, torchs = torchrun(beside_torchs_own_loop, name, 4 << 20, ranks=2, timeout=PATIENCE)[0]
+    assert ours == pytest.approx(torchs, rel=0.05)

@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import re
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -11,7 +13,32 @@ from distributed.planner.hardware import GPUS
 from playground.lab.one_host import SCRIPTS, as_module
 
 check = as_module(SCRIPTS / "check_cluster.py")
+ROOT = Path(__file__).parents[2]
+SOURCE = (SCRIPTS / "check_cluster.py").read_text()
 SCHEMA = json.loads((SCRIPTS / "check_cluster.schema.json").read_text())
+
+
+def test_what_stands_where_is_said_at_its_top() -> None:
+    headings = re.findall(r"^# === (\d)\. (.+?)[.:]", SOURCE, re.M)
+    contents = re.findall(r"^    (\d)\. (.+?)  ", check.__doc__, re.M)
+    assert [int(number) for number, _ in headings] == [*range(1, 8)]
+    assert [number for number, _ in contents] == [number for number, _ in headings]
+    for (_, title), (_, heading) in zip(contents, headings, strict=True):
+        assert heading.split(",")[0].startswith(title.split(",")[0]), title
+    said = check.__doc__.partition("4. The stages")[2].partition("5. ")[0]
+    order = [said.index(f" {stage}") for stage in check.STAGES]
+    assert order == sorted(order)
+
+
+def test_the_page_and_the_script_know_the_same_findings() -> None:
+    """The script has one line of advice for each kind, and the page says the rest."""
+    page = (ROOT / "book/at_scale/your_cluster.md").read_text()
+    (table,) = re.findall(r"^\| kind \|.*\n\|---.*\n((?:\|.*\n)+)", page, re.M)
+    firsts = [row.split("|")[1] for row in table.splitlines()]
+    assert {kind for first in firsts for kind in re.findall(r"`([^`]+)`", first)} == {*check.NEXT}
+    used = re.findall(r'Verdict\(.+, "(?:bad|note)", .+?, "([^"]+)"[,)]', SOURCE)
+    assert len(used) > 20
+    assert {*used} - {"skipped"} <= {*check.NEXT}
 
 
 def report(hosts: int = 4, per_host: int = 1, **found: Any) -> dict[str, Any]:
@@ -33,7 +60,7 @@ def report(hosts: int = 4, per_host: int = 1, **found: Any) -> dict[str, Any]:
 
 def wrong(given: dict[str, Any]) -> list[tuple[str, list]]:
     jsonschema.validate(given, SCHEMA)
-    return [(one.kind, one.where) for one in check.judge(given) if one.level == "bad"]
+    return [(one.kind, list(one.where)) for one in check.judge(given) if one.level == "bad"]
 
 
 def carried(rates: dict[tuple[int, int], float]) -> list[dict[str, Any]]:
@@ -98,7 +125,7 @@ def test_one_slow_cable_between_two_switches_is_a_pair() -> None:
 def test_of_two_hosts_nobody_knows_which_is_ill_but_what_a_link_should_carry_is_known() -> None:
     slow = report(2, between=carried({(0, 1): 1e9}))
     assert wrong(slow) == []
-    assert wrong(slow | {"link": 12.5}) == [("all slow", [])]
+    assert wrong(slow | {"link": 12.5}) == [("links slow", [])]
 
 
 def test_a_network_card_of_one_rank_is_named_with_its_rank() -> None:
@@ -184,13 +211,13 @@ def test_gpus_and_links_below_their_data_sheet() -> None:
     found = report(2, 8, matmul=[{"rank": rank, "flops": 300e12} for rank in range(16)])
     for one in found["ranks"]:
         one["device"] = "NVIDIA H100 80GB HBM3"
-    assert wrong(found) == [("all slow", [])]
+    assert wrong(found) == [("GPUs slow", [])]
     found["backend"] = "nccl"
     found["found"] = {"collectives": [
         {"rank": 0, "name": "all-reduce", "size": 1 << 28, "right": True,
          "seconds": (1 << 28) * 2 * 15 / 16 / busbw}
         for busbw in (40e9, 50e9)]}  # fmt: skip
-    assert wrong(found) == [("all slow", [])], "eight ports would carry 400 GB/s"
+    assert wrong(found) == [("collectives slow", [])], "eight ports would carry 400 GB/s"
 
 
 def test_a_wrong_sum_is_the_worst_that_can_be_found() -> None:

@@ -254,10 +254,10 @@ class Laboratory:
         """Switch all hosts off."""
         for host in self.hosts:
             host.kill()
-            for process in host.started:
-                process.kill()
-                process.communicate()
-        self.switch.kill()
+        self.switch.kill()  # with all that runs on it: it would keep the outputs below open
+        for process in [process for host in self.hosts for process in host.started]:
+            process.kill()
+            process.communicate()
 
 
 @contextlib.contextmanager

@@ -23,7 +23,6 @@ from typing import Any
 from playground.lab.hosts import Host, Laboratory
 
 SCRIPT = Path(__file__).parents[2] / "scripts/check_cluster.py"
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 PACKET, VNET_HEADER, IGNORE_OUTGOING = 263, 15, 23  # of linux/if_packet.h
 
 
@@ -150,17 +149,24 @@ def throttled(running: Check, rank: int, share: float, period: float = 0.1) -> I
     """
     ended = threading.Event()
 
+    entered = running.ranks[rank]  # nsenter, which waits for the rank
+
     def stop_and_go() -> None:
         pid = None
         running.reach("clocks")
         while not ended.is_set() and pid is None:
             pid = next((host.ranks()[rank] for host in running.lab.hosts
                         if rank in host.ranks()), None)  # fmt: skip
+        entered.send_signal(
+            signal.SIGSTOP
+        )  # else it stops with the rank, and goes on when it likes
         with contextlib.suppress(ProcessLookupError):
-            while pid is not None and not ended.wait(period * share):
+            while pid is not None and lives(pid) and not ended.wait(period * share):
                 os.kill(pid, signal.SIGSTOP)
                 ended.wait(period * (1 - share))
                 os.kill(pid, signal.SIGCONT)
+        while entered.poll() is None and not ended.wait(period):  # it may stop itself once more
+            entered.send_signal(signal.SIGCONT)
 
     thread = threading.Thread(target=stop_and_go, daemon=True)
     thread.start()
@@ -171,6 +177,14 @@ def throttled(running: Check, rank: int, share: float, period: float = 0.1) -> I
         thread.join()
 
 
+def lives(pid: int) -> bool:
+    """Whether a process has not ended yet: nobody may have asked for its exit status."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def little_shm(host: Host, mib: int = 64, left: int = 4) -> None:
     """Give a host the /dev/shm of a container, full but for `left` MiB."""
     host.run("mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", "/dev/shm")
@@ -178,12 +192,9 @@ def little_shm(host: Host, mib: int = 64, left: int = 4) -> None:
 
 
 def wrong_clock(seconds: float) -> dict[str, str]:
-    """Variables that make a process see another time of day (but no other durations)."""
-    return {
-        "LD_PRELOAD": FAKETIME,
-        "FAKETIME": f"{seconds:+g}s",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-    }
+    """Variables that make a Python see another time of day (but no other durations)."""
+    here = Path(__file__).with_name("wrong_clock")
+    return {"PYTHONPATH": f"{here}:{SCRIPT.parents[1]}", "CLOCK_IS_OFF_BY": str(seconds)}
 
 
 def main(words: Sequence[str]) -> None:

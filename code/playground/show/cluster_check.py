@@ -1,0 +1,103 @@
+"""What check_cluster.py said of hosts in the laboratory, for *On your cluster*: tables and figures.
+
+A recorded report has all that was measured. What it concludes is concluded anew, by the script.
+"""
+
+import json
+from dataclasses import asdict
+from statistics import median
+from typing import Any
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from playground.lab.one_host import SCRIPTS, as_module
+from playground.show.colours import GREY
+from playground.show.recorded import FOLDER, stamp
+from playground.show.tables import Table
+
+check = as_module(SCRIPTS / "check_cluster.py")
+
+
+def everything() -> dict[str, Any]:
+    return json.loads((FOLDER / "check_cluster.json").read_text())
+
+
+def recorded(case: str) -> dict[str, Any]:
+    """A report of `python -m bench.check_cluster`: of hosts that were "well", "ill", or "dies"."""
+    return everything()[case]
+
+
+def judged(report: dict[str, Any]) -> str:
+    """The table that the script prints: its verdicts, from the report alone."""
+    verdicts = [asdict(one) for one in check.judge(report)]
+    bad = any(one["level"] == "bad" for one in verdicts)
+    status = report["status"] if report["ended"] else int(bad)
+    return check.table(report | {"verdicts": verdicts, "status": status}).strip()
+
+
+def where() -> str:
+    """On which machine all of it was recorded."""
+    return stamp(everything())
+
+
+def pairs(case: str) -> Figure:
+    """What each pair of hosts carries, as a matrix: rows and columns are hosts."""
+    report = recorded(case)
+    hosts = list(report["hosts"])
+    figure, axis = plt.subplots(figsize=(3.4, 3.0))
+    carried: dict[tuple[int, int], list[float]] = {}
+    for (one, other), found in check.links(report, "between").items():
+        ends = [hosts.index(check.host_of(report, rank)) for rank in (one, other)]
+        for row, column in (ends, ends[::-1]):
+            carried.setdefault((row, column), []).append(found["bytes_per_s"] / 1e6)
+    usual = median(max(rates) for rates in carried.values())
+    for (row, column), rates in carried.items():
+        share = min(1.0, min(rates) / usual)
+        square = plt.Rectangle((column - 0.47, row - 0.47), 0.94, 0.94, lw=0)
+        square.set_facecolor("#0f766e" if share > 1 / 3 else "#c2410c")
+        axis.add_patch(square)
+        axis.text(column, row, f"{min(rates):.0f}", ha="center", va="center", color="white")
+    for host in range(len(hosts)):
+        axis.text(host, host, "–", ha="center", va="center", color=GREY)
+    names = [f"host {number}" for number in range(len(hosts))]
+    axis.set_xticks(range(len(hosts)), names)
+    axis.set_yticks(range(len(hosts)), names)
+    axis.xaxis.tick_top()
+    axis.tick_params(length=0)
+    axis.set(xlim=(-0.5, len(hosts) - 0.5), ylim=(len(hosts) - 0.5, -0.5))
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+    axis.set_xlabel("MB/s between two hosts")
+    return figure
+
+
+def expected() -> Table:
+    """What links and GPUs of the hardware table should do, and when the check complains."""
+    rows = []
+    for name, gpu in check.HARDWARE.items():
+        host = 8 * gpu.network
+        rows.append((name, f"{gpu.peak:,.0f}", f"{gpu.inside:g}", f"{gpu.network:g}",
+                     f"{min(gpu.inside, host):g}"))  # fmt: skip
+    header = ["GPU", "TFLOP/s (16 bit)", "busbw in a host", "GB/s of its port",
+              "busbw, hosts of eight"]  # fmt: skip
+    return Table(header, rows, "GB/s, in one direction; all from data sheets")
+
+
+def busbw_of(report: dict[str, Any]) -> dict[str, float]:
+    """The best busbw of each collective (bytes/s)."""
+    best: dict[str, float] = {}
+    for one in report["found"]["collectives"]:
+        rate = check.busbw(one["name"], one["size"], one["seconds"], len(report["ranks"]))
+        best[one["name"]] = max(best.get(one["name"], 0), rate)
+    return best
+
+
+def predicted_and_measured(link: float) -> Table:
+    """The healthy hosts: `link` is what their cables carry (bytes/s)."""
+    report = recorded("well")
+    rates = [one["bytes_per_s"] for one in check.links(report, "between").values()]
+    rows = [("from host to host", median(rates)), *busbw_of(report).items()]
+    table = [(name, f"{link / 1e6:.1f}", f"{rate / 1e6:.1f}", f"{rate / link - 1:+.0%}")
+             for name, rate in rows]  # fmt: skip
+    return Table(["", "MB/s predicted", "measured", "difference"], table, where())
