@@ -276,6 +276,14 @@ def test_all_public_traces_were_compared():
         assert path.stat().st_size <= 100_000
 
 
+@pytest.mark.parametrize("row", PEER["rows"], ids=lambda row: row["id"])
+def test_a_tab_reads_a_hundred_thousand_events_in_five_seconds(row):
+    """As recorded by `bench.traces`: of the processor, whatever else the machine did."""
+    assert row["tab_processor_s"] <= 5 * row["events"] / 100_000
+    assert row["tab_bytes"] <= 500e6
+    assert row["ratio"] > 1, "the peer is faster"
+
+
 def causes(*names):
     verdict = judge([read_file(TRACES / f"{name}.json.gz") for name in names])
     return [finding.cause for finding in verdict.findings], verdict
