@@ -54,7 +54,7 @@ def table_of(swept: dict[str, Any], link: str) -> Table:
 
 
 def figure_of(swept: dict[str, Any]) -> Figure:
-    figure, axis = plt.subplots(figsize=(3.7, 3.2))  # as wide as a phone
+    figure, axis = plt.subplots(figsize=(3.3, 3.0))  # as wide as a phone
     for colour, link in zip(RANKS, ("100Mbit", "1000Mbit"), strict=False):
         steps = swept[link]["steps"]
         sizes = [row["bucket"] for row in steps]
