@@ -4,6 +4,7 @@ import { startPython } from "./python.js";
 import { Counter, SIZE, fetchParts } from "./python-parts.js";
 
 const PIECE = 1 << 22; // bytes of a file that Python gets at a time
+const LIKELY = 40; // a trace is JSON of 10 to 30 times its bytes as gzip
 
 async function start() {
   const parts = await fetchParts(new Counter((arrived) => {
@@ -19,11 +20,12 @@ started.catch((error) => postMessage({ failed: `Python did not start in this tab
 let reading = null; // the traces that were read last
 let turn = Promise.resolve(); // questions are answered one after the other
 
-/** Bytes of JSON: a gzip file says at its end how many it holds (below 4 GB). */
+/** Bytes of JSON, 0 where they are not known: a gzip file says at its end how many it holds (below 4 GB). */
 async function sizeOf(file) {
   const [first, second] = new Uint8Array(await file.slice(0, 2).arrayBuffer());
   if (first !== 0x1f || second !== 0x8b || file.size < 18) return file.size;
-  return new DataView(await file.slice(-4).arrayBuffer()).getUint32(0, true);
+  const size = new DataView(await file.slice(-4).arrayBuffer()).getUint32(0, true);
+  return size < LIKELY * file.size ? size : 0; // a file that was cut off has any four bytes there
 }
 
 /** Throws a line for the reader where a file is no trace. */
