@@ -63,7 +63,7 @@ def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 50.0
     said = (
         done.transform_calculate(
             said="'hides from ' + format(datum.least, ',.0f') + ' tokens on: with '"
-            " + format(tokens, ',') + (tokens > datum.least ? ' nothing waits'"
+            f" + format(tokens, ',') + ({first} + {send} <= datum.over ? ' nothing waits'"
             f" : ', ' + format(max(0, {first} + {send} - datum.over), ',.0f') + ' ms wait')"
         )
         .mark_text(align="left", fontWeight="bold", dy=-8)
