@@ -22,7 +22,7 @@ from distributed.runtime.script import Parser
 from distributed.strategy import Plan, plan, run_of
 
 if TYPE_CHECKING:
-    from torch import nn
+    from distributed.planner.beside import Beside
 
 # Bandwidth inside a host, in one direction, for each device (bytes/s).
 INTERCONNECTS = {
@@ -45,6 +45,7 @@ def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: floa
     name = found.recommended.name if found.recommended else "none"
     lines.append(f"of {memory / 1e9:.1f} GB; recommended: {name}")
     lines += [f"  {reason}" for reason in found.why.split("; ")]
+    lines += [f"caution: {each}".replace("; ", "\n  ") for each in found.cautions]
     if found.recommended:
         run = run_of(found.recommended, job, cluster.ranks, tokens or 1.0)
         each_gpu = run.tokens_per_second / cluster.ranks
@@ -54,7 +55,13 @@ def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: floa
     return "\n".join(lines)
 
 
-def as_json(found: Plan, job: Job, cluster: Cluster, tokens: float = 0.0) -> str:
+def as_json(
+    found: Plan,
+    job: Job,
+    cluster: Cluster,
+    tokens: float = 0.0,
+    executed: "list[Beside] | None" = None,
+) -> str:
     """All of it, for programs: bytes and seconds."""
     options: list[dict[str, Any]] = [
         {
@@ -72,12 +79,17 @@ def as_json(found: Plan, job: Job, cluster: Cluster, tokens: float = 0.0) -> str
     whole: dict[str, Any] = {
         "recommended": best.name if best else None,
         "why": found.why,
+        "cautions": found.cautions,
         "options": options,
     }
     if best:
         whole["run"] = run_of(best, job, cluster.ranks, tokens or 1.0)._asdict()
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
+    if executed is not None:
+        from distributed.planner.beside import as_dict
+
+        whole["executed"] = as_dict(executed)
     return json.dumps(whole, indent=1, allow_nan=False)
 
 
@@ -104,71 +116,6 @@ def model_shaped(text: str) -> Model:
     if heads % kv:
         raise ValueError(f"kv={kv}: {heads} heads are no multiple of it")
     return llama(layers, width, heads, kv, ffn, words)
-
-
-def measure_module(path: str) -> Model:
-    """The shape of the transformer that `path`, package.module:function, makes on the meta device.
-
-    Layers are the longest row of equal blocks, width and words those of the first embedding; the
-    width of the network is what is left of a block. Raises ValueError if there is no such module,
-    and if it is no transformer.
-    """
-    from torch import nn
-
-    module = made_on_meta(path)
-    count = parameters_of(module)
-    if not count:
-        raise ValueError(f"module={path!r}: {type(module).__name__} has no parameters")
-    none = f"module={path!r}: no transformer: "
-    way = "; plan by --params or --shape"
-    embedding = next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
-    if embedding is None:
-        raise ValueError(f"{none}it has no embedding{way}")
-    rows = [part for part in module.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
-    blocks = max(filter(alike, rows), key=len, default=None)
-    if blocks is None:
-        raise ValueError(f"{none}it has no row of equal blocks{way}")
-    (words, d), block = embedding.weight.shape, parameters_of(blocks[0])
-    ffn = round((block / d - 4 * d - 2) / 2)
-    if ffn < 1:
-        raise ValueError(f"{none}a block of {block:,} parameters is too small for width {d}{way}")
-    rest = count - len(blocks) * block
-    tied = rest < 1.5 * words * d
-    positions = max(0, round(rest / d - (1 if tied else 2) * words - 1))
-    heads = max(1, d // 128)
-    return Model(len(blocks), d, heads, heads, ffn, words, False, tied, positions)
-
-
-def made_on_meta(path: str) -> "nn.Module":
-    """What `path`, package.module:function, makes on the meta device. Raises ValueError."""
-    import importlib
-
-    import torch
-
-    way = "give package.module:function"
-    package, _, name = path.partition(":")
-    try:
-        make = getattr(importlib.import_module(package), name)
-        with torch.device("meta"):
-            module = make()
-    except SystemExit as end:
-        raise ValueError(f"module={path!r}: it ended with {end!r}; {way}") from None
-    except Exception as error:  # whatever somebody else's code may raise
-        said = f"{error}; " if package and name else ""
-        raise ValueError(f"module={path!r}: {said}{way}") from None
-    if not isinstance(module, torch.nn.Module):
-        raise ValueError(f"module={path!r}: {module!r} is no module of torch; {way} that makes one")
-    return module
-
-
-def parameters_of(module: "nn.Module") -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def alike(row: "nn.ModuleList | nn.Sequential") -> bool:
-    """Whether all parts have as many parameters, and some."""
-    sizes = {parameters_of(part) for part in row}
-    return len(sizes) == 1 and sizes != {0}
 
 
 def arguments() -> Parser:
@@ -198,6 +145,11 @@ def arguments() -> Parser:
     add("--tokens", type=float, default=0.0, help="of the whole training: days and GPU-hours")
     add("--json", action="store_true")
     add("--measure", action="store_true", help="one layer on this GPU or CPU, for --speed")
+    add(
+        "--execute",
+        action="store_true",
+        help="each strategy that fits, in PyTorch, as rank 0 of all, without GPUs: some seconds",
+    )
     return parser
 
 
@@ -218,7 +170,9 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     elif given.shape is not None:
         model = model_shaped(given.shape)
     elif given.module is not None:
-        model = measure_module(given.module)
+        from distributed.planner.own import own
+
+        model = own(given.module).model
     else:
         parameters = 7e9 if given.params is None else given.params
         within("params", parameters)
@@ -247,6 +201,19 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     return job, cluster, memory
 
 
+def execute(found: Plan, job: Job, cluster: Cluster, given: Any) -> "list[Beside]":
+    """What was planned, executed in a fake world. Raises ValueError where that cannot be."""
+    from distributed.planner.beside import beside
+    from distributed.planner.own import own
+
+    if given.stack != "pytorch":
+        raise ValueError(f"stack={given.stack!r}: --execute runs PyTorch's recipes alone")
+    try:
+        return beside(found.options, job, cluster, own(given.module) if given.module else None)
+    except (ImportError, RuntimeError) as error:
+        raise ValueError(f"execute: {error}") from None
+
+
 def main(words: list[str] | None = None) -> None:
     """The command line: see --help."""
     parser = arguments()
@@ -257,12 +224,17 @@ def main(words: list[str] | None = None) -> None:
             return
         job, cluster, memory = read(given)
         found = plan(job, cluster, memory, given.stack)
+        executed = execute(found, job, cluster, given) if given.execute else None
     except (ValueError, OverflowError) as error:
         parser.error(str(error))
     if given.json:
-        print(as_json(found, job, cluster, given.tokens))
-    else:
-        print(as_text(found, job, cluster, memory, given.tokens))
+        print(as_json(found, job, cluster, given.tokens, executed))
+        return
+    print(as_text(found, job, cluster, memory, given.tokens))
+    if executed is not None:
+        from distributed.planner.beside import as_table
+
+        print(f"\n{as_table(executed, cluster.ranks)}")
 
 
 if __name__ == "__main__":

@@ -14,12 +14,18 @@ from distributed.planner.schedules import STACKS
 CLOSE = 0.02  # strategies whose steps differ by less are equally fast
 
 
+# Below these, launching kernels may take longer than running them: tokens of a micro-batch, and
+# seconds of a layer's two passes, for which Python launches about a hundred kernels, 10 µs each.
+FEW_TOKENS, LAUNCHES = 1000, 1e-3
+
+
 class Plan(NamedTuple):
     """All options, the recommended one (None: nothing fits), and words to it."""
 
     options: list[Option]
     recommended: Option | None
     why: str
+    cautions: tuple[str, ...] = ()  # what this plan cannot know
 
 
 def plan(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> Plan:
@@ -27,10 +33,23 @@ def plan(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> P
     check(job, cluster, memory, stack)
     if cluster.ranks == 1:
         alone = recommend([option(job, "DDP", cluster, memory, stack)], memory)
-        return alone._replace(why=f"one GPU: nothing to share; {alone.why}")
+        why = f"one GPU: nothing to share; {alone.why}"
+        return alone._replace(why=why, cautions=cautions(job, cluster))
     several = cluster.ranks > cluster.per_host > 1
     names = [name for name in STACKS[stack] if name != "HSDP" or several]
-    return recommend([option(job, name, cluster, memory, stack) for name in names], memory)
+    found = recommend([option(job, name, cluster, memory, stack) for name in names], memory)
+    return found._replace(cautions=cautions(job, cluster))
+
+
+def cautions(job: Job, cluster: Cluster) -> tuple[str, ...]:
+    """What may make a step slower than planned: the launches of kernels are not in the plan."""
+    layer = job.model.flops(job.context) * job.tokens / cluster.speed / job.model.layers
+    short = [f"{job.tokens:,.0f} tokens in a micro-batch"] if job.tokens < FEW_TOKENS else []
+    short += [f"a layer of {layer * 1e6:,.0f} µs"] if layer < LAUNCHES else []
+    if not short:
+        return ()
+    said = " and ".join(short)
+    return (f"{said}: launching kernels may take longer than they run; measure a step",)
 
 
 def recommend(options: list[Option], memory: float) -> Plan:

@@ -22,10 +22,11 @@ from distributed.cost import (
     step_ddp,
 )
 from distributed.model_states import RECIPES, STAGES, total
-from distributed.plan import arguments, main, measure_module, read
+from distributed.plan import arguments, main, read
 from distributed.planner.hardware import gpu
 from distributed.planner.job import WIRE, Job, cluster_of, memory_of
 from distributed.planner.limits import LIMITS
+from distributed.planner.own import own
 from distributed.planner.peak_memory import GPT, Shape, activations, bytes_at_peak
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import PRESETS, of_size
@@ -41,7 +42,8 @@ times = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 PLANNER = Path(planner.__file__).parent
 MODELS = [
     "model_states", "cost", "scaling", "strategy", "plan",
-    *(f"planner.{one.stem}" for one in sorted(PLANNER.glob("[!_]*.py")) if one.stem != "executed"),
+    *(f"planner.{one.stem}" for one in sorted(PLANNER.glob("[!_]*.py"))
+      if one.stem not in ("executed", "beside", "own")),
 ]  # fmt: skip
 
 
@@ -418,7 +420,7 @@ def gpt_2_in_the_small():
 
 
 def test_a_module_tells_its_shape():
-    model = measure_module(f"{__name__}:gpt_2_in_the_small")
+    model = own(f"{__name__}:gpt_2_in_the_small").model
     assert (model.layers, model.d, model.words) == (5, 256, 50_000)
     count = sum(p.numel() for p in gpt_2_in_the_small().parameters())
     assert model.parameters == pytest.approx(count, rel=0.01)
@@ -435,6 +437,25 @@ def test_on_one_gpu_there_is_one_row(capsys):
     said = capsys.readouterr().out
     assert "one GPU: nothing to share" in said
     assert not any(name in said for name in ("ZeRO", "HSDP"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--params 7e9 --context 512", ["512 tokens in a micro-batch"]),
+        ("--params 7e9 --context 2048", []),
+        ("--model gpt-2-124m --context 1024", ["a layer of "]),
+        ("--model gpt-2-124m --rows 16 --context 1024", []),
+        ("--model gpt-2-124m --context 256 --gpus 1", ["256 tokens", "a layer of "]),
+    ],
+)
+def test_a_step_that_waits_for_launches_is_cautioned_of(words, said, capsys):
+    main([*words.split(), "--json"])
+    found = json.loads(capsys.readouterr().out)["cautions"]
+    assert len(found) == bool(said)
+    assert all(each in found[0] for each in said)
+    main(words.split())
+    assert ("caution: " in capsys.readouterr().out) == bool(said)
 
 
 def test_words_take_memory_and_a_fused_loss_takes_less():

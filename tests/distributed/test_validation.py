@@ -56,7 +56,7 @@ def test_there_are_enough_rows_from_enough_sources_and_each_says_where_it_is_fro
         assert float(row["value"]) > 0
     uses = {use: {r["source"] for r in known if r["use"] == use} for use in ("calibrate", "test")}
     assert not uses["calibrate"] & uses["test"]
-    assert abs(len(uses["calibrate"]) - len(uses["test"])) <= 2
+    assert len(uses["test"]) > len(uses["calibrate"])
 
 
 def test_the_median_is_within_8_percent_and_nine_in_ten_within_20():
@@ -76,6 +76,17 @@ def test_a_source_that_had_no_part_in_any_constant():
     apart = [run for run in EVERY if run.source == "fms-fsdp"]
     assert {run.row["use"] for run in apart} == {"test"}
     assert Errors.of(run.error for run in apart).worst <= 0.15
+
+
+def test_rows_that_nothing_was_fitted_to_are_off_by_about_a_tenth_in_the_median():
+    apart = [run for run in EVERY if run.row["use"] == "test"]
+    assert len({run.source for run in apart}) >= 4
+    found = Errors.of(run.error for run in apart)
+    assert found.of_rows >= 15
+    assert 0.05 < found.median < 0.12
+    assert abs(found.bias) < 0.03
+    pax = [run.error for run in apart if run.source == "Pax"]
+    assert [round(error, 2) for error in pax] == [0.14, 0.01]
 
 
 def test_all_that_ran_fits_by_the_planner_too():

@@ -292,45 +292,55 @@ def to_dtype(
     return model
 
 
-def execute(best: Option, job: Job, cluster: Cluster) -> Executed:
+def execute(
+    best: Option,
+    job: Job,
+    cluster: Cluster,
+    make_model: MakeModel | None = None,
+    layers: str = "layers",
+) -> Executed:
     """A plan's PyTorch, as `copies` gives it, on rank 0 of the cluster's ranks, at full size.
 
-    Raises RuntimeError where a process group exists already.
+    The model is a `Transformer` unless told; another has its blocks in `layers`, is called with
+    words and those that follow, (rows, context) both, and gives the loss. Raises RuntimeError
+    where a process group exists already.
     """
-    code = torch_code(best, job, cluster)
+    code = torch_code(best, job, cluster, layers)
+    make = make_model or partial(Transformer, job.model)
     if best.name not in SHARED:
-        return replicas(code, job, cluster)
+        return replicas(torch_code(best, job, cluster), code, make, job, cluster)
     with world_of(cluster.ranks), FakeTensorMode():
-        return second_step(names_of(code), partial(Transformer, job.model), words_of(job), job)
+        return second_step(names_of(code), make, words_of(job), job)
 
 
-def replicas(code: str, job: Job, cluster: Cluster) -> Executed:
+def replicas(narrow: str, code: str, make: MakeModel, job: Job, cluster: Cluster) -> Executed:
     """DDP's states by a narrow model of real tensors, and all the rest by fake ones without it."""
-    model = job.model
-    narrow = model._replace(layers=4, d=256, heads=4, kv=4, ffn=1024, words=1024, positions=0)
-    names = names_of(code)
+    layers = min(max(4, cluster.ranks // 2), 64)  # so that each rank has tensors enough to optimize
+    small = Model(layers, 192, 3, 3, 768, 768)
+    names = names_of(narrow)
     answered(names)
-    counter, small = CountBytes(), job._replace(rows=1, context=8)
+    counter, few = CountBytes(), job._replace(rows=1, context=8)
     with world_of(cluster.ranks), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model_of, optimizer = names["parallelize"](partial(Transformer, narrow), device="cpu")
+        model, optimizer = names["parallelize"](partial(Transformer, small), device="cpu")
         gradients: list[torch.Tensor] = []
         optimizer.register_step_pre_hook(
-            lambda *_: gradients.extend(each.grad for each in model_of.parameters())
+            lambda *_: gradients.extend(each.grad for each in model.parameters())
         )
         with counter:
-            names["train_step"](model_of, optimizer, [words_of(small)] * job.accumulate, "cpu")
+            names["train_step"](model, optimizer, [words_of(few)] * job.accumulate, "cpu")
     own = getattr(optimizer, "optim", optimizer)  # of this rank's shard
     states = [each for found in own.state.values() for each in found.values()]
-    larger = model.parameters / narrow.parameters
-    parts = dict(zip(STATES, ([*model_of.parameters()], gradients, states), strict=True))
+    with torch.device("meta"):
+        larger = sum(each.numel() for each in make().parameters()) / small.parameters
+    parts = dict(zip(STATES, ([*model.parameters()], gradients, states), strict=True))
     held = {part: larger * stored(tensors) for part, tensors in parts.items()}
 
     names = names_of(code)
     names["DistributedDataParallel"] = Unwrapped
     names["ZeroRedundancyOptimizer"] = lambda parameters, kind, **more: kind(parameters, **more)
     with FakeTensorMode(), mock.patch.object(nn.Module, "to", to_dtype):
-        whole = second_step(names, partial(Transformer, model), words_of(job), job)
+        whole = second_step(names, make, words_of(job), job)
     held |= {part: size for part, size in whole.memory.items() if part not in STATES}
     return Executed(held, {name: larger * size for name, size in counter.sent.items()})
 

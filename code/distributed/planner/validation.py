@@ -27,6 +27,7 @@ OTHERS = {"bf16 for everything, Adam": Recipe(2, 2, 0, 4)}  # of KempnerForge
 MODELS = PRESETS | {
     "gpt-2-774m": gpt(36, 1280, 20, positions=1024),
     "mingpt-175b": gpt(96, 12288, 96, 50000),
+    "gpt-5b": gpt(24, 4096, 32, 50304),  # paxml, contrib/gpu/scripts_gpu/configs.py
     # Layers and widths of the ZeRO paper's table 4 and of DeepSpeed's tutorials, words padded
     "megatron-1.5b": gpt(48, 1600, 16, 50304, 1024),
     "megatron-1.6b": gpt(34, 1920, 16, 50304, 1024),

@@ -231,6 +231,10 @@ def html(state: Mapping[str, str], found: Asked) -> str:
     best, memory = found[0].recommended, found[3]
     first, colon, rest = escape(sentence(found)).partition(":")
     parts = [f'<p class="planner-why"><strong>{first}{colon}</strong>{rest}</p>']
+    parts += [
+        f'<p class="planner-note planner-caution">Caution: {escape(each)}.</p>'
+        for each in found[0].cautions
+    ]
     if best is None:
         items = "".join(
             f'<li><a class="planner-way" href="?{escape(query_of(new))}">{escape(said)}</a></li>'

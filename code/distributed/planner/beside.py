@@ -1,0 +1,140 @@
+"""Plans for PyTorch beside the same plans executed, so that you see the difference before you pay.
+
+What a plan calls gathered, buckets and casts, PyTorch's tracker partly counts as activations: so
+these stand together, as what comes and goes in a step.
+"""
+
+import re
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from distributed.cost import Cluster
+from distributed.planner.executed import Executed, MakeModel, execute
+from distributed.planner.job import Job, Option
+from distributed.planner.memory import Held, held, sent
+from distributed.planner.own import Own, WithLoss
+
+COMES_AND_GOES = "activations, gathers, buckets"
+PARTS = {  # what a plan and what a tracker call it → what it is called here
+    "parameters": "parameters",
+    "master copy": "parameters",
+    "gradients": "gradients",
+    "optimizer states": "optimizer states",
+    "Sharded Param": "parameters",
+    "Parameter": "parameters",
+    "Sharded Grad": "gradients",
+    "Gradient": "gradients",
+    "OptState": "optimizer states",
+    "Optstate": "optimizer states",
+}
+
+
+class Beside(NamedTuple):
+    """One strategy: bytes at the peak and bytes given to collectives, planned and executed."""
+
+    name: str
+    checkpoint: str
+    planned: Executed
+    executed: Executed
+
+    @property
+    def difference(self) -> float:
+        """How much more the plan holds, as a share of what was executed."""
+        return self.planned.held / self.executed.held - 1
+
+
+def beside(
+    options: list[Option], job: Job, cluster: Cluster, own: Own | None = None
+) -> list[Beside]:
+    """Each option that fits, or the smallest if none does, planned and executed.
+
+    Raises ValueError for what cannot be executed, a module of your own perhaps, and RuntimeError
+    in a process that has a process group.
+    """
+    if job.fused_loss:
+        raise ValueError("fused_loss: PyTorch's own loss is executed: leave it out")
+    if job.rows != int(job.rows):
+        raise ValueError(f"rows={job.rows:g}: give a whole number to execute")
+    fitting = [each for each in options if each.fits]
+    found = []
+    for each in fitting or [min(options, key=lambda option: option.needs)]:
+        planned = Executed(
+            held(job, each.name, cluster, each.checkpoint), sent(job, each.name, cluster)
+        )
+        found.append(Beside(each.name, each.checkpoint, planned, run(each, job, cluster, own)))
+    return found
+
+
+def run(each: Option, job: Job, cluster: Cluster, own: Own | None) -> Executed:
+    if own is None:
+        return execute(each, job, cluster)
+    make: MakeModel = partial(made_with_loss, own.make)
+    try:
+        return execute(each, job, cluster, make, as_python(f"model.{own.blocks}"))
+    except RuntimeError as error:
+        if "process group" in str(error):
+            raise
+        raise cannot(each, error) from error
+    except Exception as error:  # whatever somebody else's code may raise
+        raise cannot(each, error) from error
+
+
+def as_python(name: str) -> str:
+    """Where a module stands, as `named_modules` says it, and as Python reads it."""
+    return re.sub(r"\.(\d+)", r"[\1]", name).rstrip(".")
+
+
+def cannot(each: Option, error: Exception) -> ValueError:
+    first = str(error).strip().partition("\n")[0]
+    said = f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return ValueError(f"module: as {each.name} it cannot be executed without its GPUs: {said}")
+
+
+def made_with_loss(make: Any) -> WithLoss:
+    return WithLoss(make())
+
+
+def grouped(parts: Held) -> Held:
+    found = dict.fromkeys((*PARTS.values(), COMES_AND_GOES), 0.0)
+    for part, size in parts.items():
+        found[PARTS.get(part, COMES_AND_GOES)] += size
+    return found
+
+
+def as_table(every: list[Beside], ranks: int) -> str:
+    """For people, narrow enough for a page. GB are 10⁹ bytes."""
+    whole = f"rank 0 of {ranks:,} in a fake world, torch {torch.__version__}"
+    lines = [f"{'GB':32}{'planned':>9}{'executed':>10}{'difference':>12}"]
+    for each in every:
+        planned, found = each.planned, each.executed
+        name = f"{each.name}, checkpoint {each.checkpoint}"
+        lines.append(line(name, planned.held, found.held))
+        mine, theirs = grouped(planned.memory), grouped(found.memory)
+        lines += [line(f"  {part}", mine[part], theirs[part]) for part in mine]
+        for part in dict.fromkeys((*planned.sent, *found.sent)):
+            given = planned.sent.get(part, 0.0), found.sent.get(part, 0.0)
+            lines.append(line(f"  given to {part}", *given))
+    return "\n".join([*lines, f"executed as {whole}"])
+
+
+def line(name: str, planned: float, executed: float) -> str:
+    """A share of a part that is not there at the peak, or nearly, says nothing."""
+    share = f"{planned / executed - 1:+.1%}" if executed > 5e6 else ""
+    share = share.replace("-0.0%", "0.0%").replace("+0.0%", "0.0%")
+    return f"{name:32}{planned / 1e9:9.2f}{executed / 1e9:10.2f}{share:>12}"
+
+
+def as_dict(every: list[Beside]) -> list[dict[str, Any]]:
+    """For programs: bytes."""
+    return [
+        {
+            "name": each.name,
+            "checkpoint": each.checkpoint,
+            "planned": {"held": grouped(each.planned.memory), "sent": each.planned.sent},
+            "executed": {"held": grouped(each.executed.memory), "sent": each.executed.sent},
+            "difference": each.difference,
+        }
+        for each in every
+    ]

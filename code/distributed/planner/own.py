@@ -1,0 +1,111 @@
+"""A network of your own: what shape it has, and how it trains in a fake world.
+
+It is made on the meta device, by `package.module:function` called without arguments.
+"""
+
+import importlib
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from distributed.planner.shapes import Model
+
+Row = nn.ModuleList | nn.Sequential
+
+
+class Own(NamedTuple):
+    """What `--module` named: what makes it, its shape, and where its blocks stand in it."""
+
+    make: Any  # () → nn.Module, called once for every model
+    model: Model
+    blocks: str  # as Python says it, "transformer.h"
+
+
+def own(path: str) -> Own:
+    """The transformer that `path`, package.module:function, makes.
+
+    Layers are the longest row of equal blocks, width and words those of the first embedding; the
+    width of the network is what is left of a block. Raises ValueError if there is no such module,
+    and if it is no transformer.
+    """
+    make, module = made_on_meta(path)
+    count = parameters_of(module)
+    if not count:
+        raise ValueError(f"module={path!r}: {type(module).__name__} has no parameters")
+    none = f"module={path!r}: no transformer: "
+    way = "; plan by --params or --shape"
+    embedding = next((part for part in module.modules() if isinstance(part, nn.Embedding)), None)
+    if embedding is None:
+        raise ValueError(f"{none}it has no embedding{way}")
+    rows = {name: part for name, part in module.named_modules() if isinstance(part, Row)}
+    name = max((name for name in rows if alike(rows[name])), key=lambda n: len(rows[n]), default="")
+    blocks = rows.get(name)
+    if blocks is None or not alike(blocks):
+        raise ValueError(f"{none}it has no row of equal blocks{way}")
+    (words, d), block = embedding.weight.shape, parameters_of(blocks[0])
+    ffn = round((block / d - 4 * d - 2) / 2)
+    if ffn < 1:
+        raise ValueError(f"{none}a block of {block:,} parameters is too small for width {d}{way}")
+    rest = count - len(blocks) * block
+    tied = rest < 1.5 * words * d
+    positions = max(0, round(rest / d - (1 if tied else 2) * words - 1))
+    heads = max(1, d // 128)
+    model = Model(len(blocks), d, heads, heads, ffn, words, False, tied, positions)
+    return Own(make, model, name)
+
+
+def made_on_meta(path: str) -> tuple[Any, nn.Module]:
+    """What makes a module, and one that it made on the meta device. Raises ValueError."""
+    way = "give package.module:function"
+    package, _, name = path.partition(":")
+    try:
+        make = getattr(importlib.import_module(package), name)
+        with torch.device("meta"):
+            module = make()
+    except SystemExit as end:
+        raise ValueError(f"module={path!r}: it ended with {end!r}; {way}") from None
+    except Exception as error:  # whatever somebody else's code may raise
+        said = f"{error}; " if package and name else ""
+        raise ValueError(f"module={path!r}: {said}{way}") from None
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"module={path!r}: {module!r} is no module of torch; {way} that makes one")
+    return make, module
+
+
+def parameters_of(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def alike(row: Row) -> bool:
+    """Whether all parts have as many parameters, and some."""
+    sizes = {parameters_of(part) for part in row}
+    return len(sizes) == 1 and sizes != {0}
+
+
+class WithLoss(nn.Module):
+    """A language model as `train_step` calls it: with words and those that follow, for its loss.
+
+    Yours may take the words alone or both, and give a loss, scores for each word, or an object or
+    a tuple with one of them.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+        parameters = inspect.signature(model.forward).parameters.values()
+        needed = [each for each in parameters if each.default is each.empty]
+        self.takes = 2 if sum(each.kind == each.POSITIONAL_OR_KEYWORD for each in needed) > 1 else 1
+
+    def forward(self, words: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        """Both (rows, tokens)."""
+        found = self.model(*(words, following)[: self.takes])
+        for name in ("loss", "logits"):
+            found = value if (value := getattr(found, name, None)) is not None else found
+        if isinstance(found, tuple | list):
+            found = next(each for each in found if isinstance(each, torch.Tensor))
+        if found.ndim == 0:
+            return found
+        return F.cross_entropy(found.flatten(0, -2).float(), following.flatten())
