@@ -59,6 +59,11 @@ def test_an_address_opens_with_its_plan(query):
     assert said["said"].split(":")[0] in said["html"]
 
 
+def test_a_plan_whose_step_waits_for_launches_says_so_on_the_page():
+    assert "Caution: 512 tokens in a micro-batch" in json.loads(answer("context=512"))["html"]
+    assert "Caution" not in json.loads(answer(""))["html"]
+
+
 WRONG = {
     "rows=-1": "rows",
     "rows=abc": "rows",

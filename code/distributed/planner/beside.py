@@ -121,7 +121,7 @@ def as_table(every: list[Beside], ranks: int) -> str:
 
 def line(name: str, planned: float, executed: float) -> str:
     """A share of a part that is not there at the peak, or nearly, says nothing."""
-    share = f"{planned / executed - 1:+.1%}" if executed > 5e6 else ""
+    share = f"{planned / executed - 1:+.1%}" if executed > 1e5 else ""
     share = share.replace("-0.0%", "0.0%").replace("+0.0%", "0.0%")
     return f"{name:32}{planned / 1e9:9.2f}{executed / 1e9:10.2f}{share:>12}"
 

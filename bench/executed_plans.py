@@ -1,0 +1,46 @@
+"""`python -m bench.executed_plans`: recipes for PyTorch, executed at full size in a fake world.
+
+Row by row the result goes to `bench/recorded/executed_plans.json`, from where the chapter *Which
+strategy* takes it. A row whose text was executed before is not executed again, so that a run goes
+on where another was ended. Nothing here is a time: bytes are the same on any machine.
+"""
+
+import json
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import Any
+
+from distributed.runtime.script import run_script
+from playground.environment import environment
+from playground.planner.executed_cases import KEPT, Case, case_of, cases, recorded
+
+
+def row_of(case: Case) -> dict[str, Any]:
+    from distributed.planner.executed import execute
+
+    found = execute(case.option, case.job, case.cluster)
+    return {
+        **case._asdict(),
+        "gpus": case.cluster.ranks,
+        "per_host": case.cluster.per_host,
+        "code": case.digest,
+        "held": found.memory,
+        "sent": found.sent,
+    }
+
+
+def main(processes: int = 2) -> None:
+    found = {case_of(row): row for row in recorded()["rows"]} if KEPT.is_file() else {}
+    left = [case for case in cases() if found.get(case, {}).get("code") != case.digest]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(row_of, case): case for case in left}
+        for done in as_completed(running):
+            case, row = running[done], done.result()
+            found[case] = row
+            print(*case, f"{sum(row['held'].values()) / 1e9:.1f} GB", flush=True)
+            rows = [found[each] for each in cases() if each in found]
+            KEPT.write_text(json.dumps({"env": environment(), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    run_script(main)
