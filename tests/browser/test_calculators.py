@@ -182,7 +182,7 @@ def test_the_time_lost_is_what_the_module_says_for_any_cluster(page: LivePage) -
 def test_a_reader_moves_the_sliders_without_a_kernel(page: LivePage) -> None:
     chart = calculator(page, 0)
     assert f"{held(1):.1f} fits" in chart.locator("svg").text_content()
-    tokens = chart.get_by_role("slider", name="tokens on each GPU")
+    tokens = chart.get_by_role("slider", name="tokens on a GPU")
     tokens.fill("14")
     assert tokens.get_attribute("aria-valuetext") == "16,384"
     chart.locator("svg:not(:has-text('fits'))").first.wait_for()

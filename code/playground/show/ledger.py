@@ -53,7 +53,7 @@ PRECISIONS = {
 }
 KEEP = {"none": 0, "selective": 1, "full": 2}
 LOSSES = {"plain": PLAIN, "fused": FUSED}
-CODE = {"the ZeRO paper's, and this book's": 0, "PyTorch's": 1}
+CODE = {"the ZeRO paper's": 0, "PyTorch's": 1}
 STACKS = ("book", "pytorch")
 DEVICES = {f"{size} GB": size * 1e9 for size in (16, 24, 40, 80, 141, 192)}
 SEVEN = Job(PRESETS["llama-2-7b"], rows=1, context=4096)  # one row, as long as it was trained with
@@ -79,15 +79,18 @@ def ledger_of(
 
 
 def ledger_table(columns: Mapping[str, tuple[int, int]], job: Job = SEVEN) -> Table:
-    """GB of a Llama 2 7B by lines; each column is a stage and a number of ranks."""
+    """GB of a Llama 2 7B, by the lines that change; a column is a stage and a number of ranks."""
     found = {name: ledger_of(job, *column) for name, column in columns.items()}
-    rows = [
-        (line, *(f"{each[line] / 1e9:.1f}" if line in each else "–" for each in found.values()))
-        for line in LINES
-        if any(line in each for each in found.values())
-    ]
-    sums = [f"{sum(each.values()) / 1e9:.1f}" for each in found.values()]
-    return Table(["GB on each GPU", *found], [*rows, ("in all", *sums)])
+
+    def row(name: str, lines: Sequence[str]) -> tuple[str, ...]:
+        sizes = (sum(each.get(line, 0.0) for line in lines) for each in found.values())
+        return name, *(f"{size / 1e9:.1f}" for size in sizes)
+
+    changing = [line for line in LINES if len({each.get(line) for each in found.values()}) > 1]
+    same = [line for line in LINES if line not in changing]
+    rows = [row(line, [line]) for line in changing]
+    rows += [row("all other lines", same), row("in all", LINES)]
+    return Table(["GB on each GPU", *found], rows)
 
 
 def executed_ledger(
@@ -161,7 +164,7 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
             color=alt.Color(
                 "line:N",
                 scale=alt.Scale(domain=LINES, range=[COLOURS[line] for line in LINES]),
-                legend=alt.Legend(title=None, orient="top", columns=5),
+                legend=alt.Legend(title=None, orient="top", columns=2),
             ),
             order="place:O",
             tooltip=["stage:N", "line:N", alt.Tooltip("GB:Q", format=",.1f")],
@@ -174,12 +177,12 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
     line = limit.mark_rule(strokeDash=[6, 4]).encode(y="GB:Q")
     models = {name: numbers(PRESETS[preset]) for name, preset in MODELS.items()}
     chart = alt.layer(bars, totals, line).add_params(
-        *slider("doubled", "tokens on each GPU", (8, 17, 1), 12, "format(pow(2, doubled), ',')"),
+        *slider("doubled", "tokens on a GPU", (8, 17, 1), 12, "format(pow(2, doubled), ',')"),
         *slider("doublings", "GPUs", (0, 13, 1), doublings, "format(pow(2, doublings), ',')"),
         *choice("model", "model", models, "Llama 2 7B"),
         *choice("checkpoint", "checkpointing", KEEP, "none"),
         *choice("precision", "precision", _lists(PRECISIONS), "bf16, Adam, master copy"),
-        *choice("stack", "whose code", CODE, "the ZeRO paper's, and this book's"),
+        *choice("stack", "whose code", CODE, "the ZeRO paper's"),
         *choice("scores", "loss", LOSSES, "plain"),
         *choice("memory", "memory of a GPU", DEVICES, "80 GB"),
     )
