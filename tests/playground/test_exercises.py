@@ -83,6 +83,9 @@ def test_a_mistake_gets_its_verdict(name: str, mistake: str, verdict_on_mistake)
         "choose_a_strategy",
         "communication_ratio",
         "debug_a_hang",
+        "fewest_ranks",
+        "ledger_of_a_llama",
+        "lie_in_a_plan",
         "read_a_trace",
     ],
 )
