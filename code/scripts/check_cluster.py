@@ -40,6 +40,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 import traceback
@@ -1571,14 +1572,20 @@ def judge_kill(report: Mapping[str, Any]) -> list[Verdict]:
     return [Verdict("kill and resume", "ok", line)]
 
 
+def wrapped(begin: str, text: str) -> list[str]:
+    """Lines of at most 100 characters, those after the first indented."""
+    return textwrap.wrap(text, 100, initial_indent=begin, subsequent_indent=" " * len(begin),
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip
+
+
 def table(report: Mapping[str, Any]) -> str:
     """The verdicts for people: a line each, and what to do next below those that need it."""
     lines = [""]
     for one in report["verdicts"]:
         level = "BAD" if one["level"] == "bad" else one["level"]
-        lines.append(f"{level:5} {one['check']:16} {one['found']}")
+        lines += wrapped(f"{level:5} {one['check']:16} ", one["found"])
         if one["next"] and one["level"] != "ok":
-            lines.append(f"{'':22} → {one['next']}")
+            lines += wrapped(f"{'':22} → ", one["next"])
     if report["ended"]:
         lines.append(f'Not finished, in the stage "{report["stage"]}": {report["ended"]}')
     bad = sum(one["level"] == "bad" for one in report["verdicts"])

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -271,3 +272,14 @@ def test_counters_of_network_cards(tmp_path) -> None:
         "infiniband/mlx5_0/ports/1/counters/symbol_error": 3,
         "net/eth0/statistics/rx_errors": 0,
     }
+
+
+def test_the_table_fits_a_terminal_and_a_page() -> None:
+    found = report(storage=[{"rank": rank, "unseen": [2] if rank != 2 else [0]} for rank in (0, 2)])
+    found["verdicts"] = [asdict(one) for one in check.judge(found)]
+    lines = check.table(found | {"status": 1}).splitlines()
+    assert max(map(len, lines)) <= 100
+    (place,) = [number for number, line in enumerate(lines) if line.startswith("BAD")]
+    advice = " ".join(line.strip(" →") for line in lines[place + 1 : place + 3])
+    assert advice == check.NEXT["not shared"]
+    assert lines[place + 2].startswith(" " * 25)

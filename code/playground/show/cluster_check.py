@@ -28,12 +28,19 @@ def recorded(case: str) -> dict[str, Any]:
     return everything()[case]
 
 
-def judged(report: dict[str, Any]) -> str:
-    """The table that the script prints: its verdicts, from the report alone."""
-    verdicts = [asdict(one) for one in check.judge(report)]
-    bad = any(one["level"] == "bad" for one in verdicts)
+def judged(report: dict[str, Any]) -> Table:
+    """What the script prints in a terminal: verdicts, from the report alone, and the last lines."""
+    verdicts = check.judge(report)
+    rows = []
+    for one in verdicts:
+        advice = f"\n→ {one.next}" if one.next and one.level != "ok" else ""
+        level = "BAD" if one.level == "bad" else one.level
+        rows.append((level, one.check, one.found + advice))
+    bad = any(one.level == "bad" for one in verdicts)
     status = report["status"] if report["ended"] else int(bad)
-    return check.table(report | {"verdicts": verdicts, "status": status}).strip()
+    found = {"verdicts": [asdict(one) for one in verdicts], "status": status}
+    last = check.table(report | found).splitlines()[-2 if report["ended"] else -1 :]
+    return Table(["", "check", "found"], rows, " · ".join(last))
 
 
 def where() -> str:
