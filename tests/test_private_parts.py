@@ -233,7 +233,7 @@ USED = {
     ),
 }
 # Documented, though their names begin so.
-PUBLIC = {"_replace", "_asdict", "_exit", "_render_traceback_"}
+PUBLIC = {"_replace", "_asdict", "_fields", "_exit", "_render_traceback_"}
 BY_NAME = {"getattr", "hasattr", "mock.patch.object"}  # calls whose second argument is a name
 OURS_TOO = {"_http_server"}  # a name that we set on ourselves, as its package does
 
