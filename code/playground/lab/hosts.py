@@ -257,7 +257,8 @@ class Laboratory:
         self.switch.kill()  # with all that runs on it: it would keep the outputs below open
         for process in [process for host in self.hosts for process in host.started]:
             process.kill()
-            process.communicate()
+            if process.stdout is None or not process.stdout.closed:  # nobody has read it all yet
+                process.communicate()
 
 
 @contextlib.contextmanager

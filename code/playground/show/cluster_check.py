@@ -67,9 +67,8 @@ def pairs(case: str) -> Figure:
         axis.text(column, row, f"{min(rates):.0f}", ha="center", va="center", color="white")
     for host in range(len(hosts)):
         axis.text(host, host, "–", ha="center", va="center", color=GREY)
-    names = [f"host {number}" for number in range(len(hosts))]
-    axis.set_xticks(range(len(hosts)), names)
-    axis.set_yticks(range(len(hosts)), names)
+    axis.set_xticks(range(len(hosts)), [f"….{host.rpartition('.')[2]}" for host in hosts])
+    axis.set_yticks(range(len(hosts)), hosts)
     axis.xaxis.tick_top()
     axis.tick_params(length=0)
     axis.set(xlim=(-0.5, len(hosts) - 0.5), ylim=(len(hosts) - 0.5, -0.5))
