@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import socket
 import subprocess
 import sys
 import traceback
@@ -446,12 +445,13 @@ def run_as_ranks(tmp_path, hosts):
     """One process for each name of a host, as mpirun would start them: without LOCAL_WORLD_SIZE."""
     script = tmp_path / "script.py"
     script.write_text(HOSTS)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port, ranks = free.getsockname()[1], []
+    # A port that was only looked up could be another program's when rank 0 listens on it.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meeting = {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    ranks = []
     for rank, host in enumerate(hosts):
         says = {"RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "HOST": host}
-        environ = os.environ | says | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environ = os.environ | says | meeting | {"MASTER_ADDR": "127.0.0.1"}
         environ["GLOO_SOCKET_IFNAME"] = "lo"
         command = [sys.executable, str(script)]
         ranks.append(subprocess.Popen(command, env=environ, stdout=-1, stderr=-1, text=True))
