@@ -1,10 +1,10 @@
 """HSDP: ZeRO-3 inside of each host, and the same on every host.
 
-    dW[N·s]{partial over all ranks} → reduce_scatter(avg), in a host → dW[s]{partial over hosts}
+    dW[s·N/H]{partial over all ranks} → reduce_scatter(avg), in a host → dW[s]{partial over hosts}
     dW[s]{partial over hosts} → all_reduce(avg), between hosts → dW[s]
 
-Gathering stays where links are fast. Between hosts go only gradients, once a step, and of those an
-N-th from each of a host's N ranks ("hybrid sharding": Zhao et al. 2023, §3.2.2).
+Gathering stays where links are fast. Between hosts go only gradients, once a step, and each rank
+sends those of its own shard ("hybrid sharding": Zhao et al. 2023, §3.2.2).
 """
 
 import contextlib
