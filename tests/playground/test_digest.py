@@ -31,7 +31,7 @@ def files_used_by(page: Path) -> set[Path]:
         ),
         (
             "code/playground/show/calculator.py",
-            ["at_scale/scaling.md", "zero/memory.md"],
+            ["at_scale/scaling.md", "ddp/overlap.md"],
             ["zero/zero1.md"],
         ),
         ("code/distributed/instruments/wire.py", ["at_scale/hosts.md"], ["at_scale/step_cost.md"]),
@@ -40,7 +40,7 @@ def files_used_by(page: Path) -> set[Path]:
             ["at_scale/hosts.md", "at_scale/failures.md"],
             ["zero/zero1.md"],
         ),
-        ("bench/recorded/zero.json", ["zero/hsdp.md"], ["at_scale/hosts.md"]),
+        ("bench/recorded/zero.json", ["maintainers/performance.md"], ["at_scale/hosts.md"]),
         (
             "exercises/ring_all_reduce/check.py",
             ["collectives/exercises.md"],
