@@ -96,3 +96,8 @@ def test_a_script_that_fails_does_not_pass(
     found, out, err = run_in_a_fork(script, folder)
     assert (found, out) == (status, "begun\n")
     assert said in err
+
+
+def test_a_command_that_needs_arguments_is_not_run_alone() -> None:
+    assert ON_NO_PAGE
+    assert not [path for path in ON_NO_PAGE if path.name == "__main__.py"]

@@ -200,9 +200,9 @@ def _of(record: Record, number: int) -> str:
 
 
 def scripts_on_no_page(root: Path, names: list[str]) -> list[Path]:
-    """The modules that show themselves, and that no page runs whole."""
+    """The modules that show themselves, and that no page runs whole; no command of a package."""
     cells = "\n".join(cells_of(root / f"{name}.md") for name in names)
-    modules = sorted((root / "code/distributed").rglob("*.py"))
+    modules = sorted((root / "code/distributed").rglob("[!_]*.py"))
     shows = [path for path in modules if 'if __name__ == "__main__"' in path.read_text()]
     return [path for path in shows if not re.search(rf"^:?load: .*/{path.name}$", cells, re.M)]
 
