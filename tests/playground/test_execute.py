@@ -225,6 +225,16 @@ def test_words_and_numbers_agree_but_for_rounding_times_and_speeds(one, other, s
     assert outputs.agree(a, b) is same
 
 
+def test_of_ranks_that_all_fail_either_may_be_the_first() -> None:
+    def raised(rank: int, kind: str, why: str) -> list[outputs.Output]:
+        said = f"rank {rank} raised {kind}: {why}\n  at Cell In[7], line {14 + rank}, in main: x"
+        return [{"output_type": "error", "ename": "RankError", "evalue": said, "traceback": []}]
+
+    one = raised(1, "RuntimeError", "1 calls broadcast and 0 all_reduce")
+    assert outputs.agree(one, raised(0, "RuntimeError", "0 calls all_reduce and 1 broadcast"))
+    assert not outputs.agree(one, raised(0, "ValueError", "1 calls broadcast and 0 all_reduce"))
+
+
 def test_what_is_of_this_process_and_this_machine_alone_is_not_kept() -> None:
     files = f"{outputs.ROOT}/code/a.py, /tmp/ipykernel_12/345.py, /tmp/tmpa1b2c3d4/x"
     text = f"<f at 0x7f12345678> in {files}"
