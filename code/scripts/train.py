@@ -11,6 +11,7 @@ global batch, so there is no generator to save, and nothing depends on how many 
 
 import argparse
 import ctypes
+import gc
 import json
 import math
 import os
@@ -500,6 +501,7 @@ class Job:
         self.model.train()
         dist.all_reduce(total)
         self.say(f"val loss {total.item():.4f}", {"val_loss": total.item()})
+        gc.collect()
         self.restart_clock()
 
     def restart_clock(self) -> None:
@@ -520,6 +522,7 @@ class Job:
                 record["mfu"] = speed * self.flops / (self.ranks * peaks[0] * 1e12)
                 line += f" · MFU {record['mfu']:.1%}"
         self.say(line, record)
+        gc.collect(1)  # what is young, on all ranks at once
         self.restart_clock()
 
     def say(self, line: str, record: dict[str, Any]) -> None:
@@ -599,11 +602,14 @@ def main(*words: str, signals: Sequence[int] = ()) -> list[float]:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True)
     job = Job(settings, device, signals)
+    gc.disable()  # it would stop each rank at another step, and all others wait
     try:
         job.train()
     except Stop:
         job.checkpoints.finish()  # the last good one may still be on its way
         raise
+    finally:
+        gc.enable()
     return job.history
 
 

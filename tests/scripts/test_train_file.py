@@ -3,6 +3,7 @@
 What takes torchrun itself, or minutes, is in test_train_accidents.py.
 """
 
+import gc
 import json
 import os
 import random
@@ -128,6 +129,31 @@ def test_a_gradient_that_is_not_finite_is_nobodys_but_named_with_its_step(train)
 
     line = "step 3: the norm of all gradients is nan. This is not saved"
     assert train("--steps=4", fault=fault) == [("stop 1", line)] * 2
+
+
+def test_garbage_is_collected_where_all_ranks_report_or_validate_and_nowhere_else(train) -> None:
+    def fault(module: ModuleType, own: int) -> None:
+        train_all = module.Job.train
+
+        def watched(self: Any) -> None:
+            steps: list[int] = []
+
+            def note(phase: str, info: dict[str, int]) -> None:
+                steps.append(self.step)
+
+            gc.callbacks.append(note)
+            threshold = gc.get_threshold()
+            gc.set_threshold(1, 1, 1)  # collect at nearly every object
+            try:
+                train_all(self)
+            finally:
+                gc.set_threshold(*threshold)
+                gc.callbacks.remove(note)
+            assert {*steps} == {4, 6, 8}, steps  # --log-every=4 --eval-every=6
+
+        module.Job.train = watched
+
+    losses(train("--steps=8", fault=fault))
 
 
 def test_what_a_checkpoint_does_not_fit_is_refused(train, tokens: str, tmp_path: Path) -> None:
