@@ -8,9 +8,11 @@ function makeShow(figure) {
   let ranks = [...runs.keys()].find((size) => !runs.get(size).hidden);
   const frames = () => [...runs.get(ranks).querySelectorAll("figure")];
 
-  const go = addStepper(figure, {
+  figure.classList.add("frames-ready");
+  addStepper(figure, {
     pause: 1800,
     last: () => frames().length - 1,
+    first: Number(figure.dataset.first),
     draw(step) {
       runs.forEach((run, size) => { run.hidden = size !== ranks; });
       frames().forEach((frame, i) => frame.classList.toggle("frames-now", i === step));
@@ -23,8 +25,6 @@ function makeShow(figure) {
       return step; // where one was: to drag is to compare
     },
   });
-  figure.classList.add("frames-ready");
-  go(Number(figure.dataset.first));
 }
 
 export function makeShows(root) {

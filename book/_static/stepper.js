@@ -15,20 +15,24 @@ function slider(label, max, value, oninput) {
   return made;
 }
 
-/** Put the controls before what the figure shows; returns a function that goes to a step.
+/** Put the controls before what the figure shows, and show it; returns a function that goes to a step.
+ *
+ * Play begins with the first step, not with the one that the figure opens with.
  *
  * @param {Element} figure
  * @param {object} how
  * @param {(step: number, animated: boolean) => string} how.draw shows a step and returns its words;
  *     animated, if it came one step forward.
  * @param {() => number} how.last the number of the last step.
+ * @param {number} how.first the number of the step that it opens with.
  * @param {number} how.pause ms between two steps while it plays.
  * @param {string[]} how.sizes the numbers of ranks that there are; of several, one can be chosen.
  * @param {string} how.size the number of ranks that it opens with.
  * @param {(size: string, step: number) => number} how.choose another size; returns the step to go to.
  */
-export function addStepper(figure, { draw, last, pause, sizes, size, choose }) {
+export function addStepper(figure, { draw, last, first, pause, sizes, size, choose }) {
   let step = 0;
+  let untouched = true;
   let timer = null;
 
   function show(next, forward = false) {
@@ -57,9 +61,10 @@ export function addStepper(figure, { draw, last, pause, sizes, size, choose }) {
     }, pause);
     play.textContent = "Pause";
     play.setAttribute("aria-label", "pause");
-    show(step === last() ? 0 : step + 1, true);
+    show(untouched || step === last() ? 0 : step + 1, true);
+    untouched = false;
   }
-  const go = (next, forward = false) => { stop(); show(next, forward); };
+  const go = (next, forward = false) => { stop(); untouched = false; show(next, forward); };
 
   const said = element("p", { class: "live-unseen", "aria-live": "polite" });
   const back = button("one step back", "◀", () => go(step - 1));
@@ -89,5 +94,6 @@ export function addStepper(figure, { draw, last, pause, sizes, size, choose }) {
     act();
   });
   figure.prepend(bar, said);
+  show(first);
   return go;
 }

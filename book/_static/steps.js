@@ -105,6 +105,7 @@ function makeStepper(figure) {
   picture.setAttribute("role", "img");
   const caption = element("p", { class: "steps-caption" });
   const last = () => run.words.length - 1;
+  const middle = () => Math.floor(last() / 2); // it shows how the result comes about
 
   let painted = 0; // the step that is to be seen
   function paint(step, flying = 0) {
@@ -131,6 +132,7 @@ function makeStepper(figure) {
   const go = addStepper(figure, {
     pause: 1400,
     last,
+    first: middle(),
     draw(step, animated) {
       caption.textContent = run.words[step];
       picture.setAttribute("aria-label", run.words[step]);
@@ -141,16 +143,16 @@ function makeStepper(figure) {
     },
     sizes: Object.keys(runs),
     size: String(start),
-    choose(size) {
+    choose(size, step) {
+      const done = step / Math.max(1, last());
       run = runs[size];
-      return 0;
+      return Math.floor(done * last()); // as far as it was: to drag is to compare
     },
   });
   matchMedia("print").addEventListener("change", (print) => {
-    if (print.matches) go(Math.floor(last() / 2)); // paper shows how it comes about
+    if (print.matches) go(middle());
   });
   figure.classList.add("steps-ready");
-  go(0);
   new ResizeObserver(() => paint(painted)).observe(figure);
 }
 

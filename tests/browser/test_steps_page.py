@@ -22,9 +22,17 @@ def shown(page: LivePage) -> list[str]:
     return stepper(page).locator(".steps-caption").all_inner_texts()
 
 
+def test_it_opens_in_the_middle_where_sums_are_half_done(page: LivePage) -> None:
+    stepper(page).wait_for()
+    assert shown(page) == ["Step 2 of 4: 0 → 1, 1 → 2, 2 → 0. Receivers add what arrives."]
+    assert stepper(page).locator(".steps-complete").count() == 3, "one part on each rank"
+    assert stepper(page).get_by_role("slider", name="step").input_value() == "2"
+
+
 def test_one_step_is_shown_and_buttons_and_keys_change_it(page: LivePage) -> None:
     figure = stepper(page)
-    figure.wait_for()
+    figure.focus()
+    page.page.keyboard.press("Home")
     assert len(shown(page)) == 1
     assert shown(page)[0].startswith("Before step 1 of 4")
 
@@ -57,14 +65,14 @@ def test_it_plays_only_when_asked_and_pauses(page: LivePage) -> None:
     clock.install()  # the page's seconds pass when we say so
     clock.pause_at(time.time() + 3600)
     clock.run_for(10_000)
-    assert shown(page)[0].startswith("Before"), "nothing moves by itself"
+    assert shown(page)[0].startswith("Step 2"), "nothing moves by itself"
     figure.get_by_role("button", name="play all steps").click()
-    assert shown(page)[0].startswith("Step 1")
+    assert shown(page)[0].startswith("Before"), "it begins at the beginning"
     clock.run_for(2_000)
-    assert shown(page)[0].startswith("Step 2")
+    assert shown(page)[0].startswith("Step 1")
     figure.get_by_role("button", name="pause").click()
     clock.run_for(10_000)
-    assert shown(page)[0].startswith("Step 2")
+    assert shown(page)[0].startswith("Step 1")
     page.page.keyboard.press("Home")
     figure.focus()
     page.page.keyboard.press(" ")
@@ -79,7 +87,7 @@ def test_a_live_run_brings_a_figure_that_works_too(page: LivePage) -> None:
     page.run_and_wait(cell)
     figure = page.cell(cell).locator(".live-output .steps-ready")
     figure.wait_for()
-    figure.get_by_role("button", name="one step forward").click()
+    figure.get_by_role("button", name="one step back").click()
     assert "0 → 1, 1 → 2, 2 → 0" in figure.locator(".steps-caption").inner_text()
 
 
@@ -89,7 +97,7 @@ def test_another_number_of_ranks_is_another_recording(page: LivePage) -> None:
     assert names.all_text_contents() == ["rank 0", "rank 1", "rank 2"]
     figure.get_by_role("slider", name="ranks").press("ArrowLeft")
     assert names.all_text_contents() == ["rank 0", "rank 1"]
-    assert shown(page)[0].startswith("Before step 1 of 2")
+    assert shown(page)[0].startswith("Step 1 of 2"), "half done there, too"
     figure.focus()
     page.page.keyboard.press("End")
     assert figure.locator(".steps-complete").count() == 4
@@ -100,8 +108,9 @@ def test_a_partial_sum_is_hatched_and_a_complete_one_framed(page: LivePage) -> N
     figure = stepper(page)
     figure.wait_for()
     hatched, complete = figure.locator("svg [mask]"), figure.locator(".steps-complete")
-    assert (hatched.count(), complete.count()) == (9, 0), "nine cells, each with one rank's numbers"
     figure.focus()
+    page.page.keyboard.press("Home")
+    assert (hatched.count(), complete.count()) == (9, 0), "nine cells, each with one rank's numbers"
     page.page.keyboard.press("End")
     assert (hatched.count(), complete.count()) == (0, 9)
 
