@@ -273,6 +273,8 @@ def test_copied_settings_of_deepspeed_agree_with_each_other():
         assert said["bf16"]["enabled"]
         assert said["zero_optimization"].get("zero_hpz_partition_size", 8) == 8
         assert said["optimizer"]["type"] == "AdamW"
+        of_pytorch = torch.optim.AdamW([torch.zeros(1)]).defaults["weight_decay"]
+        assert said["optimizer"]["params"]["weight_decay"] == of_pytorch
         assert said["gradient_clipping"] == 1
 
 
