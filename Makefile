@@ -31,7 +31,7 @@ PYTEST = $(BIN)/python -m pytest --ignore tests/gpu -n auto --dist loadfile
 test: lint node_modules/.installed  ## the tests: numbers, scripts, pages, server, browser
 	@$(PYTEST) -m "not slow" --hypothesis-profile quick
 
-test-all: lint node_modules/.installed .venv/.installed-all  ## and what is rare and slow: every page run, hosts, Ray, accidents
+test-all: lint node_modules/.installed .venv/.installed-all  ## and what is rare and slow: every page run, hosts, Ray, DeepSpeed, accidents
 	@$(PYTEST)
 
 test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
@@ -86,7 +86,7 @@ endef
 	@touch $@
 
 .venv/.installed-all: requirements-all.txt .venv/.installed-dev
-	@echo "Installing Ray for the tests ..." && $(BIN)/python install.py requirements-all.txt
+	@echo "Installing Ray and DeepSpeed for the tests ..." && $(BIN)/python install.py requirements-all.txt
 	@touch $@
 
 node_modules/.installed: package.json package-lock.json .venv/.installed
