@@ -1093,6 +1093,9 @@ NEXT = {
     "GLOO_SOCKET_IFNAME: which network card should they take?",
     "slow link": "exchange the cable, then the port of the switch; compare the port's speed "
     "(`ibstat`, `ethtool`) with the others'",
+    "slow pair": "both are fast with others, so leave their cables alone: look at the links "
+    "between their switches (speed, errors, who else uses them)",
+    "slow inside": "`nvidia-smi topo -m`, `nvidia-smi nvlink -s`: is a link down, or is it PCIe?",
     "links slow": "do they take the fast network? NCCL_DEBUG=INFO says NET/IB or NET/Socket, and "
     "P2P or SHM",
     # collectives, overlap
@@ -1489,12 +1492,19 @@ def judge_link_of(report: Mapping[str, Any], kind: str, check: str) -> list[Verd
     lost, _ = dropping(report) if kind == "between" else ({}, set())
     slow = dict(slow_pairs(report, kind))
     cut = {pair for pair, one in found.items() if "problem" in one}
-    for what, pairs in (("no connection", cut), ("slow link", set(slow))):
-        where = names_of(report, culprits(pairs, found))
-        if not where or explained(report, lost, pairs):
+    fast = found.keys() - cut - slow.keys()
+    ill = {"no connection": culprits(cut, found)}
+    ill |= slow_kinds(kind, culprits(slow, found), fast)
+    for what, blamed in ill.items():
+        pairs = {pair for pair in (cut if what == "no connection" else slow)
+                 if any(one == pair or one in pair for one in blamed)}  # fmt: skip
+        if not pairs or explained(report, lost, pairs):
             continue
-        line = (f"{min(slow.values()):.0%} of what other pairs carry" if what == "slow link"
-                else found[min(pairs)]["problem"])  # fmt: skip
+        where = names_of(report, blamed)
+        if what == "no connection":
+            line = found[min(pairs)]["problem"]
+        else:
+            line = f"{min(slow[pair] for pair in pairs):.0%} of what other pairs carry"
         said.append(Verdict(check, "bad", f"{places(where)}: {line}", what, where))
     rates = [one["bytes_per_s"] for pair, one in found.items()
              if "bytes_per_s" in one and pair not in slow]  # fmt: skip
@@ -1508,6 +1518,18 @@ def judge_link_of(report: Mapping[str, Any], kind: str, check: str) -> list[Verd
     if wanted and usual < wanted * GB / 2:
         return [Verdict(check, "bad", f"{line}; {wanted:g} GB/s was to be expected", "links slow")]
     return [] if lost else [Verdict(check, "ok", line)]
+
+
+def slow_kinds(kind: str, blamed: Sequence[Any], fast: Iterable[tuple]) -> dict[str, list[Any]]:
+    """What is slow: something in a host, a host's own cable, or what lies between two healthy hosts.
+
+    Of a slow pair both ends are healthy if each is fast with somebody else.
+    """
+    if kind == "inside":
+        return {"slow inside": [*blamed]}
+    healthy = {one for pair in fast for one in pair}
+    between = [one for one in blamed if not isinstance(one, int) and {*one} <= healthy]
+    return {"slow link": [one for one in blamed if one not in between], "slow pair": between}
 
 
 def explained(report: Mapping[str, Any], lost: Iterable[tuple], pairs: Iterable[tuple]) -> bool:

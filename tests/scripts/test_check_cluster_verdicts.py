@@ -120,7 +120,43 @@ def test_one_slow_host_is_named_whichever_it_is(hosts: int) -> None:
 def test_one_slow_cable_between_two_switches_is_a_pair() -> None:
     pairs = [pair for one in check.rounds_of_hosts(4) for pair in one]
     rates = {pair: 1e7 if pair == (1, 2) else 1e9 for pair in pairs}
-    assert wrong(report(between=carried(rates))) == [("slow link", [["b", "c"]])]
+    assert wrong(report(between=carried(rates))) == [("slow pair", [["b", "c"]])]
+
+
+def advised(given: dict[str, Any]) -> dict[str, str]:
+    return {one.kind: one.next for one in check.judge(given) if one.level == "bad"}
+
+
+def test_a_slow_host_and_a_slow_pair_have_a_next_step_each() -> None:
+    """A host's cable is at one end; two healthy hosts have only what lies between them."""
+    pairs = [*itertools.combinations(range(6), 2)]
+    rates = {pair: 1e7 if 4 in pair else 2e7 if pair == (1, 2) else 1e9 for pair in pairs}
+    both = report(6, between=carried(rates))
+    assert wrong(both) == [("slow link", ["e"]), ("slow pair", [["b", "c"]])]
+    said = {one.kind: one.found for one in check.judge(both) if one.level == "bad"}
+    assert said == {"slow link": "e: 1% of what other pairs carry",
+                    "slow pair": "between b and c: 2% of what other pairs carry"}  # fmt: skip
+    next_step = advised(both)
+    assert "cable" in next_step["slow link"]
+    assert "switch" in next_step["slow pair"]
+    assert not re.search("exchange|reseat", next_step["slow pair"]), "both hosts' cables are well"
+
+
+def test_of_two_hosts_a_slow_pair_of_ranks_may_be_the_cable_of_either() -> None:
+    """Neither rank has met anybody else, so nothing says that their cards are well."""
+    rates = {(rank, rank + 4): 1e7 if rank == 1 else 1e9 for rank in range(4)}
+    found = wrong(report(2, 4, between=carried(rates)))
+    assert found == [("slow link", [["a (rank 1)", "b (rank 5)"]])]
+
+
+@pytest.mark.parametrize("ill", [{(0, 1)}, {(0, 1), (0, 2), (0, 3)}])
+def test_inside_a_host_there_is_no_cable_and_no_switch_to_exchange(ill: set[tuple]) -> None:
+    pairs = itertools.combinations(range(4), 2)
+    slow = report(1, 4, inside=carried({pair: 1e7 if pair in ill else 1e9 for pair in pairs}))
+    (next_step,) = advised(slow).values()
+    assert advised(slow).keys() == {"slow inside"}
+    assert "nvidia-smi topo -m" in next_step
+    assert "cable" not in next_step
 
 
 def test_of_two_hosts_nobody_knows_which_is_ill_but_what_a_link_should_carry_is_known() -> None:
