@@ -105,7 +105,7 @@ function makeStepper(figure) {
   picture.setAttribute("role", "img");
   const caption = element("p", { class: "steps-caption" });
   const last = () => run.words.length - 1;
-  const middle = () => Math.floor(last() / 2); // it shows how the result comes about
+  const middle = () => Math.ceil(last() / 2); // it shows how the result comes about
 
   let painted = 0; // the step that is to be seen
   function paint(step, flying = 0) {
@@ -146,7 +146,7 @@ function makeStepper(figure) {
     choose(size, step) {
       const done = step / Math.max(1, last());
       run = runs[size];
-      return Math.floor(done * last()); // as far as it was: to drag is to compare
+      return Math.round(done * last()); // as far as it was: to drag is to compare
     },
   });
   matchMedia("print").addEventListener("change", (print) => {
