@@ -80,6 +80,7 @@ def as_json(
         "recommended": best.name if best else None,
         "why": found.why,
         "cautions": found.cautions,
+        "published": published(found, job),
         "options": options,
     }
     if best:
@@ -141,6 +142,7 @@ def arguments() -> Parser:
     add("--checkpoint", default="auto", help=f"auto, {', '.join(CHECKPOINTS)}")
     add("--recipe", default=RECIPE, help="; ".join(RECIPES))
     add("--fused-loss", action="store_true", help="a kernel that keeps each word's score once")
+    add("--compile", action="store_true", help="each block by torch.compile")
     add("--stack", default="pytorch", help=f"whose code trains: {', '.join(STACKS)}")
     add("--tokens", type=float, default=0.0, help="of the whole training: days and GPU-hours")
     add("--json", action="store_true")
@@ -190,7 +192,7 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
         within("tokens", given.tokens)
     job = Job(
         model, given.rows, given.context, given.accumulate, given.checkpoint,
-        RECIPES[given.recipe], given.fused_loss,
+        RECIPES[given.recipe], given.fused_loss, given.compile,
     )  # fmt: skip
     speed = achieved(one, model, job.tokens) if given.speed is None else given.speed
     network = None if given.network is None else rate("network", given.network)
@@ -214,6 +216,13 @@ def execute(found: Plan, job: Job, cluster: Cluster, given: Any) -> "list[Beside
         raise ValueError(f"execute: {error}") from None
 
 
+def published(found: Plan, job: Job) -> list[str]:
+    """What published speeds say of the planned times."""
+    from distributed.planner.validation import evidence
+
+    return evidence((each.name for each in found.options if each.fits), job.compiled)
+
+
 def main(words: list[str] | None = None) -> None:
     """The command line: see --help."""
     parser = arguments()
@@ -231,6 +240,8 @@ def main(words: list[str] | None = None) -> None:
         print(as_json(found, job, cluster, given.tokens, executed))
         return
     print(as_text(found, job, cluster, memory, given.tokens))
+    for line in published(found, job):
+        print(f"published: {line}".replace("; ", "\n  "))
     if executed is not None:
         from distributed.planner.beside import as_table
 

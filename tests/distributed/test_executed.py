@@ -5,11 +5,11 @@ import torch
 import torch.distributed as dist
 
 from distributed.model_states import RECIPES
-from distributed.planner.executed import Transformer, execute, world_of
+from distributed.planner.executed import Block, Transformer, execute, world_of
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job, cluster_of, option
 from distributed.planner.memory import held, sent
-from distributed.planner.shapes import CHECKPOINTS, PRESETS
+from distributed.planner.shapes import CHECKPOINTS, PRESETS, Model
 
 SEVEN = PRESETS["llama-2-7b"]
 SHALLOW = SEVEN._replace(layers=4, words=4096)  # of a small vocabulary, so that blocks count
@@ -95,6 +95,29 @@ def test_a_second_world_is_refused():
     with world_of(4), pytest.raises(RuntimeError, match="a process group already"), world_of(4):
         pass
     assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(("gated", "compiled"), [(True, False), (True, True), (False, True)])
+def test_a_block_keeps_what_the_plan_counts_compiled_or_not(gated, compiled):
+    """With the partition between both passes that PyTorch's compiler makes; its kernels would do
+    the same."""
+    model = Model(1, 256, 4, 4, 1024, 1000, gated)
+    block, tokens, sizes = Block(model).bfloat16(), 512, {}
+    weights = {each.untyped_storage().data_ptr() for each in block.parameters()}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    run = torch.compile(block, backend="aot_eager_decomp_partition") if compiled else block
+    x = torch.randn(1, tokens, 256, dtype=torch.bfloat16, requires_grad=True) * 1
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        result = run(x)
+    assert result.shape == x.shape
+    # Beside them a few numbers for each row and head: sums of norms and of attention
+    assert sum(sizes.values()) == pytest.approx(2 * tokens * model.kept("none", compiled), rel=5e-3)
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "llama-3-70b", "gpt-2-124m", "tinyllama-1.1b"])

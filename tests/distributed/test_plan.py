@@ -2,6 +2,8 @@
 
 import json
 import math
+import re
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -31,6 +33,7 @@ from distributed.planner.peak_memory import GPT, Shape, activations, bytes_at_pe
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import PRESETS, of_size
 from distributed.planner.speed import achieved
+from distributed.planner.validation import runs
 from distributed.runtime.trace import overlapped
 from distributed.strategy import plan, run_of
 from distributed.workbench.memory_meter import MemoryUse
@@ -456,6 +459,44 @@ def test_a_step_that_waits_for_launches_is_cautioned_of(words, said, capsys):
     assert all(each in found[0] for each in said)
     main(words.split())
     assert ("caution: " in capsys.readouterr().out) == bool(said)
+
+
+def test_compiled_blocks_keep_less_where_they_have_swiglu_and_the_speed_is_said_to_be_another(
+    capsys,
+):
+    cluster = cluster_of(gpu("h100"), 8, speed=4e14)
+    for name, less in (("llama-2-7b", 2 * 2048 * 11008 * 32), ("gpt-3-6.7b", 0)):
+        for stack in ("pytorch", "megatron"):
+            eager, compiled = (
+                memory_of(Job(PRESETS[name], compiled=c), "DDP", cluster, "none", stack)
+                for c in (False, True)
+            )
+            assert eager["activations"] - compiled["activations"] == pytest.approx(less, abs=1)
+        again = [memory_of(Job(PRESETS[name], compiled=c), "DDP", cluster, "full") for c in (0, 1)]
+        assert again[0] == again[1]
+    steps = []
+    for words in ([], ["--compile"]):
+        main(["--model", "llama-2-7b", *words, "--json"])
+        steps.append(json.loads(capsys.readouterr().out))
+        assert "compiled blocks, as yours are" + " not" * (not words) in steps[-1]["published"][-1]
+    assert steps[0]["options"][-1]["compute_s"] == steps[1]["options"][-1]["compute_s"]
+
+
+def test_what_is_known_of_a_planned_time_is_counted_from_published_rows(capsys):
+    apart = [run.error for run in runs() if run.row["use"] == "test"]
+    of_zero3 = [r.error for r in runs() if (r.row["use"], r.option.name) == ("test", "ZeRO-3")]
+    assert 0 < len(of_zero3) < len(apart)
+    median = statistics.median(map(abs, of_zero3))
+    main(["--model", "llama-2-7b", "--stack", "megatron"])
+    said = capsys.readouterr().out
+    assert f"published: {len(of_zero3)} speeds of ZeRO-3: off by {median:.1%} in" in said
+    assert "published: no speed of ZeRO-1: held against nothing" in said
+    (compiled,) = re.findall(
+        r"compiled blocks, as yours are not: ([\d.]+)% faster in 2 pairs", said
+    )
+    values = [float(run.row["value"]) for run in runs() if run.source == "torchtitan"]
+    gains = [values[1] / values[0] - 1, values[3] / values[2] - 1]
+    assert float(compiled) == pytest.approx(100 * statistics.median(gains), abs=0.1)
 
 
 def test_words_take_memory_and_a_fused_loss_takes_less():

@@ -6,9 +6,10 @@ import shlex
 import subprocess
 import sys
 import types
-from functools import partial
+from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from torch.utils.checkpoint import checkpoint as with_checkpoint
 
 from distributed.plan import main
 from distributed.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
-from distributed.planner.job import Option
+from distributed.planner.job import RECIPE, Option
 from playground.build.tab import archive, standard
 from playground.planner.answer import answer, html, planned, ways_out
 from playground.planner.form import FIELDS, RECIPE_OF, SHAPE, query_of, state_of, words_of
@@ -33,6 +34,7 @@ QUERIES = [
     "model=llama-3-405b&nodes=64&network=3200GB",
     "model=llama-3-8b&recipe=bf16-8-bit-adam-fp32-master-copy&nodes=4&network=50GB&stack=book",
     "gpu=4090&per_host=2&nodes=1&model=mpt-125m&fused_loss=on&speed=5e13&gpu_memory=20GiB",
+    "model=llama-3-8b&nodes=1&compile=on&checkpoint=none",
 ]
 
 
@@ -176,9 +178,9 @@ def train(group, code):
 STRATEGIES = ["DDP", "ZeRO-1", "ZeRO-2", "HSDP", "ZeRO-3"]
 
 
-def code_of(name: str, recipe: str, checkpoint: str = "none") -> str:
+def code_of(name: str, recipe: str, checkpoint: str = "none", more: str = "") -> str:
     slugs = {value: key for key, value in RECIPE_OF.items()}
-    state = state_of(f"nodes=2&per_host=2&model=mpt-125m&recipe={slugs[recipe]}")
+    state = state_of(f"nodes=2&per_host=2&model=mpt-125m&recipe={slugs[recipe]}{more}")
     found, job, cluster, _ = planned(state)
     best = next(option for option in found.options if option.name == name)
     return torch_code(best._replace(checkpoint=checkpoint), job, cluster)
@@ -199,6 +201,23 @@ def test_copied_pytorch_trains_on_four_ranks(pools, name):
             assert after < before, code
             assert optimizer == ("ZeroRedundancyOptimizer" if name == "ZeRO-1" else expected)
             assert expected in code
+
+
+def train_compiled(group, code):
+    """With PyTorch's graphs and no kernels: those take a compiler minutes."""
+    quick = partialmethod(torch.nn.Module.compile, backend="aot_eager")
+    with mock.patch.object(torch.nn.Module, "compile", quick):
+        return train(group, code)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_copied_pytorch_compiles_each_block_and_trains(pools, name):
+    code = code_of(name, RECIPE, "full", "&compile=on")
+    assert code.count("layer.compile()") == 1
+    assert "compile" not in code_of(name, RECIPE, "full")
+    for before, after, _ in pools[4](train_compiled, code):
+        assert after < before, code
 
 
 def test_copied_code_reads_as_people_sort_it():

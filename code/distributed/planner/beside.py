@@ -55,6 +55,8 @@ def beside(
     """
     if job.fused_loss:
         raise ValueError("fused_loss: PyTorch's own loss is executed: leave it out")
+    if job.compiled:
+        raise ValueError("compile: nothing is compiled in a fake world: leave it out")
     if job.rows != int(job.rows):
         raise ValueError(f"rows={job.rows:g}: give a whole number to execute")
     fitting = [each for each in options if each.fits]

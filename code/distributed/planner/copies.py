@@ -50,6 +50,10 @@ POLICIES = [
 COMPRESS = (
     "from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook"
 )
+COMPILED = """\
+    for layer in model.LAYERS:  # each for itself: blocks are alike, and one is compiled
+        layer.compile()
+"""
 EIGHT_BITS = "from torchao.optim import AdamW8bit  # PyTorch has none: pip install torchao"
 
 
@@ -98,7 +102,8 @@ def torch_code(best: Option, job: Job, cluster: Cluster, layers: str = "layers")
         imports.add(EIGHT_BITS)
     of_strategy, lines, step = fsdp(best, job, cluster) if best.name in SHARED else ddp(best, job)
     lines = lines.replace("model.LAYERS", f"model.{layers}")
-    wrapped = checkpointed(best).replace("model.LAYERS", f"model.{layers}")
+    wrapped = checkpointed(best) + (COMPILED if job.compiled else "")
+    wrapped = wrapped.replace("model.LAYERS", f"model.{layers}")
     makes = (
         'def parallelize(make_model, device="cuda"):\n'
         '    if device == "cuda":\n'

@@ -32,6 +32,7 @@ class Job(NamedTuple):
     checkpoint: str = "auto"  # the least that fits, or one of CHECKPOINTS
     recipe: Recipe = RECIPES[RECIPE]
     fused_loss: bool = False
+    compiled: bool = False  # each block, by torch.compile
 
     @property
     def tokens(self) -> float:

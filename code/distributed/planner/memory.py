@@ -70,7 +70,9 @@ def as_listed(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: s
     stage = STAGE[name]
     found = per_rank(model.parameters, n, stage, recipe)
     scores = min(job.scores, IN_PLACE) if stack == "megatron" else job.scores
-    found["activations"] = model.activations(job.tokens, checkpoint, recipe.parameters, 0)
+    found["activations"] = model.activations(
+        job.tokens, checkpoint, recipe.parameters, 0, None, job.compiled
+    )
     found["logits"] = job.tokens * scores * model.words
     if n == 1:
         return found
@@ -160,7 +162,8 @@ def activations(
 ) -> tuple[float, float, float, float]:
     """Bytes that a layer saves, that it has in its backward pass, of both ends, of the scores."""
     one, none = job.model._replace(layers=1), job.model._replace(layers=0)
-    with_all = one.activations(job.tokens, "none", size, 0, stream)
+    compiled = job.compiled and checkpoint == "none"
+    with_all = one.activations(job.tokens, "none", size, 0, stream, compiled)
     ends = none.activations(job.tokens, "none", size, 0, stream)
     layer = with_all - ends
     again = one.activations(job.tokens, checkpoint, size, 0, stream) - ends

@@ -63,12 +63,14 @@ class Model(NamedTuple):
         """
         return 6 * self.multiplied + 12 * self.layers * self.d * context
 
-    def kept(self, checkpoint: str) -> float:
+    def kept(self, checkpoint: str, compiled: bool = False) -> float:
         """Numbers that a layer keeps for each token.
 
         Everything: inputs and results of two norms, q, k and v, attention's result, and in the
         network four (gated) or two times its width. Selective, as TorchTitan does it: the input,
-        attention's result, and every second matrix product's. Full: the input.
+        attention's result, and every second matrix product's. Full: the input. Where PyTorch
+        compiles a layer, SwiGLU's result alone is computed again: GELU's is an input of a product,
+        and what the backward pass multiplies with stays.
         """
         qkv = (1 + 2 * self.shared) * self.d
         if checkpoint == "full":
@@ -76,7 +78,10 @@ class Model(NamedTuple):
         if checkpoint == "selective":
             products = qkv + 2 * self.d + (2 if self.gated else 1) * self.ffn
             return 2 * self.d + products / 2
-        return 5 * self.d + qkv + (4 if self.gated else 2) * self.ffn
+        results = 4 if self.gated else 2
+        if compiled and self.gated:
+            results -= 1
+        return 5 * self.d + qkv + results * self.ffn
 
     def activations(
         self,
@@ -85,17 +90,18 @@ class Model(NamedTuple):
         size: float = 2,
         scores: float = PLAIN,
         stream: float | None = None,
+        compiled: bool = False,
     ) -> float:
         """Bytes at the end of the forward pass of so many tokens, `size` bytes for each number.
 
-        While a layer is computed again, all of it is there. `scores` are bytes for each word's
-        score: `PLAIN` or `FUSED`; `stream` those of an element that a norm gets, if they are
-        others. Raises ValueError for another checkpoint.
+        While a layer is computed again, all of it is there, compiled or not. `scores` are bytes for
+        each word's score: `PLAIN` or `FUSED`; `stream` those of an element that a norm gets, if
+        they are others. Raises ValueError for another checkpoint.
         """
         if checkpoint not in CHECKPOINTS:
             raise ValueError(f"checkpoint={checkpoint!r}: choose {', '.join(CHECKPOINTS)}")
         again = 0.0 if checkpoint == "none" else self.kept("none")
-        layers = self.layers * self.kept(checkpoint) + again
+        layers = self.layers * self.kept(checkpoint, compiled) + again
         found = size * (layers + 2 * self.d) + scores * self.words
         if stream is not None:
             inputs = self.layers * (2 if checkpoint == "none" else 1) + (2 if again else 0) + 1

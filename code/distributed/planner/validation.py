@@ -80,6 +80,7 @@ def job_of(row: dict[str, str]) -> Job:
         row["checkpoint"],
         (RECIPES | OTHERS)[row["recipe"] or RECIPE],
         row["loss"] == "fused",
+        "torch.compile" in row["note"],
     )
 
 
@@ -188,6 +189,43 @@ class Errors(NamedTuple):
     def __str__(self) -> str:
         shares = f"{self.median:.1%}, nine in ten {self.nine_in_ten:.1%}, worst {self.worst:.1%}"
         return f"{self.of_rows:3} rows: median {shares}, bias {self.bias:+.1%}"
+
+
+def gains_of_compiling() -> list[float]:
+    """How much faster compiled blocks were, where nothing else differs between two rows."""
+    every = [row for row in rows() if "torch.compile" in row["note"]]
+    apart = {key: "" for key in ("value", "memory")}
+    found = []
+    for row in every:
+        eager = row | apart | {"note": row["note"].replace("torch.compile", "eager")}
+        found += [
+            float(row["value"]) / float(each["value"]) - 1
+            for each in rows(row["unit"])
+            if each | apart == eager
+        ]
+    return found
+
+
+def evidence(names: Iterable[str], compiled: bool = False) -> list[str]:
+    """How far the planned times of these strategies are off, by published speeds that nothing was
+    fitted to; and what compiling did to a speed, which is not in any plan."""
+    apart = [row for row in rows("tokens/s/GPU") if row["use"] == "test"]
+    said, without = [], []
+    for name in names:
+        errors = [predict(row).error for row in apart if row["strategy"] == name]
+        if errors:
+            of = Errors.of(errors)
+            off = f"off by {of.median:.1%} in the median, bias {of.bias:+.1%}"
+            said.append(f"{of.of_rows} speeds of {name}: {off}")
+        else:
+            without.append(name)
+    if without:
+        said.append(f"no speed of {', '.join(without)}: held against nothing")
+    if gains := gains_of_compiling():
+        ours = "yours are to be" if compiled else "yours are not"
+        gain = f"{statistics.median(gains):.1%} faster in {len(gains)} pairs"
+        said.append(f"compiled blocks, as {ours}: {gain}; the plan has one speed for both")
+    return said
 
 
 def main() -> None:

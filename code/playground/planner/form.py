@@ -86,6 +86,7 @@ MORE = (
     Field("speed", "measured FLOP/s of a GPU", "", "number", hint="such as 4e14"),
     Field("stack", "trained with", "pytorch", "choice", WHOSE),
     Field("fused_loss", "the loss in one kernel", "", "yes"),
+    Field("compile", "blocks compiled", "", "yes"),
 )
 FIELDS = {field.name: field for field in (*FIRST, *SHAPE, *MORE)}
 FIELD_OF = {"gpus": "nodes", "params": "model", "shape": "layers", "inside": "gpu"}
