@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from playground.show.colours import GREY
 
@@ -50,28 +49,6 @@ def memory_bars(
     else:
         axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return axis
-
-
-def who_keeps_what(stage: int, ranks: int = 4) -> Figure:
-    """Draw what each rank keeps at a stage of ZeRO: all of it, or its own share (filled)."""
-    figure, axis = plt.subplots(figsize=(7.2, 0.5 + 0.55 * ranks))
-    columns = {"parameters": 3, "gradients": 2, "optimizer states": 1}  # cut from this stage on
-    for column, (purpose, cut_from) in enumerate(columns.items()):
-        colour, left = PURPOSES[purpose], 1.15 * column
-        for rank in range(ranks):
-            for share in range(ranks):
-                kept = share == rank or stage < cut_from
-                axis.barh(
-                    rank, 1 / ranks, 0.6, left=left + share / ranks,
-                    color=colour if kept else "none", edgecolor=colour, linewidth=0.8,
-                )  # fmt: skip
-        axis.text(left, -0.7, purpose, va="bottom")
-    axis.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
-    axis.set(xticks=[], ylim=(ranks - 0.5, -1))
-    for spine in axis.spines.values():
-        spine.set_visible(False)
-    axis.tick_params(length=0)
-    return figure
 
 
 def _purposes(bars: Iterable[Mapping[str, float]]) -> list[str]:
