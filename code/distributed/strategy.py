@@ -59,22 +59,26 @@ def recommend(options: list[Option], memory: float) -> Plan:
         return Plan(options, None, what_to_change(options, memory))
     fastest = min(each.step.total for each in fitting)
     best = next(each for each in fitting if each.step.total <= (1 + CLOSE) * fastest)
+    return Plan(options, best, reasons(options, best, memory))
 
+
+def reasons(options: list[Option], best: Option, memory: float) -> str:
+    """The margin, what would not fit, and how much slower or faster the others are."""
     spare, waits = memory - best.needs, best.step.exposed / best.step.total
     why = [f"it fits with {spare / 1e9:.0f} GB to spare and waits {waits:.1%} of a step"]
     simpler = options[: options.index(best)]
     if too_large := [each.name for each in simpler if not each.fits]:
         why.append(f"{', '.join(too_large)} would not fit")
     others: dict[str, list[str]] = {}
-    for other in fitting:
-        if other is not best:
+    for other in options:
+        if other.fits and other is not best:
             margin = other.step.total / best.step.total - 1
             shown = f"{margin:.1%} slower" if margin >= 0 else f"{-margin:.1%} faster"
             others.setdefault("as fast" if abs(margin) < 5e-4 else shown, []).append(other.name)
     for shown, names in others.items():
         fit = "fits, too, and is" if len(names) == 1 else "fit, too, and are"
         why.append(f"{', '.join(names)} {fit} {shown}")
-    return Plan(options, best, "; ".join(why))
+    return "; ".join(why)
 
 
 def what_to_change(options: list[Option], memory: float) -> str:

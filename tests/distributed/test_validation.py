@@ -6,6 +6,7 @@ import statistics
 import pytest
 
 from distributed.model_states import Recipe
+from distributed.planner import speed
 from distributed.planner.hardware import gpu
 from distributed.planner.peak_memory import GPT, activations
 from distributed.planner.published import CASES, WRAPPED, failures, rows
@@ -87,6 +88,12 @@ def test_rows_that_nothing_was_fitted_to_are_off_by_about_a_tenth_in_the_median(
     assert abs(found.bias) < 0.03
     pax = [run.error for run in apart if run.source == "Pax"]
     assert [round(error, 2) for error in pax] == [0.14, 0.01]
+
+
+def test_only_rows_of_the_source_that_speed_names_are_marked_as_fitted():
+    fitted = {run.source for run in EVERY if run.row["use"] == "calibrate"}
+    assert fitted == {"llm-foundry"}
+    assert "runs of llm-foundry" in str(speed.__doc__)
 
 
 def test_all_that_ran_fits_by_the_planner_too():

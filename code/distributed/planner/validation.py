@@ -4,8 +4,9 @@
     scaling    many hosts against one host of the same source: the node is calibrated, links are not
     memory     what was published as out of memory, and the largest that ran
 
-The constants of `speed` were fitted to rows marked "calibrate", on one host each. Sources marked
-"test" had no part in any constant.
+The constants of `speed` were fitted to rows marked "calibrate", on one host each: llm-foundry's.
+(Images marked so are the host that `scaling` starts from.) Sources marked "test" had no part in any
+constant.
 """
 
 import statistics

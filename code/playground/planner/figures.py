@@ -43,7 +43,7 @@ def compare_streams(steps: Mapping[str, SimulatedStep]) -> Figure:
     use_style()
     until = max(step.total for step in steps.values())
     figure, axes = plt.subplots(
-        len(steps), 1, figsize=(7.2, 0.95 * len(steps) + 0.5), sharex=True, layout="constrained"
+        len(steps), 1, figsize=(7.2, 0.85 * len(steps) + 0.5), sharex=True, layout="constrained"
     )
     for axis, (name, step) in zip(axes, steps.items(), strict=True):
         streams(axis, step, until)
@@ -113,10 +113,12 @@ def error_table(runs: Sequence[Run]) -> Table:
     rows = []
     for use, role in (("test", "nothing fitted"), ("calibrate", "speed fitted")):
         of_use = [run for run in runs if run.row["use"] == use]
-        for source in dict.fromkeys(run.source for run in of_use):
+        sources = dict.fromkeys(run.source for run in of_use)
+        for source in sources:
             mine = [run.error for run in of_use if run.source == source]
             rows.append(row(source, role, Errors.of(mine)))
-        rows.append(row("together", role, Errors.of(run.error for run in of_use)))
+        if len(sources) > 1:
+            rows.append(row("together", role, Errors.of(run.error for run in of_use)))
     many = Errors.of(error for _, _, error in scaling(runs))
     rows.append(row("one host to many", "one host given", many))
     header = ["tokens/s of each GPU", "", "rows", "median error", "nine in ten", "worst"]
