@@ -53,18 +53,21 @@ def bytes_of_layers(run: Run, batches: tuple[int, ...] = (64, 256, 1024, 1796)) 
     return found
 
 
-def crossing_figure(found: dict[int, Any]) -> Figure:
-    crossing = HIDDEN * (WIDTH + OUT) / OUT
-    figure, axis = plt.subplots(figsize=(7.2, 2.8))
-    ends = [min(found), max(found)]
-    axis.loglog(ends, [8 * ring_sent(b * OUT, 0, 2).elements for b in ends], color=RANKS[0], lw=1)
-    axis.loglog(ends, [8 * HIDDEN * (WIDTH + OUT)] * 2, color=RANKS[1], lw=1)
-    axis.loglog([*found], [t for t, _ in found.values()], "o", color=RANKS[0], label="tensor")
-    axis.loglog([*found], [d for _, d in found.values()], "o", color=RANKS[1], label="data")
-    axis.axvline(crossing, color=GREY, lw=0.8)
-    title = f"predicted to cross at f(d + o)/o = {crossing:.0f} rows"
-    axis.set(xlabel="batch (rows)", ylabel="bytes of a rank in a step", title=title)
-    axis.legend()
+def replica_figure(step_time: Callable[[float, int], float]) -> Figure:
+    """Time of a step over that of computing, by tokens of a GPU, for some sizes of a replica."""
+    figure, axis = plt.subplots(figsize=(7.2, 3.0))
+    tokens = [2 ** (7 + i / 16) for i in range(16 * 5 + 1)]
+    for number, gpus in enumerate((1, 8, 16, 32)):
+        name = "1 (FSDP alone)" if gpus == 1 else str(gpus)
+        times = [step_time(each, gpus) for each in tokens]
+        axis.plot(tokens, times, color=RANKS[number], lw=2 - 0.5 * (gpus == 8), label=name)
+    axis.axvline(256, color=GREY, lw=0.8, ls="--")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(
+        [128, 256, 512, 1024, 2048, 4096], ["128", "256", "512", "1,024", "2,048", "4,096"]
+    )
+    axis.set(xlabel="tokens on each GPU", ylabel="step / computing", ylim=(0.8, 5))
+    axis.legend(title="GPUs that share a replica")
     return figure
 
 
