@@ -33,7 +33,7 @@ PAGES = sorted((ROOT / "book").rglob("*.md"))
 CELL = re.compile(r"^```(?:\{code-cell\} )?python\n((?:---\n[\s\S]*?\n---\n)?)([\s\S]*?)^```", re.M)
 TAGS = re.compile(r"^:?tags: *\[(.*)\]\n", re.M)
 OPTION = re.compile(r"\A(?::.*\n)+")
-RANKS = re.compile(r"\btorchrun\(main(?:, (?:(?!torchrun).)*?)??, ranks=(\d+)")  # two may share a line
+RANKS = re.compile(r"\btorchrun\(main(?:, (?:(?!torchrun).)*?)??, ranks=(\d+)")
 PATIENCE = 600  # s; long, because a slow machine is not a failure
 END = "\n\nmain()\ndist.destroy_process_group()\n"  # `main` leaves no model behind: that can hang
 TO_COPY = re.compile(r"^(?:import|from) torch\b|^(?:def|class) ", re.M)

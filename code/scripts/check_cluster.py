@@ -1521,7 +1521,7 @@ def judge_link_of(report: Mapping[str, Any], kind: str, check: str) -> list[Verd
 
 
 def slow_kinds(kind: str, blamed: Sequence[Any], fast: Iterable[tuple]) -> dict[str, list[Any]]:
-    """What is slow: something in a host, a host's own cable, or what lies between two healthy hosts.
+    """What is slow: something in a host, a host's own cable, or what is between two healthy hosts.
 
     Of a slow pair both ends are healthy if each is fast with somebody else.
     """
