@@ -203,19 +203,6 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     return job, cluster, memory
 
 
-def execute(found: Plan, job: Job, cluster: Cluster, given: Any) -> "list[Beside]":
-    """What was planned, executed in a fake world. Raises ValueError where that cannot be."""
-    from distributed.planner.beside import beside
-    from distributed.planner.own import own
-
-    if given.stack != "pytorch":
-        raise ValueError(f"stack={given.stack!r}: --execute runs PyTorch's recipes alone")
-    try:
-        return beside(found.options, job, cluster, own(given.module) if given.module else None)
-    except (ImportError, RuntimeError) as error:
-        raise ValueError(f"execute: {error}") from None
-
-
 def published(found: Plan, job: Job) -> list[str]:
     """What published speeds say of the planned times."""
     from distributed.planner.validation import evidence
@@ -233,8 +220,12 @@ def main(words: list[str] | None = None) -> None:
             return
         job, cluster, memory = read(given)
         found = plan(job, cluster, memory, given.stack)
-        executed = execute(found, job, cluster, given) if given.execute else None
-    except (ValueError, OverflowError) as error:
+        executed = None
+        if given.execute:
+            from distributed.planner.beside import as_table, beside
+
+            executed = beside(found.options, job, cluster, given.stack, given.module)
+    except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
     if given.json:
         print(as_json(found, job, cluster, given.tokens, executed))
@@ -243,8 +234,6 @@ def main(words: list[str] | None = None) -> None:
     for line in published(found, job):
         print(f"published: {line}".replace("; ", "\n  "))
     if executed is not None:
-        from distributed.planner.beside import as_table
-
         print(f"\n{as_table(executed, cluster.ranks)}")
 
 

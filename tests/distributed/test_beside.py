@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from distributed.plan import main
-from distributed.planner.beside import as_python
-from distributed.planner.own import WithLoss, own
+from distributed.planner.beside import WithLoss, as_python
+from distributed.planner.own import own
 
 SMALL = ["--shape", "3,256,4,4,1024,1024", "--gpus", "16", "--context", "256"]
 

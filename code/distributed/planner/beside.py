@@ -4,17 +4,20 @@ What a plan calls gathered, buckets and casts, PyTorch's tracker partly counts a
 these stand together, as what comes and goes in a step.
 """
 
+import inspect
 import re
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
+from torch.nn import functional as F
 
 from distributed.cost import Cluster
 from distributed.planner.executed import Executed, MakeModel, execute
 from distributed.planner.job import Job, Option
 from distributed.planner.memory import Held, held, sent
-from distributed.planner.own import Own, WithLoss
+from distributed.planner.own import Own, own
 
 COMES_AND_GOES = "activations, gathers, buckets"
 PARTS = {  # what a plan and what a tracker call it → what it is called here
@@ -46,35 +49,46 @@ class Beside(NamedTuple):
 
 
 def beside(
-    options: list[Option], job: Job, cluster: Cluster, own: Own | None = None
+    options: list[Option],
+    job: Job,
+    cluster: Cluster,
+    stack: str = "pytorch",
+    module: str | None = None,
 ) -> list[Beside]:
     """Each option that fits, or the smallest if none does, planned and executed.
 
-    Raises ValueError for what cannot be executed, a module of your own perhaps, and RuntimeError
-    in a process that has a process group.
+    `module` is package.module:function, of your own. Raises ValueError for what cannot be
+    executed: your module perhaps, or any in a process that has a process group.
     """
+    if stack != "pytorch":
+        raise ValueError(f"stack={stack!r}: --execute runs PyTorch's recipes alone")
     if job.fused_loss:
         raise ValueError("fused_loss: PyTorch's own loss is executed: leave it out")
     if job.compiled:
         raise ValueError("compile: nothing is compiled in a fake world: leave it out")
     if job.rows != int(job.rows):
         raise ValueError(f"rows={job.rows:g}: give a whole number to execute")
+    mine = own(module) if module else None
     fitting = [each for each in options if each.fits]
-    found = []
+    rows = []
     for each in fitting or [min(options, key=lambda option: option.needs)]:
         planned = Executed(
             held(job, each.name, cluster, each.checkpoint), sent(job, each.name, cluster)
         )
-        found.append(Beside(each.name, each.checkpoint, planned, run(each, job, cluster, own)))
-    return found
+        try:
+            executed = run(each, job, cluster, mine)
+        except RuntimeError as error:
+            raise ValueError(f"execute: {error}") from None
+        rows.append(Beside(each.name, each.checkpoint, planned, executed))
+    return rows
 
 
-def run(each: Option, job: Job, cluster: Cluster, own: Own | None) -> Executed:
-    if own is None:
+def run(each: Option, job: Job, cluster: Cluster, mine: Own | None) -> Executed:
+    if mine is None:
         return execute(each, job, cluster)
-    make: MakeModel = partial(made_with_loss, own.make)
+    make: MakeModel = partial(made_with_loss, mine.make)
     try:
-        return execute(each, job, cluster, make, as_python(f"model.{own.blocks}"))
+        return execute(each, job, cluster, make, as_python(f"model.{mine.blocks}"))
     except RuntimeError as error:
         if "process group" in str(error):
             raise
@@ -92,6 +106,32 @@ def cannot(each: Option, error: Exception) -> ValueError:
     first = str(error).strip().partition("\n")[0]
     said = f"{type(error).__name__}: {first}" if first else type(error).__name__
     return ValueError(f"module: as {each.name} it cannot be executed without its GPUs: {said}")
+
+
+class WithLoss(nn.Module):
+    """A language model as `train_step` calls it: with words and those that follow, for its loss.
+
+    Yours may take the words alone or both, and give a loss, scores for each word, or an object or
+    a tuple with one of them.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+        parameters = inspect.signature(model.forward).parameters.values()
+        needed = [each for each in parameters if each.default is each.empty]
+        self.takes = 2 if sum(each.kind == each.POSITIONAL_OR_KEYWORD for each in needed) > 1 else 1
+
+    def forward(self, words: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
+        """Both (rows, tokens)."""
+        found = self.model(*(words, following)[: self.takes])
+        for name in ("loss", "logits"):
+            found = value if (value := getattr(found, name, None)) is not None else found
+        if isinstance(found, tuple | list):
+            found = next(each for each in found if isinstance(each, torch.Tensor))
+        if found.ndim == 0:
+            return found
+        return F.cross_entropy(found.flatten(0, -2).float(), following.flatten())
 
 
 def made_with_loss(make: Any) -> WithLoss:

@@ -1,15 +1,13 @@
-"""A network of your own: what shape it has, and how it trains in a fake world.
+"""A network of your own: what shape it has.
 
 It is made on the meta device, by `package.module:function` called without arguments.
 """
 
 import importlib
-import inspect
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from distributed.planner.shapes import Model
 
@@ -83,29 +81,3 @@ def alike(row: Row) -> bool:
     """Whether all parts have as many parameters, and some."""
     sizes = {parameters_of(part) for part in row}
     return len(sizes) == 1 and sizes != {0}
-
-
-class WithLoss(nn.Module):
-    """A language model as `train_step` calls it: with words and those that follow, for its loss.
-
-    Yours may take the words alone or both, and give a loss, scores for each word, or an object or
-    a tuple with one of them.
-    """
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-        parameters = inspect.signature(model.forward).parameters.values()
-        needed = [each for each in parameters if each.default is each.empty]
-        self.takes = 2 if sum(each.kind == each.POSITIONAL_OR_KEYWORD for each in needed) > 1 else 1
-
-    def forward(self, words: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-        """Both (rows, tokens)."""
-        found = self.model(*(words, following)[: self.takes])
-        for name in ("loss", "logits"):
-            found = value if (value := getattr(found, name, None)) is not None else found
-        if isinstance(found, tuple | list):
-            found = next(each for each in found if isinstance(each, torch.Tensor))
-        if found.ndim == 0:
-            return found
-        return F.cross_entropy(found.flatten(0, -2).float(), following.flatten())
