@@ -20,9 +20,11 @@ from torch.utils.checkpoint import checkpoint as with_checkpoint
 
 from distributed.plan import main
 from distributed.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
+from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Option
+from distributed.planner.speed import RECOMPUTE
 from playground.build.tab import archive, standard
-from playground.planner.answer import answer, html, planned, ways_out
+from playground.planner.answer import answer, facts, html, planned, ways_out
 from playground.planner.form import FIELDS, RECIPE_OF, SHAPE, query_of, state_of, words_of
 from playground.planner.page import files, page
 
@@ -66,8 +68,27 @@ def test_a_plan_whose_step_waits_for_launches_says_so_on_the_page():
     assert "Caution" not in json.loads(answer(""))["html"]
 
 
+def test_a_plan_says_its_share_of_the_peak_and_what_tokens_cost():
+    state = state_of("price=2&speed=4e14")
+    found = planned(state)
+    best, job = found[0].recommended, found[1]
+    assert best is not None
+    said = dict(facts(found, state))
+    computing = 1 - best.step.exposed / best.step.total
+    mfu = 4e14 / GPUS["h100"].peak / (1 + RECOMPUTE[best.checkpoint]) * computing
+    assert abs(float(said["MFU"].rstrip("%")) / 100 - mfu) < 0.01
+    assert said["on each GPU"] == f"{job.tokens / best.step.total:,.0f} tokens/s"
+    hours = 1e6 * best.step.total / job.tokens / 3600
+    assert said["a million tokens"] == f"{hours:.2g} GPU-hours"
+    assert said["that costs"] == f"{2 * hours:.3g}"
+    assert said["in all"] == f"{2 * hours * 2e6:,.0f}"
+    assert "in all" not in dict(facts(found, state_of("speed=4e14")))
+    assert words_of(state) == words_of(state_of("speed=4e14"))
+
+
 WRONG = {
     "rows=-1": "rows",
+    "price=free": "price",
     "rows=abc": "rows",
     "nodes=nan": "nodes",
     "nodes=1e400": "nodes",

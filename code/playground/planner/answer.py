@@ -9,6 +9,7 @@ from html import escape
 
 from distributed.cost import Cluster
 from distributed.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
+from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
@@ -71,20 +72,31 @@ def days(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def facts(found: Asked, tokens: float) -> list[tuple[str, str]]:
+def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     """Of the recommended plan: what it is called, and how much of it there is."""
     best, job, cluster = found[0].recommended, found[1], found[2]
     if best is None:
         return []
-    run, n = run_of(best, job, cluster.ranks, tokens), cluster.ranks
-    return [
+    tokens, n = float(state["tokens"]), cluster.ranks
+    run = run_of(best, job, n, tokens)
+    flops = job.model.flops(job.context) * job.accumulate * job.tokens
+    hours = run.gpu_hours / tokens * 1e6
+    shown = [
         ("a step", seconds(best.step.total)),
         ("tokens a step", f"{n * job.accumulate * job.tokens:,.0f}"),
         ("tokens/s", f"{run.tokens_per_second:,.0f}"),
-        ("on each GPU", f"{run.tokens_per_second / n:,.0f}"),
+        ("on each GPU", f"{run.tokens_per_second / n:,.0f} tokens/s"),
+        ("MFU", f"{flops / best.step.total / GPUS[state['gpu']].peak:.0%}"),
         ("days", days(run.days)),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
+        ("a million tokens", f"{hours:.2g} GPU-hours"),
     ]
+    if price := float(state["price"] or 0):
+        shown += [
+            ("that costs", f"{price * hours:.3g}"),
+            ("in all", f"{price * run.gpu_hours:,.0f}"),
+        ]
+    return shown
 
 
 # --- when nothing fits
@@ -242,8 +254,7 @@ def html(state: Mapping[str, str], found: Asked) -> str:
         )
         parts.append(f'<ul class="planner-ways" aria-label="What to change">{items}</ul>')
     numbers = "".join(
-        f"<div><dt>{name}</dt><dd>{value}</dd></div>"
-        for name, value in facts(found, float(state["tokens"]))
+        f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts(found, state)
     )
     if numbers:
         parts.append(f'<dl class="planner-facts">{numbers}</dl>')

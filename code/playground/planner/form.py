@@ -87,6 +87,7 @@ MORE = (
     Field("stack", "trained with", "pytorch", "choice", WHOSE),
     Field("fused_loss", "the loss in one kernel", "", "yes"),
     Field("compile", "blocks compiled", "", "yes"),
+    Field("price", "price of a GPU-hour", "", "number", hint="such as 2.5", most=10**6),
 )
 FIELDS = {field.name: field for field in (*FIRST, *SHAPE, *MORE)}
 FIELD_OF = {"gpus": "nodes", "params": "model", "shape": "layers", "inside": "gpu"}
@@ -153,8 +154,8 @@ def words_of(state: Mapping[str, str]) -> list[str]:
     usual = vars(arguments().parse_args([]))
     for name, value in state.items():
         field = FIELDS[name]
-        if field in SHAPE or name in ("model", "gpu") or not value:
-            continue
+        if field in SHAPE or name in ("model", "gpu", "price") or not value:
+            continue  # a price changes no plan
         option = f"--{name.replace('_', '-')}"
         if field.kind == "yes":
             words.append(option)
