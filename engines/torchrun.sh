@@ -1,16 +1,21 @@
 #!/usr/bin/env bash
 # One script on several hosts. Run this on each of them:
 #   HOSTS=2 FIRST=10.0.0.1 engines/torchrun.sh code/scripts/train.py DATA RUN
-# Change HOSTS, FIRST (an address of the first host that all can reach, the same on all), DATA and
-# RUN (folders that all hosts see under these names). RANKS is how many a host starts: if not given,
-# one for each GPU, or where there is none, for each core. In a container:
-#   docker run --rm --gpus all --network host --ipc host -v /shared:/shared -e HOSTS -e FIRST IMAGE …
+# Change HOSTS, FIRST (an address of the first host that all can reach, the
+# same on all), DATA and RUN (folders that all hosts see under these names).
+# RANKS is how many a host starts: if not given, one for each GPU, or where
+# there is none, for each core. In a container:
+#   docker run --rm --gpus all --network host --ipc host \
+#     -v /shared:/shared -e HOSTS -e FIRST IMAGE …
 set -euo pipefail
 : "${HOSTS:?how many hosts}" "${FIRST:?address of the first host}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 # a restarted rank must not find old addresses
-export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${GRACE:-60}" # s from SIGTERM to SIGKILL: time for a save
+# A restarted rank must not find old addresses.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+# Seconds from SIGTERM to SIGKILL: time for a save.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${GRACE:-60}"
 exec "${PYTHON:-python3}" -m torch.distributed.run \
   --nnodes "$HOSTS" --nproc-per-node "${RANKS:-auto}" \
-  --rdzv-backend c10d --rdzv-endpoint "$FIRST:${PORT:-29400}" --rdzv-id "${JOB:-book}" \
+  --rdzv-backend c10d --rdzv-endpoint "$FIRST:${PORT:-29400}" \
+  --rdzv-id "${JOB:-book}" \
   --max-restarts "${RESTARTS:-3}" -- "$@"
