@@ -202,11 +202,11 @@ ALIVE = {  # page → what its cells that run in a tab put out, each in a cell o
     "book/first_steps/several_processes.html": ["workers of this tab", "RanksHang"],
     "book/collectives/all_reduce.html": ["[6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0]"],
     "book/collectives/collectives.html": [
-        "4,000,000 bytes",
+        "GB/s",
         "[3, 13, 23, 33]",
         "all-reduce: ['stop'",
     ],
-    "book/zero/memory.html": ["ZeRO-3  14.00 GB", "8-bit Adam with a master copy\t210.0"],
+    "book/zero/memory.html": ["ZeRO-3   13.5 + 21.7 GB", "8-bit Adam, fp32 master copy"],
     "book/at_scale/step_cost.html": ["a step 0.81 s", "8 rows, computed again"],
 }
 

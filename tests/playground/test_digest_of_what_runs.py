@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,8 @@ def test_a_page_runs_nothing_that_its_digest_does_not_know(page, tmp_path, monke
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
     monkeypatch.setenv("OURS", f"{ROOT}/code")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    asyncio.run(execute(ROOT, f"book/{page}", {}))
+    with ThreadPoolExecutor(1) as aside:  # in this thread a browser may have its event loop
+        aside.submit(asyncio.run, execute(ROOT, f"book/{page}", {})).result()
     whole, units = used_by(ROOT / f"book/{page}.md")
     # The kernel itself warms up, whatever stands in the cells.
     units += reached([], files_of(["playground.server.warm", "playground.server.shutdown"]))
