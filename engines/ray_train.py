@@ -25,7 +25,7 @@ SCRIPTS = str(Path(__file__).resolve().parents[1] / "code/scripts")
 
 
 def worker(given: dict[str, Any]) -> None:
-    """One rank. Ray runs it in a thread, where no signal comes: what stops it loses some steps."""
+    """One rank, in a thread of Ray: no signal comes there, so what stops it loses steps."""
     sys.path.insert(0, given["scripts"])
     from train import main
 

@@ -55,7 +55,7 @@ def bytes_of_layers(run: Run, batches: tuple[int, ...] = (64, 256, 1024, 1796)) 
 
 def replica_figure(step_time: Callable[[float, int], float]) -> Figure:
     """Time of a step over that of computing, by tokens of a GPU, for some sizes of a replica."""
-    figure, axis = plt.subplots(figsize=(7.2, 3.0))
+    figure, axis = plt.subplots(figsize=(7.2, 2.6))
     tokens = [2 ** (7 + i / 16) for i in range(16 * 5 + 1)]
     for number, gpus in enumerate((1, 8, 16, 32)):
         name = "1 (FSDP alone)" if gpus == 1 else str(gpus)
