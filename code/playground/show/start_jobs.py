@@ -8,14 +8,14 @@ from playground.show.colours import GREY, INK, PALE, RANKS
 
 def programs(hosts: int = 2, ranks: int = 4) -> Figure:
     """The scheduler, a torchrun on each host, and the ranks that each of them starts."""
-    figure, axis = plt.subplots(figsize=(5.2, 2.5))
+    figure, axis = plt.subplots(figsize=(3.4, 1.5))
     middle = (hosts * (ranks + 1) - 2) / 2
     axis.text(middle, 2.3, "Slurm, Kubernetes or you", ha="center", va="center", color=INK)
     for host in range(hosts):
         left = host * (ranks + 1)
         centre = left + (ranks - 1) / 2
         axis.add_patch(plt.Rectangle((left - 0.6, -0.55), ranks + 0.2, 2.1, color=PALE, lw=0))
-        axis.text(centre, 1.15, f"torchrun on host {host}", ha="center", va="center", color="black")
+        axis.text(centre, 1.15, f"torchrun on host {host}", ha="center", va="center", color=INK)
         axis.annotate(
             "", (centre, 1.6), (middle, 2.12), arrowprops={"arrowstyle": "->", "color": GREY}
         )
