@@ -20,8 +20,7 @@ USED = ["angle-left", "angle-right", "bars", "circle-half-stroke", "list", "magn
 USED += ["moon", "sun"]
 
 STYLE = """\
-/* Made by book/_ext/icons.py from Font Awesome Free, SIL OFL 1.1. Where two fonts have one name,
-   the later is asked first, and the theme's own is not loaded. */
+/* Made by book/_ext/icons.py from Font Awesome Free, SIL OFL 1.1. */
 @font-face {{
   font-family: "Font Awesome 6 Free";
   font-weight: 900;
@@ -57,6 +56,16 @@ def style_sheet() -> str:
     packed = BytesIO()
     subset.save_font(font, packed, options)
     return STYLE.format(font=b64encode(packed.getvalue()).decode())
+
+
+def leave_out_fonts(static: Path) -> None:
+    """Take out of the themes' styles the fonts that icons.css stands in for, which are not there.
+
+    Else a browser that lays out a page before icons.css has come asks for them.
+    """
+    for sheet in (static / "styles").glob("*.css"):
+        text = sheet.read_text(encoding="utf-8")
+        sheet.write_text(re.sub(r"@font-face\{[^}]*/webfonts/[^}]*\}", "", text), encoding="utf-8")
 
 
 def write_icons(app: Sphinx) -> None:

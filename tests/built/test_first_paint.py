@@ -33,3 +33,11 @@ def test_the_site_has_nothing_that_no_page_loads(built):
     files = [path.relative_to(built).as_posix() for path in (built / "_static").rglob("*")]
     assert "_static/scripts/bootstrap.js" in files
     assert not [name for name in files if name.endswith((".map", ".ttf", ".mo", "fontawesome.js"))]
+
+
+def test_no_style_asks_for_a_file_that_is_not_there(built):
+    """A browser that lays out the page before the last style has come would ask for it."""
+    for sheet in (built / "_static").rglob("*.css"):
+        urls = re.findall(r"url\(\s*[\"']?([^\"')]+)", sheet.read_text(encoding="utf-8"))
+        files = {url.partition("?")[0].partition("#")[0] for url in urls if ":" not in url}
+        assert not [file for file in files if file and not (sheet.parent / file).exists()], sheet
