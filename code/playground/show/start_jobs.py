@@ -8,7 +8,7 @@ from playground.show.colours import GREY, INK, PALE, RANKS
 
 def programs(hosts: int = 2, ranks: int = 4) -> Figure:
     """The scheduler, a torchrun on each host, and the ranks that each of them starts."""
-    figure, axis = plt.subplots(figsize=(3.4, 1.5))
+    figure, axis = plt.subplots(figsize=(3.2, 1.45))
     middle = (hosts * (ranks + 1) - 2) / 2
     axis.text(middle, 2.3, "Slurm, Kubernetes or you", ha="center", va="center", color=INK)
     for host in range(hosts):
