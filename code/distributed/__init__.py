@@ -4,7 +4,7 @@ A module uses its own chapter's and those before, and `runtime`; in reading orde
 
 First steps: single_device, launching, dp.
 Collectives: all_reduce, parts, halving_doubling, collectives, ring_group, shared_buffers,
-    hierarchical, shared_memory, double_tree, algorithms.
+    hierarchical, shared_memory, algorithms, double_tree.
 DDP: replicas, simple_ddp, overlapped_ddp, buckets, bucketed_ddp, accumulation, ddp, usage,
     one_wrapper, gradient_sync_visualizer, sampler, join, batchnorm, train_text.
 Training well: large_batch, precision, compressors, one_bit, powersgd, local_sgd, async_sgd, stale.
