@@ -233,6 +233,7 @@ def test_of_ranks_that_all_fail_either_may_be_the_first() -> None:
     one = raised(1, "RuntimeError", "1 calls broadcast and 0 all_reduce")
     assert outputs.agree(one, raised(0, "RuntimeError", "0 calls all_reduce and 1 broadcast"))
     assert not outputs.agree(one, raised(0, "ValueError", "1 calls broadcast and 0 all_reduce"))
+    assert not outputs.agree(one, raised(1, "RuntimeError", "1 calls scatter and 0 all_reduce"))
 
 
 def test_what_is_of_this_process_and_this_machine_alone_is_not_kept() -> None:

@@ -27,7 +27,7 @@ OF_A_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
 TEMPORARY = re.compile(r"/tmp/tmp\w{8}\b")
 QUANTITY = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 UNIT_OF_TIME = re.compile(r"\s?(?:[µmn]?s|min(?:utes)?|h|[kMGT]?(?:B|bit|FLOP|flop)/s|seconds)\b")
-WHO_RAISED = re.compile(r"RankError: rank \d+ (raised \w+).*", re.DOTALL)
+WHO_RAISED = re.compile(r"RankError: (rank \d+) (raised \w+).*", re.DOTALL)
 LINE = re.compile(r"(\w\.py(?::|\", line |, line ))\d+")  # moves with what is written above it
 NEAR = 1e-3  # numbers of two machines may differ by this share: they add up in other orders
 TINY = 1e-5  # below it a number is the error of a sum, and differs by more
@@ -170,13 +170,17 @@ def agree(one: list[Output], other: list[Output], varies: bool = False) -> bool:
 
     A cell that varies has to put out the same sorts of output. Of any other, the words have to be
     the same, and numbers too: to the rounding of another machine, and but for times and speeds.
-    When several ranks fail, the error is of whichever was first: only its kind has to be the same.
+    When several ranks fail, the error is of whichever was first: of another rank's only the kind
+    has to be the same.
     """
     if kinds(one) != kinds(other):
         return False
     if varies:
         return True
-    a, b = (WHO_RAISED.sub(r"\1", said(outputs)) for outputs in (one, other))
+    a, b = said(one), said(other)
+    first = [found[1] for text in (a, b) if (found := WHO_RAISED.search(text))]
+    if len({*first}) == 2:
+        a, b = (WHO_RAISED.sub(r"\2", text) for text in (a, b))
     if QUANTITY.sub("#", a).split() != QUANTITY.sub("#", b).split():
         return False
     pairs = zip(QUANTITY.finditer(a), QUANTITY.finditer(b), strict=True)
