@@ -3,8 +3,8 @@
 A module uses its own chapter's and those before, and `runtime`; in reading order:
 
 First steps: single_device, launching, dp.
-Collectives: all_reduce, parts, halving_doubling, collectives, ring_group, shared_buffers,
-    hierarchical, shared_memory, algorithms, double_tree.
+Collectives: all_reduce, halving_doubling, collectives, ring_group, shared_buffers, hierarchical,
+    shared_memory, algorithms, double_tree.
 DDP: replicas, simple_ddp, overlapped_ddp, buckets, bucketed_ddp, accumulation, ddp, usage,
     one_wrapper, gradient_sync_visualizer, sampler, join, batchnorm, train_text.
 Training well: large_batch, precision, compressors, one_bit, powersgd, local_sgd, async_sgd, stale.

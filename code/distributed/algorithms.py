@@ -4,6 +4,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distributed.all_reduce import (
+    Algorithm,
+    Array,
+    Sent,
     central,
     central_sent,
     naive,
@@ -15,7 +18,6 @@ from distributed.all_reduce import (
 )
 from distributed.double_tree import double_tree, double_tree_sent
 from distributed.halving_doubling import halving_doubling, halving_doubling_sent
-from distributed.parts import Algorithm, Array, Sent
 from distributed.runtime.script import run_script
 
 if TYPE_CHECKING:

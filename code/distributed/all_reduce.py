@@ -2,29 +2,64 @@
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-Each algorithm is written on messages between two ranks. What a rank sends is known exactly, and its
-formula stands beside it: elements (not bytes) and messages, for x[n] on `rank` of N `ranks`. Two
-more have modules of their own, `halving_doubling` and `double_tree`; `algorithms` has all six.
+Each algorithm is written on messages between two ranks, and knows no array library: the wire makes
+arrays and sends them, the caller says how to combine two. What a rank sends is known exactly, and
+its formula stands beside it: elements (not bytes) and messages, for x[n] on `rank` of N `ranks`.
+Two more have modules of their own, `halving_doubling` and `double_tree`; `algorithms` has all six.
 
 What is sent has x's dtype, so sums are made in it, and rounded to it: a number goes through as many
 roundings as each algorithm says. k of them are off by k/2 units in the last place of Σ|x| at most.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
 
-from distributed.parts import (
-    Array,
-    Combine,
-    Sent,
-    Wire,
-    bounds,
-    cut_up,
-    messages,
-    others,
-    pieces,
-)
 from distributed.runtime.script import run_script
+
+Array = Any  # what the wire's messages carry: a tensor, a memoryview, … with slices and a length
+Combine = Callable[..., Any]  # combine(a, b, out=a): a[n] ← a[n] with b[n]
+PIECE = 1 << 20  # elements of one message of a long part: work on it while the next one comes
+
+
+class Wire(Protocol):
+    """Messages of one rank with the others, whatever carries them: all that an algorithm needs.
+
+    `Transport` says what each of these does; a `Group` is one, with collectives.
+    """
+
+    rank: int
+    size: int
+
+    def send(self, x: Array, to: int) -> None: ...
+    def receive(self, x: Array, source: int) -> Array: ...
+    def exchange(self, outgoing: Array, to: int, incoming: Array, source: int) -> Array: ...
+    def relay(
+        self,
+        outgoing: Sequence[Array],
+        to: int,
+        incoming: Sequence[Array],
+        source: int,
+        combine: Combine | None = None,
+        adds: int = 0,
+    ) -> None: ...
+    def empty_like(self, x: Array) -> Array: ...
+    def copy(self, x: Array, into: Array) -> Array: ...
+
+
+Algorithm = Callable[[Wire, Array, Combine], None]
+
+
+class Sent(NamedTuple):
+    """What one rank sends: elements of the array's dtype, and messages."""
+
+    elements: int
+    messages: int
+
+
+def others(wire: Wire) -> list[int]:
+    """All ranks but this one, in order."""
+    return [rank for rank in range(wire.size) if rank != wire.rank]
 
 
 def central(wire: Wire, x: Array, combine: Combine) -> None:
@@ -118,8 +153,8 @@ def children(position: int, ranks: int) -> list[int]:
 
 def tree_sent(n: int, rank: int, ranks: int) -> Sent:
     """x[n] to each child, and to the parent unless it is rank 0."""
-    messages = len(children(rank, ranks)) + (rank > 0)
-    return Sent(n * messages, messages)
+    links = len(children(rank, ranks)) + (rank > 0)
+    return Sent(n * links, links)
 
 
 def ring(wire: Wire, x: Array, combine: Combine) -> None:
@@ -132,6 +167,16 @@ def ring(wire: Wire, x: Array, combine: Combine) -> None:
     # Two rounds: in the first, parts are added up; what comes in the second is complete.
     route = [parts[(wire.rank - step) % ranks] for step in range(1, 2 * ranks)]
     pass_around(wire, route, combine, adds=ranks - 1)
+
+
+def cut_up(x: Array, parts: int) -> list[Array]:
+    """Views of x[n] that differ in length by one at most: part i is x[n·i/N : n·(i + 1)/N]."""
+    return [x[start:end] for start, end in pairwise(bounds(len(x), parts))]
+
+
+def bounds(n: int, parts: int) -> list[int]:
+    """Where to cut n elements into parts: part i is [i] to [i + 1]."""
+    return [n * i // parts for i in range(parts + 1)]
 
 
 def ring_reduce_scatter(wire: Wire, parts: list[Array], combine: Combine) -> None:
@@ -166,6 +211,16 @@ def pass_around(
     incoming = [piece for part in cut[1:] for piece in part]
     added = sum(len(part) for part in cut[1 : 1 + adds])
     wire.relay(outgoing, right, incoming, left, combine, added)
+
+
+def pieces(x: Array) -> list[Array]:
+    """Views of x[n], of PIECE each, the last one shorter; of nothing, one that is empty."""
+    return [x[start : start + PIECE] for start in range(0, max(1, len(x)), PIECE)]
+
+
+def messages(n: int) -> int:
+    """In how many `pieces` x[n] is sent."""
+    return max(1, -(-n // PIECE))
 
 
 def ring_sent(n: int, rank: int, ranks: int) -> Sent:

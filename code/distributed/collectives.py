@@ -16,8 +16,17 @@ Sums are made in x's dtype, and each is rounded to it. None of this knows an arr
 from collections.abc import Callable
 from typing import Protocol
 
-from distributed.all_reduce import children, ring_all_gather, ring_reduce_scatter
-from distributed.parts import Array, Combine, Sent, Wire, messages, others
+from distributed.all_reduce import (
+    Array,
+    Combine,
+    Sent,
+    Wire,
+    children,
+    messages,
+    others,
+    ring_all_gather,
+    ring_reduce_scatter,
+)
 
 
 class Ranks(Wire, Protocol):

@@ -9,8 +9,8 @@ second tree those are the inner ones. Each tree carries half of the array (Sande
 
 from itertools import zip_longest
 
-from distributed.parts import Array, Combine, Sent, Wire, cut_up, pieces
-from distributed.parts import messages as messages_of
+from distributed.all_reduce import Array, Combine, Sent, Wire, cut_up, pieces
+from distributed.all_reduce import messages as messages_of
 from distributed.runtime.script import run_script
 
 

@@ -6,7 +6,7 @@ In each step two ranks swap halves of what they still work on, so log₂ N steps
 as many steps in reverse order gather it. A rank count that is no power of two costs extra.
 """
 
-from distributed.parts import Array, Combine, Sent, Wire, bounds
+from distributed.all_reduce import Array, Combine, Sent, Wire, bounds
 from distributed.runtime.script import run_script
 
 

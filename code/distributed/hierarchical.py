@@ -11,8 +11,7 @@ from typing import Any
 import torch
 
 from distributed import Group, launch
-from distributed.all_reduce import ring, ring_sent
-from distributed.parts import Sent
+from distributed.all_reduce import Sent, ring, ring_sent
 from distributed.runtime.arrays import COMBINE, as_tensor, divide, divisors
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import Transport

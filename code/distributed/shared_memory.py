@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from distributed import Group, launch
-from distributed.parts import cut_up, others
 from distributed.runtime.arrays import COMBINE, as_tensor
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import Transport
@@ -74,16 +73,17 @@ class SharedGroup(Group):
 
         def run(flat: torch.Tensor) -> None:
             def use(here: slice, theirs: list[torch.Tensor]) -> None:
-                parts = [cut_up(view[0], self.size) for view in theirs]
+                parts = [view[0].tensor_split(self.size) for view in theirs]
                 mine = [of_rank[self.rank] for of_rank in parts]
                 if theirs[self.rank].data_ptr() == flat.data_ptr():  # x is shared
                     self.add_up(mine, op, to=[mine[self.rank], *mine])
                 else:
-                    whole = cut_up(flat[here], self.size)
+                    whole = flat[here].tensor_split(self.size)
                     self.add_up(mine, op, to=[whole[self.rank], mine[self.rank]])
                     self.barrier_in_memory.wait()
-                    for rank in others(self):
-                        whole[rank].copy_(parts[rank][rank])
+                    for rank in range(self.size):
+                        if rank != self.rank:
+                            whole[rank].copy_(parts[rank][rank])
 
             self.with_all_ranks(flat.view(1, -1), use)
 

@@ -6,9 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed import parts
 from distributed.algorithms import ALGORITHMS, SENT, all_reduce
-from distributed.all_reduce import bounds, children, parent
+from distributed.all_reduce import PIECE, bounds, children, parent
 from distributed.double_tree import double_tree_sent, links
 from distributed.launching import launch
 from distributed.runtime.report import RankError
@@ -135,7 +134,7 @@ def test_thirty_two_ranks():
 
 @pytest.mark.parametrize("algorithm", ["ring", "double_tree"])
 def test_long_arrays_go_in_several_messages_and_those_are_counted(pools, algorithm):
-    n = 3 * parts.PIECE + 5
+    n = 3 * PIECE + 5
 
     def count_long(group, algorithm, n):
         return count(group, n, ALGORITHMS[algorithm])

@@ -21,13 +21,13 @@ def test_imports_are_found_wherever_they_stand():
 from array import array
 def f():
     import torch.distributed as dist
-from distributed.parts import (
+from distributed.all_reduce import (
     cut_up,  # views
     others,
 )
 x = 'import important'
 """
-    parts = ["distributed.parts.cut_up", "distributed.parts.others"]
+    parts = ["distributed.all_reduce.cut_up", "distributed.all_reduce.others"]
     assert {*imported(ast.walk(ast.parse(code)))} == {
         "os",
         "numpy",
