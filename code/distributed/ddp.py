@@ -20,8 +20,7 @@ from distributed import Group, launch
 from distributed.bucketed_ddp import Reducer
 from distributed.buckets import Bucket, Hook, all_reduce_hook, fill_by_dtype
 from distributed.join import Join, share_optimizer
-from distributed.one_wrapper import check_can_be_wrapped
-from distributed.replicas import broadcast_module
+from distributed.replicas import broadcast_module, check_can_be_wrapped
 from distributed.runtime.script import run_script
 from distributed.usage import Usage
 

@@ -1,13 +1,15 @@
 """Replicas that begin alike: rank 0's weights and buffers on every rank, or an error that says why.
 
 Ranks that were given different modules would mix up their messages, or train different networks.
-So they compare what they have, as text, before the first gradient.
+So they compare what they have, as text, before the first gradient, and a wrapper looks whether the
+module has one already: two of them would average its gradients twice.
 """
 
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from distributed import Group, launch
 from distributed.runtime.script import run_script
@@ -44,6 +46,31 @@ def broadcast_module(module: nn.Module, group: Group) -> None:
     check_same_model(module, group)
     for tensor in [*module.parameters(), *module.buffers()]:
         group.broadcast(tensor.data)
+
+
+def check_can_be_wrapped(module: nn.Module) -> None:
+    """Raise ValueError for a module that is wrapped already, or whose gradients are sparse.
+
+    DDP's rungs and ZeRO's optimizers are known by their hooks, FSDP by its kind of parameters, and
+    PyTorch's DDP only if it is the module itself.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
+            weight = f"{name}.weight".lstrip(".")
+            raise ValueError(f"module: {weight} gets sparse gradients: give it sparse=False")
+    for name, parameter in module.named_parameters():
+        hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
+        owners = [getattr(hook, "__self__", None) for hook in hooks]
+        found: list[Any] = [o for o in owners if isinstance(o, nn.Module | Optimizer)]
+        if hasattr(parameter, "placements"):
+            found.append(parameter)  # a DTensor
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            found.append(module)
+        if found:
+            raise ValueError(
+                f"module: {name} is in a {type(found[0]).__name__} already: use that one, or "
+                "wrap copy.deepcopy(module)"
+            )
 
 
 def refuse_to_copy(wrapper: nn.Module) -> Any:

@@ -13,8 +13,7 @@ from torch import nn
 
 from distributed import Group
 from distributed.flat_unit import PARTITIONS, Layout, in_buckets
-from distributed.one_wrapper import check_can_be_wrapped
-from distributed.replicas import check_same_lines, check_same_model
+from distributed.replicas import check_can_be_wrapped, check_same_lines, check_same_model
 
 # These update each element by itself, so that a parameter can be cut anywhere.
 ELEMENTWISE = (
