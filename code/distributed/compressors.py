@@ -18,7 +18,7 @@ from distributed.runtime.queue import Handle
 from distributed.runtime.script import run_script
 
 if TYPE_CHECKING:
-    from distributed.buckets import Bucket
+    from distributed.bucketed_ddp import Bucket
 
 
 class Gradients(NamedTuple):

@@ -17,8 +17,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from distributed import Group, launch
-from distributed.bucketed_ddp import Reducer
-from distributed.buckets import Bucket, Hook, all_reduce_hook, fill_by_dtype
+from distributed.bucketed_ddp import Bucket, Hook, Reducer, all_reduce_hook, fill_by_dtype
 from distributed.join import Join, share_optimizer
 from distributed.replicas import broadcast_module, check_can_be_wrapped
 from distributed.runtime.script import run_script

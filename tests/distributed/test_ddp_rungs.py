@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from distributed import Group
-from distributed.bucketed_ddp import BucketedDDP, Reducer
-from distributed.buckets import Bucket, State, all_reduce_hook, fill_by_dtype
+from distributed.bucketed_ddp import (
+    Bucket,
+    BucketedDDP,
+    Reducer,
+    State,
+    all_reduce_hook,
+    fill_by_dtype,
+)
 from distributed.ddp import DistributedDataParallel
 from distributed.launching import launch
 from distributed.overlapped_ddp import OverlappedDDP

@@ -9,7 +9,7 @@ import torch
 from distributed import checkpoint, ddp
 from distributed.blocks import Block
 from distributed.blockwise_weights import BlockwiseWeights
-from distributed.buckets import Bucket, State
+from distributed.bucketed_ddp import Bucket, State
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.hsdp import ReduceOverHosts
 from distributed.reduce_in_backward import ReduceInBackward

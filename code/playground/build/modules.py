@@ -35,7 +35,7 @@ FLOORS = {
 WHERE = {  # what one looks for first, and the functions that do it, in the order of their calls
     "where a rank begins": "launching.launch runtime/rank.be_a_rank",
     "who sends the bytes of a ring": "all_reduce.ring runtime/transport.Transport.relay",
-    "where DDP launches a bucket": "bucketed_ddp.Reducer.reduce_full_buckets buckets.Bucket.reduce",
+    "where DDP launches a bucket": "bucketed_ddp.Reducer.reduce_full_buckets",
     "where ZeRO reduces a gradient": "reduce_in_backward.ReduceInBackward.reduce_in_order",
     "where ZeRO-3 gathers a block": "execution_order.ForwardPass.pre_forward blocks.Block.unshard",
     "where it prefetches the next": "execution_order.prefetch_unshard",
@@ -82,7 +82,7 @@ def title(page: Path) -> str:
 
 
 def link_to(function: str, root: Path) -> str:
-    """A link to a function, named by its module's path and its own: `buckets.Bucket.reduce`."""
+    """A link to a function, named by its module's path and its own: `zero1.ReduceInStep.reduce`."""
     module, *names = function.split(".")
     path = root / f"code/distributed/{module}.py"
     node: ast.AST = ast.parse(path.read_text(encoding="utf-8"))

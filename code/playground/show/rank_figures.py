@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from distributed.bucketed_ddp import Reducer
-from distributed.buckets import Bucket, State
+from distributed.bucketed_ddp import Bucket, Reducer, State
 from playground.show.colours import RANKS
 from playground.show.whose import Box, Frame, Frames, cell, text
 
