@@ -52,7 +52,8 @@ def needs(cells: Sequence[tuple[str, bool]], lack: Lack) -> list[list[str]]:
 
 def names(scope: symtable.SymbolTable) -> tuple[set[str], set[str]]:
     """The names that a cell leaves behind, and those that it or one of its functions looks up."""
-    symbols = scope.get_symbols()
+    # Python 3.14 runs a comprehension in the cell's own scope, though its names end with it.
+    symbols = [one for one in scope.get_symbols() if not getattr(one, "is_comp_iter", bool)()]
     made = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
     used = {one.get_name() for one in symbols if one.is_referenced()}
     inside = [*scope.get_children()]
