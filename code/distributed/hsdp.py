@@ -16,11 +16,25 @@ from torch import nn
 
 from distributed import Group, launch
 from distributed.flat_unit import FlatUnit
-from distributed.mesh import mesh
 from distributed.replicas import check_same_model
 from distributed.runtime.script import run_script
 from distributed.sharded import Gradients
 from distributed.zero3 import Zero3
+
+
+def mesh(group: Group, across: int) -> tuple[Group, Group]:
+    """Ranks as a table with rows of `across`: this rank's row, and its column.
+
+        rank = row · across + column;  ranks 0 to across − 1 are row 0, and so on
+
+    A row is usually a host, whose ranks share fast links; those of a column are on different hosts.
+    PyTorch's `DeviceMesh` of two dimensions is this. Every rank must call it. Raises ValueError
+    unless all rows are full.
+    """
+    if across < 1 or group.size % across:
+        raise ValueError(f"across={across}: {group.size} ranks do not make rows of that length")
+    row, column = divmod(group.rank, across)
+    return group.split(row), group.split(column)
 
 
 class Hsdp(Zero3):

@@ -89,7 +89,7 @@ def crossing(parameters: int, width: int) -> float:
 def on_a_mesh(group: Group, across: int, micro: int, batch: int) -> tuple[list[torch.Tensor], int]:
     """One rank of a mesh with rows of `across` stages: its stage's gradients, and bytes sent."""
     from distributed.dp import shard
-    from distributed.mesh import mesh
+    from distributed.hsdp import mesh
     from distributed.ring_group import RingGroup
 
     row, column = mesh(group, across)

@@ -11,8 +11,6 @@ bo elements. On a mesh both go together: tensors over one group of ranks, the ba
 import numpy as np
 
 from distributed import Group, launch
-from distributed.dp import shard
-from distributed.mesh import mesh
 from distributed.runtime.script import run_script
 from distributed.single_device import (
     Array,
@@ -50,7 +48,8 @@ class TensorParallel(SingleDevice):
 
 def cut(weights: Arrays, rank: int, ranks: int) -> Arrays:
     """One rank's share: columns of W0[d, f], the same rows of W1[f, o]."""
-    mine = shard(np.arange(weights["layer_0/weights"].shape[1]), rank, ranks)
+    f = weights["layer_0/weights"].shape[1]
+    mine = slice(f * rank // ranks, f * (rank + 1) // ranks)
     return {
         "layer_0/weights": weights["layer_0/weights"][:, mine].copy(),
         "layer_1/weights": weights["layer_1/weights"][mine].copy(),
@@ -61,6 +60,8 @@ def train_rank(
     group: Group, across: int, batch: int, steps: int, f: int = 128
 ) -> tuple[list[float], Arrays, int, int]:
     """One rank: losses of whole batches, its shares, bytes sent a step along row and column."""
+    from distributed.dp import shard
+    from distributed.hsdp import mesh
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches, digits

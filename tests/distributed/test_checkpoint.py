@@ -25,8 +25,7 @@ from distributed import checkpoint
 from distributed.boxes import boxes
 from distributed.checkpoint import full_state_dict, load, load_path, save
 from distributed.checkpoint_folder import latest, steps
-from distributed.hsdp import Hsdp
-from distributed.mesh import mesh
+from distributed.hsdp import Hsdp, mesh
 from distributed.runtime.report import RankError
 from distributed.workbench.data import batches
 from distributed.workbench.memory_meter import MemoryUse

@@ -4,9 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from distributed.hsdp import Hsdp
+from distributed.hsdp import Hsdp, mesh
 from distributed.instruments.count_traffic import shard_sizes
-from distributed.mesh import mesh
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace

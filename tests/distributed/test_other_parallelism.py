@@ -7,7 +7,7 @@ from torch import nn
 
 from distributed import pipeline_parallel, tensor_parallel
 from distributed.all_reduce import ring_sent
-from distributed.mesh import mesh
+from distributed.hsdp import mesh
 from distributed.pipeline_parallel import (
     bubble,
     crossing,

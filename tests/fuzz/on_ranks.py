@@ -15,8 +15,7 @@ from torch import nn
 
 from distributed import Group, checkpoint
 from distributed.ddp import DistributedDataParallel
-from distributed.hsdp import Hsdp
-from distributed.mesh import mesh
+from distributed.hsdp import Hsdp, mesh
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
 from distributed.zero1 import Zero1

@@ -26,9 +26,8 @@ from distributed.all_reduce import ring_sent
 from distributed.compressors import Cast, hook
 from distributed.ddp import DistributedDataParallel
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
-from distributed.hsdp import Hsdp
+from distributed.hsdp import Hsdp, mesh
 from distributed.instruments.count_traffic import shard_sizes
-from distributed.mesh import mesh
 from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
