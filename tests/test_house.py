@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 DISTRIBUTED = ROOT / "code/distributed"
 MODULES = sorted(path.stem for path in DISTRIBUTED.glob("[!_]*.py"))
 OFFERED = {"Group", "launch", "world"}  # by the package itself
-PROGRAMS = {"gradient_sync_visualizer", "train_text"}  # they put modules to work
+PROGRAMS = {"train_text"}  # it puts modules to work
 ROOMS = {  # beside the taught modules: what each may use of this package
     "runtime": {"runtime"},
     "workbench": {"runtime", "workbench", "single_device", "launching", "dp", *OFFERED},

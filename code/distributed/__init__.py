@@ -5,8 +5,8 @@ A module uses its own chapter's and those before, and `runtime`; in reading orde
 First steps: single_device, launching, dp.
 Collectives: all_reduce, halving_doubling, collectives, ring_group, shared_buffers, hierarchical,
     shared_memory, algorithms, double_tree.
-DDP: replicas, simple_ddp, overlapped_ddp, bucketed_ddp, accumulation, ddp, usage,
-    gradient_sync_visualizer, sampler, join, batchnorm, train_text.
+DDP: replicas, simple_ddp, overlapped_ddp, bucketed_ddp, accumulation, ddp, usage, sampler, join,
+    batchnorm, train_text.
 Training well: large_batch, precision, compressors, one_bit, powersgd, local_sgd, async_sgd, stale.
 ZeRO: model_states, zero1, flat_unit, sharding_plan, guards, sharded, zero2, reduce_in_backward,
     blocks, zero3, materialise, stages, blockwise_weights, execution_order, traffic, hsdp, boxes,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from distributed.gradient_sync_visualizer import (
+from distributed.instruments.gradient_sync_visualizer import (
     CONFIG,
     WAYS,
     Costs,
