@@ -1,5 +1,6 @@
 """A job of milliseconds for train.py, and what may happen to it: for *Starting jobs*."""
 
+import contextlib
 import os
 import random
 import runpy
@@ -23,7 +24,8 @@ def write_tokens(folder: str) -> str:
     data.mkdir()
     text = data / "text.txt"
     text.write_text(" ".join(draw.choice(words) for _ in range(4000)))
-    runpy.run_path(str(SCRIPTS / "make_tokens.py"))["main"]([str(text)], str(data))
+    with contextlib.redirect_stdout(None):  # it says where they are: in a folder of a minute
+        runpy.run_path(str(SCRIPTS / "make_tokens.py"))["main"]([str(text)], str(data))
     return str(data)
 
 
