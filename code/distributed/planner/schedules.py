@@ -73,16 +73,18 @@ def zero1_pytorch(work: Work, streams: Streams) -> None:
 
 
 def zero1_deepspeed(work: Work, streams: Streams) -> None:
-    """DeepSpeed's stage 1: reduced beside the last backward pass, gathered after the step."""
-    halves = [half(work.cluster, size) for size in work.gradients]
-    reduced_in_backward(work, streams, halves, False, nothing(work))
-    gather_after(work, streams)
+    """DeepSpeed's stage 1: all-reduced beside the last backward pass, gathered after the step.
+
+    Without `use_multi_rank_bucket_allreduce: false` it all-reduces a bucket that is of several
+    ranks, and each of them keeps its part (`allreduce_and_scatter` in `stage_1_and_2.py`).
+    """
+    zero1_pytorch(work, streams)
 
 
 def zero2_deepspeed(work: Work, streams: Streams) -> None:
-    """DeepSpeed's stage 2: reduced in every backward pass, for there is no place for the whole."""
-    halves = [half(work.cluster, size) for size in work.gradients]
-    reduced_in_backward(work, streams, halves, True, nothing(work))
+    """DeepSpeed's stage 2: as stage 1, in every backward pass: there is no place for the whole."""
+    both = [2 * half(work.cluster, size) for size in work.gradients]
+    reduced_in_backward(work, streams, both, True, nothing(work))
     gather_after(work, streams)
 
 
@@ -166,6 +168,13 @@ def zero1_book(work: Work, streams: Streams) -> None:
     gather_after(work, streams)
 
 
+def zero2_book(work: Work, streams: Streams) -> None:
+    """This book's `Zero2`: reduces in every backward pass, gathers after the step."""
+    halves = [half(work.cluster, size) for size in work.gradients]
+    reduced_in_backward(work, streams, halves, True, nothing(work))
+    gather_after(work, streams)
+
+
 def hsdp_book(work: Work, streams: Streams) -> None:
     """This book's `Hsdp`: all-reduces between hosts when the backward pass has ended."""
     inside, hosts = hosts_apart(work)
@@ -182,7 +191,7 @@ STACKS: dict[str, dict[str, Schedule]] = {
     "megatron": {"DDP": ddp, "ZeRO-1": zero1, "ZeRO-3": zero3},
     "deepspeed": {"DDP": ddp, "ZeRO-1": zero1_deepspeed, "ZeRO-2": zero2_deepspeed,
                   "HSDP": hsdp, "ZeRO-3": zero3},
-    "book": {"DDP": ddp, "ZeRO-1": zero1_book, "ZeRO-2": zero2_deepspeed, "HSDP": hsdp_book,
+    "book": {"DDP": ddp, "ZeRO-1": zero1_book, "ZeRO-2": zero2_book, "HSDP": hsdp_book,
              "ZeRO-3": zero3},
 }  # fmt: skip
 
