@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from distributed.planner.hardware import GIB
 from distributed.planner.schedules import STACKS, threshold
 from distributed.planner.streams import SimulatedStep, Work, simulate
-from distributed.planner.validation import Errors, Run, Verdict, scaling
+from distributed.planner.validation import Errors, Run, Verdict
 from playground.show.colours import GREY, KINDS, RANKS
-from playground.show.figures import mark_agreement, use_style
+from playground.show.figures import use_style
 from playground.show.tables import Table
 
 LANES = {
@@ -87,42 +87,41 @@ def threshold_table(
     return Table(["", "C/W", *names], rows, "Tokens from which at most 2 % of a step is exposed.")
 
 
-def error_figure(runs: Iterable[Run]) -> Figure:
-    """Published over predicted throughput, by source."""
-    use_style()
-    figure, axis = plt.subplots(figsize=(7.2, 3.8))
-    by_source: dict[str, list[Run]] = {}
-    for run in runs:
-        by_source.setdefault(run.source, []).append(run)
-    for number, (source, mine) in enumerate(by_source.items()):
-        across, up = [run.predicted for run in mine], [run.published for run in mine]
-        axis.loglog(across, up, "o", ms=4, alpha=0.7, color=RANKS[number], label=source)
-    mark_agreement(axis, (300, 2e5), within=0.2)
-    axis.set(xlabel="tokens/s of each GPU, predicted", ylabel="published")
-    axis.legend()
-    return figure
+def error_table(runs: Sequence[Run], together: str) -> Table:
+    """Errors by source, and of all of them under the name of `together`, if that is not empty."""
 
-
-def error_table(runs: Sequence[Run]) -> Table:
-    """Errors by source, those first to which nothing was fitted; and of scaling to many hosts."""
-
-    def row(name: str, role: str, errors: Errors) -> tuple[str, ...]:
+    def row(name: str, errors: Errors) -> tuple[str, ...]:
         shares = (errors.median, errors.nine_in_ten, errors.worst)
-        return (name, role, str(errors.of_rows), *(f"{share:.1%}" for share in shares))
+        return (name, str(errors.of_rows), *(f"{share:.1%}" for share in shares))
 
-    rows = []
-    for use, role in (("test", "nothing fitted"), ("calibrate", "speed fitted")):
-        of_use = [run for run in runs if run.row["use"] == use]
-        sources = dict.fromkeys(run.source for run in of_use)
-        for source in sources:
-            mine = [run.error for run in of_use if run.source == source]
-            rows.append(row(source, role, Errors.of(mine)))
-        if len(sources) > 1:
-            rows.append(row("together", role, Errors.of(run.error for run in of_use)))
-    many = Errors.of(error for _, _, error in scaling(runs))
-    rows.append(row("one host to many", "one host given", many))
-    header = ["tokens/s of each GPU", "", "rows", "median error", "nine in ten", "worst"]
-    return Table(header, rows)
+    sources = dict.fromkeys(run.source for run in runs)
+    rows = [row(each, Errors.of(r.error for r in runs if r.source == each)) for each in sources]
+    if together:
+        rows.append(row(together, Errors.of(run.error for run in runs)))
+    return Table(["tokens/s of each GPU", "rows", "median error", "nine in ten", "worst"], rows)
+
+
+def error_strip(runs: Sequence[Run]) -> Figure:
+    """The error of every run, a line for each source; those that were fitted stand below a line."""
+    use_style()
+    held_out = [run for run in runs if run.row["use"] == "test"]
+    fitted = [run for run in runs if run.row["use"] == "calibrate"]
+    sources = dict.fromkeys(run.source for run in [*held_out, *fitted])
+    figure, axis = plt.subplots(figsize=(7.2, 0.36 * len(sources) + 0.9), layout="constrained")
+    names = []
+    for line, source in enumerate(sources):
+        mine = [run for run in runs if run.source == source]
+        is_fitted = mine[0].row["use"] == "calibrate"
+        colour = GREY if is_fitted else RANKS[0]
+        names.append(f"{source}, fitted" if is_fitted else source)
+        errors = [100 * run.error for run in mine]
+        axis.plot(errors, [line] * len(mine), "o", ms=6, alpha=0.6, color=colour)
+    axis.axvline(0, color=GREY, lw=1)
+    axis.axhline(len(sources) - 1.5, color=GREY, lw=1, ls="--")
+    axis.set_yticks(range(len(sources)), names)
+    axis.invert_yaxis()
+    axis.set(xlabel="tokens/s of each GPU: prediction over what was published, − 1 (%)")
+    return figure
 
 
 def every_row(runs: Iterable[Run]) -> Table:
