@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_training import write_tokens
 
 from playground.lab.one_host import SCRIPTS
+from playground.lab.rehearsal import write_tokens
 
 GPUS = torch.cuda.device_count()
 COUNTS = [

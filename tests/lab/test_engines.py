@@ -21,10 +21,10 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from small_training import SMALL, write_tokens
 
 from playground.lab.hosts import Host, laboratory
 from playground.lab.one_host import torchrun
+from playground.lab.rehearsal import SMALL, write_tokens
 
 ROOT = Path(__file__).parents[2]
 ENGINES = ROOT / "engines"

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_training import SMALL, train_with, write_tokens
 
 from playground.lab.one_host import torchrun
+from playground.lab.rehearsal import SMALL, train_with, write_tokens
 
 
 @pytest.fixture(scope="session")

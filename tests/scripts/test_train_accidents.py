@@ -18,9 +18,9 @@ import pytest
 import torch
 from rights import as_root
 from safetensors.torch import load_file
-from small_training import SMALL
 
 from playground.lab.one_host import SCRIPTS
+from playground.lab.rehearsal import SMALL
 
 PATIENCE = 400  # s; a dozen beside nothing else, and a slow machine is not a failure
 STEPS = 300

@@ -1,32 +1,49 @@
-"""A job of milliseconds for train.py, and what may happen to it: for *Starting jobs*."""
+"""A job of milliseconds for train.py, and what may happen to it: for *Starting jobs*, and tests."""
 
 import contextlib
 import os
 import random
 import runpy
 import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from playground.lab.one_host import SCRIPTS, as_module
 
-SMALL = ["--vocab=256", "--context=16", "--width=16", "--layers=2", "--heads=2", "--batch=12"]
-SMALL += ["--micro=3", "--lr=1e-2", "--warmup=3", "--log-every=5", "--eval-every=100"]
+SMALL = ["--vocab=256", "--context=16", "--width=16", "--layers=2", "--heads=2"]
+SMALL += ["--batch=12", "--micro=3", "--lr=1e-2", "--warmup=3"]
+SMALL += ["--log-every=4", "--eval-every=6", "--eval-batches=2", "--save-every=5"]
+SHOWN = [*SMALL, "--log-every=5", "--eval-every=100", "--save-every=100"]  # few lines, for a page
 
 
-def write_tokens(folder: str) -> str:
-    """Files of tokens in a folder of their own, made by the script that is beside train.py."""
-    words, draw, data = (
-        ["all", "reduce", "the", "gradients"],
-        random.Random(0),
-        Path(folder, "data"),
-    )
-    data.mkdir()
-    text = data / "text.txt"
-    text.write_text(" ".join(draw.choice(words) for _ in range(4000)))
-    with contextlib.redirect_stdout(None):  # it says where they are: in a folder of a minute
-        runpy.run_path(str(SCRIPTS / "make_tokens.py"))["main"]([str(text)], str(data))
+def write_tokens(folder: str | Path) -> str:
+    """A folder of two files for training, and one for validation, of words in any order."""
+    words, draw, data = ["all", "reduce", "the", "gradients", "of"], random.Random(0), Path(folder)
+    data.mkdir(exist_ok=True)
+    make = runpy.run_path(str(SCRIPTS / "make_tokens.py"))["main"]
+    for number in range(2):
+        text = data / f"text{number}.txt"
+        text.write_text(" ".join(draw.choice(words) for _ in range(4000)))
+        with contextlib.redirect_stdout(None):  # it says where they are: in a folder of a minute
+            make([str(text)], str(data))
+        (data / "train.bin").rename(data / f"train_{number}.bin")
     return str(data)
+
+
+def train_with(faults: Mapping[str, Any], *words: str) -> tuple[str, Any]:
+    """One rank: train.py's `main` with faults. "losses" and they, or "stop" and its line.
+
+    A fault is called with the script and the rank, or takes the place of what it names there.
+    """
+    script = as_module(SCRIPTS / "train.py")
+    for name, fault in faults.items():
+        fault(script, int(os.environ["RANK"])) if callable(fault) else setattr(script, name, fault)
+    try:
+        return "losses", script.main(*words, signals=script.watch_signals())
+    except script.Stop as stop:
+        return f"stop {stop.status}", str(stop)
 
 
 def train(*words: str, sent: signal.Signals | None = None, at: int = 8) -> list[float] | str:
@@ -35,21 +52,22 @@ def train(*words: str, sent: signal.Signals | None = None, at: int = 8) -> list[
     Rank 1 gets the signal `sent` as it begins step `at`. Saves are waited for, because in steps of
     a millisecond it would be chance whether one is whole when a rank dies.
     """
-    script = as_module(SCRIPTS / "train.py")
-    order, save = script.Tokens.order, script.Checkpoints.save
+    return train_with({"accident": accident(sent, at)}, *SHOWN, *words)[1]
 
-    def and_accident(self: Any, step: int) -> Any:
-        if sent and step == at and os.environ["RANK"] == "1":
-            os.kill(os.getpid(), sent)
-        return order(self, step)
 
-    def and_wait(self: Any, *given: Any) -> None:
-        save(self, *given)
-        self.saving.result()
+def accident(sent: signal.Signals | None, at: int) -> Callable[[ModuleType, int], None]:
+    def fault(script: ModuleType, rank: int) -> None:
+        order, save = script.Tokens.order, script.Checkpoints.save
 
-    script.Checkpoints.save = and_wait
-    script.Tokens.order = and_accident
-    try:
-        return script.main(*words, *SMALL, signals=script.watch_signals())
-    except script.Stop as stop:
-        return str(stop)
+        def and_accident(self: Any, step: int) -> Any:
+            if sent and step == at and rank == 1:
+                os.kill(os.getpid(), sent)
+            return order(self, step)
+
+        def and_wait(self: Any, *given: Any) -> None:
+            save(self, *given)
+            self.saving.result()
+
+        script.Tokens.order, script.Checkpoints.save = and_accident, and_wait
+
+    return fault
