@@ -9,7 +9,6 @@ from distributed.instruments.gradient_sync_visualizer import (
     Costs,
     best_size,
     bucket_sizes,
-    predict_hidden,
     predict_step,
     record_step,
     watch_one_step,
@@ -52,12 +51,9 @@ def test_a_recorded_step_has_an_all_reduce_for_each_bucket(pools, way):
 
 def test_a_step_is_predicted_from_its_parts():
     slow_start = Costs(alpha=1, beta=0, forward=2, backward=4)
-    assert predict_step(slow_start, [5, 5, 5, 5], own_core=True) == 2 + 4 + 1
-    assert predict_step(slow_start, [5, 5, 5, 5], own_core=False) == 2 + 4 + 4
-    assert predict_hidden(slow_start, [5, 5, 5, 5]) == 3 / 4
-    assert predict_hidden(slow_start, [20]) == 0
+    assert predict_step(slow_start, [5, 5, 5, 5]) == 2 + 4 + 1
     link_is_slow = Costs(alpha=0, beta=1, forward=0, backward=4)
-    assert predict_step(link_is_slow, [4, 4], own_core=True) == 2 + 8
+    assert predict_step(link_is_slow, [4, 4]) == 2 + 8
 
 
 @pytest.mark.parametrize("alpha", [1e-5, 1e-3, 1e-1])
@@ -66,7 +62,7 @@ def test_no_other_size_is_predicted_to_be_faster_than_the_best(alpha, beta):
     costs, whole = Costs(alpha, beta, 0.01, 0.02), 10_000_000
 
     def step(buckets):
-        return predict_step(costs, [whole // buckets] * buckets, own_core=True)
+        return predict_step(costs, [whole // buckets] * buckets)
 
     fastest = min(step(buckets) for buckets in range(1, 400))
     best = step(max(1, round(whole / best_size(costs, whole))))

@@ -2,16 +2,14 @@
 
 Four ways to average the same gradients, recorded on real ranks: each parameter after the backward
 pass, all in one bucket, each parameter as soon as it is ready, and buckets as soon as they are
-full. This module measures; pages draw. And it predicts, for messages that have a core of their own,
+full. This module measures; pages draw. And it predicts, for messages that share no core with what
+computes,
 
     begin_i = max(ready_i, end_{i−1})      end_i = begin_i + α + β n_i
-
-and for messages that share the core which computes: compute + Σ (α + β n_i).
 """
 
 import math
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -24,7 +22,6 @@ from distributed.ddp import DistributedDataParallel
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace, overlap, overlapped
 from distributed.simple_ddp import average_gradients
-from distributed.workbench.measure import all_reduce_times, fit, seconds
 from distributed.workbench.transformer import CharTransformer, Config, make_model, text_loss
 
 ALL_IN_ONE = 1 << 40  # bytes: more than any model here has
@@ -112,22 +109,8 @@ def bucket_sizes(group: Group, way: str) -> list[int]:
     return [p.nbytes for p in module.parameters()]
 
 
-def time_step(group: Group, bucket_bytes: int, times: int = 9) -> tuple[float, list[int]]:
-    """The median time of forward and backward with buckets of this size (s); their bytes."""
-    module = make_model(CONFIG)
-    model = DistributedDataParallel(module, group, bucket_bytes, bucket_bytes)
-    batch = batch_of(group)
-
-    def step() -> None:
-        model.zero_grad()
-        text_loss(model, batch).backward()
-
-    step()
-    return statistics.median(seconds(group, step, times)), [b.buffer.nbytes for b in model.buckets]
-
-
 class Costs(NamedTuple):
-    """What a step is made of, each part measured alone (s; β in s/byte)."""
+    """What a step is made of (s; β in s/byte)."""
 
     alpha: float
     beta: float
@@ -135,38 +118,15 @@ class Costs(NamedTuple):
     backward: float
 
 
-def measure_costs(group: Group, times: int = 9) -> Costs:
-    """All-reduces of several sizes, and a step that sends nothing."""
-    module, batch = make_model(CONFIG), batch_of(group)
-
-    def median(work: Callable[[], object]) -> float:
-        return statistics.median(seconds(group, work, times))
-
-    sizes = [10_000, 100_000, 1_000_000, 4_000_000]
-    alpha, beta = fit([1] * len(sizes), sizes, all_reduce_times(group, sizes, times))
-    forward = median(lambda: module.loss(batch))
-    both = median(lambda: module.loss(batch).backward())
-    return Costs(float(alpha), float(beta), forward, both - forward)
-
-
-def predict_step(costs: Costs, sizes: Sequence[int], own_core: bool) -> float:
+def predict_step(costs: Costs, sizes: Sequence[float]) -> float:
     """Time of forward and backward when gradients leave in buckets of these sizes (bytes → s).
 
     A bucket is ready when its part of all bytes is: the backward pass fills them evenly.
     """
     messages = [costs.alpha + costs.beta * size for size in sizes]
-    computed = costs.forward + costs.backward
-    if not own_core:
-        return computed + sum(messages)
     filled = [part / sum(sizes) for part in accumulate(sizes)]
-    return overlapped([costs.forward + costs.backward * f for f in filled], messages, computed)
-
-
-def predict_hidden(costs: Costs, sizes: Sequence[int]) -> float:
-    """The part of all communication during which the rank computes, on cores of their own."""
-    messages = sum(costs.alpha + costs.beta * size for size in sizes)
-    after = predict_step(costs, sizes, own_core=True) - costs.forward - costs.backward
-    return 1 - after / messages
+    ready = [costs.forward + costs.backward * part for part in filled]
+    return overlapped(ready, messages, costs.forward + costs.backward)
 
 
 def best_size(costs: Costs, whole: int) -> float:

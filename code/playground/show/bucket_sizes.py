@@ -1,13 +1,12 @@
 """The recorded sweep over bucket sizes (`bench/bucket_sizes.py`) beside what the formulas say."""
 
 import json
-import math
 from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from distributed.runtime.trace import overlapped
+from distributed.instruments.gradient_sync_visualizer import Costs, best_size, predict_step
 from playground.show.colours import RANKS
 from playground.show.recorded import FOLDER, stamp
 from playground.show.tables import Table
@@ -17,23 +16,22 @@ def read() -> dict[str, Any]:
     return json.loads((FOLDER / "bucket_sizes.json").read_text())
 
 
+def costs_of(swept: dict[str, Any], link: str) -> Costs:
+    """What was measured of the parts of a step: a third of what is computed is the forward pass."""
+    run = swept[link]
+    return Costs(run["alpha"], run["beta"], run["computed"] / 3, run["computed"] * 2 / 3)
+
+
 def predicted(swept: dict[str, Any], link: str, bucket: float) -> float:
     """Seconds of a step with buckets of so many bytes, followed one by one."""
-    run, whole = swept[link], swept["bytes"]
-    forward, backward = run["computed"] / 3, run["computed"] * 2 / 3
+    whole = swept["bytes"]
     count = round(whole / bucket)
-    ready = [forward + backward * (i + 1) / count for i in range(count)]
-    message = run["alpha"] + run["beta"] * whole / count
-    return overlapped(ready, [message] * count, run["computed"])
+    return predict_step(costs_of(swept, link), [whole / count] * count)
 
 
 def best_by_formula(swept: dict[str, Any], link: str) -> float:
     """The size (bytes) that the chapter's two formulas give, the smaller of them."""
-    run, whole = swept[link], swept["bytes"]
-    backward = run["computed"] * 2 / 3
-    spare = backward / whole - run["beta"]
-    keeps_up = run["alpha"] / spare if spare > 0 else math.inf
-    return min(whole, keeps_up, whole * math.sqrt(run["alpha"] / backward))
+    return best_size(costs_of(swept, link), swept["bytes"])
 
 
 def table_of(swept: dict[str, Any], link: str) -> Table:

@@ -5,10 +5,8 @@ that they follow the theme of the page: data keep their colours, text and lines 
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import matplotlib.pyplot as plt
-import numpy as np
 from cycler import cycler
 from IPython import get_ipython
 from IPython.core.pylabtools import print_figure
@@ -81,50 +79,6 @@ def use_style() -> None:
             "svg.hashsalt": "book",  # names within a drawing are the same in every run
         }
     )
-
-
-def split_batch(x: np.ndarray, weights: Sequence[np.ndarray], shards: Sequence[int]) -> Figure:
-    """Draw how data parallelism divides work: rows of x go to ranks, weights go to all of them.
-
-    x[b, d] is the batch, `weights` the arrays that every rank copies, `shards` the rows per rank.
-    """
-    figure, axes = plt.subplots(
-        1, 3, figsize=(7.2, 3.4), width_ratios=[x.shape[1], 1.0 * x.shape[1], 1.2 * x.shape[1]]
-    )
-    ends = np.cumsum([0, *shards])
-    for axis, title in zip(
-        axes, ["the batch x[b, d]", "rows per rank", "weights on every rank"], strict=True
-    ):
-        axis.set_title(title)
-        axis.set(xticks=[], yticks=[])
-        for spine in axis.spines.values():
-            spine.set_visible(False)
-    axes[0].imshow(x, aspect="auto", cmap="Greys", interpolation="nearest")
-    for rank, (start, end) in enumerate(pairwise(ends)):
-        colour = RANKS[rank % len(RANKS)]
-        axes[0].axhspan(start - 0.5, end - 0.5, color=colour, alpha=0.35)
-        axes[1].barh(rank, end - start, color=colour)
-        axes[1].annotate(
-            f"rank {rank}: {end - start} rows",
-            (0, rank),
-            (6, 0),
-            textcoords="offset points",
-            va="center",
-            color="black",
-        )
-        _stack_of_weights(axes[2], rank, weights, colour)
-    axes[1].invert_yaxis()
-    axes[2].invert_yaxis()
-    return figure
-
-
-def _stack_of_weights(axis: Axes, rank: int, weights: Sequence[np.ndarray], colour: str) -> None:
-    left = 0.0
-    for layer, weight in enumerate(weights):
-        axis.barh(rank, weight.size, left=left, color=PALE, edgecolor=colour, linewidth=1.5)
-        label = f"W{layer} {list(weight.shape)}"
-        axis.text(left + weight.size / 2, rank, label, ha="center", va="center", fontsize=8)
-        left += weight.size
 
 
 def timeline(traces: Sequence[Trace], title: str = "") -> Figure:
