@@ -23,7 +23,7 @@ from distributed.planner.published import CASES, Case, saved
 from distributed.runtime.trace import overlapped
 from distributed.scaling import BUCKET, buckets, flops_to_hide, step, strong, weak
 from distributed.workbench.emulated import EmulatedLayer, emulated_network, train_step
-from distributed.workbench.measure import fit_ring
+from distributed.workbench.measure import fit
 
 CLUSTER = Cluster(8, 8, Link(5e-6, 4.5e11), Link(1e-5, 5e10), 4e14)
 clusters = st.builds(
@@ -117,8 +117,9 @@ def test_oversubscription_slows_what_leaves_a_host():
 def test_a_link_that_was_fitted_predicts_the_times_it_was_fitted_to():
     sizes = [10_000, 1_000_000]
     for alpha, beta in ((2e-4, 1e-9), (2e-4, 0.0)):
-        times = [6 * (alpha + beta * n / 4) for n in sizes]
-        link = Link.fitted(*fit_ring(4, sizes, times))
+        sent = [6 * n / 4 for n in sizes]  # around a ring of four: six messages of a quarter
+        times = [6 * alpha + beta * n for n in sent]
+        link = Link.fitted(*fit([6, 6], sent, times))
         here = Cluster(4, 4, link, link, speed=1)
         assert [all_reduce(here, n) for n in sizes] == pytest.approx(times)
     assert math.isinf(Link.fitted(2e-4, 0.0).bandwidth)

@@ -153,9 +153,3 @@ def fit(steps: Sequence[float], sizes: Sequence[float], times: Sequence[float]) 
         if (found > 0).all() and residual < error:
             best, error = both, residual
     return best
-
-
-def fit_ring(ranks: int, sizes: Sequence[int], times: Sequence[float]) -> np.ndarray:
-    """α (s) and β (s/byte) of a message, from all-reduces around a ring: 2(N − 1) of n/N bytes."""
-    steps = 2 * (ranks - 1)
-    return fit([steps] * len(sizes), [steps / ranks * n for n in sizes], times)
