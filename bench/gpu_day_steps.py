@@ -108,7 +108,7 @@ def train(model: str, way: str) -> dict[str, Any]:
         "step_s": found[0][1],
         "predicted": {
             "bytes": planned.needs - planned.memory["allowance"],
-            "tokens_per_s": run_of(planned, job, ranks, 1).tokens_per_second,
+            "tokens_per_s": run_of(planned, ranks, 1).tokens_per_second,
         },
         "predicted_bytes": planned.memory,
         "speed": speed,

@@ -8,10 +8,12 @@ The rule by which it recommends stands in `strategy`.
 import json
 import re
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distributed.cost import Cluster, Link
 from distributed.model_states import RECIPES
+from distributed.planner.batch import Batch, in_rows
 from distributed.planner.hardware import GPUS, gpu, look_up
 from distributed.planner.job import RECIPE, Job, cluster_of
 from distributed.planner.limits import rate, size, within
@@ -47,7 +49,10 @@ def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: floa
     lines += [f"  {reason}" for reason in found.why.split("; ")]
     lines += [f"caution: {each}".replace("; ", "\n  ") for each in found.cautions]
     if found.recommended:
-        run = run_of(found.recommended, job, cluster.ranks, tokens or 1.0)
+        planned = found.recommended.job
+        if planned != job or planned.accumulate > 1:
+            lines.append(step_in_words(planned, cluster.ranks))
+        run = run_of(found.recommended, cluster.ranks, tokens or 1.0)
         each_gpu = run.tokens_per_second / cluster.ranks
         lines.append(f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU")
         if tokens:
@@ -72,6 +77,8 @@ def as_json(
             "step_s": each.step.total,
             "compute_s": each.step.compute,
             "exposed_s": each.step.exposed,
+            "rows": each.job.rows,
+            "accumulate": each.job.accumulate,
         }
         for each in found.options
     ]
@@ -84,7 +91,7 @@ def as_json(
         "options": options,
     }
     if best:
-        whole["run"] = run_of(best, job, cluster.ranks, tokens or 1.0)._asdict()
+        whole["run"] = run_of(best, cluster.ranks, tokens or 1.0)._asdict()
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
     if executed is not None:
@@ -92,6 +99,13 @@ def as_json(
 
         whole["executed"] = as_dict(executed)
     return json.dumps(whole, indent=1, allow_nan=False)
+
+
+def step_in_words(job: Job, ranks: int) -> str:
+    """Of what the tokens of a step are the product."""
+    micro = f"{job.accumulate:,} micro-batch{'es' * (job.accumulate > 1)}"
+    rows = f"{in_rows(job.rows)} × {job.context:,} tokens"
+    return f"a step: {ranks:,} × {micro} × {rows} = {ranks * job.accumulate * job.tokens:,.0f}"
 
 
 def model_named(name: str) -> Model:
@@ -136,9 +150,10 @@ def arguments() -> Parser:
     add("--interconnect", choices=INTERCONNECTS, help="inside a host; each GPU has its own")
     add("--network", help="of a host, a second and one direction: 400GB or 3200Gbit, all ports")
     add("--speed", type=float, help="FLOP/s of a GPU, measured; else a model of it")
-    add("--rows", type=float, default=1, help="of a micro-batch, on each GPU")
+    add("--rows", type=float, help="of a micro-batch, on each GPU: 1, or as --batch allows")
     add("--context", type=int, default=2048, help="tokens in a row")
-    add("--accumulate", type=int, default=1, help="micro-batches in a step")
+    add("--accumulate", type=int, default=1, help="micro-batches in a step; or give --batch")
+    add("--batch", type=float, help="tokens in a step, all GPUs: shared out as memory allows")
     add("--checkpoint", default="auto", help=f"auto, {', '.join(CHECKPOINTS)}")
     add("--recipe", default=RECIPE, help="; ".join(RECIPES))
     add("--fused-loss", action="store_true", help="a kernel that keeps each word's score once")
@@ -186,12 +201,13 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     if given.nodes is not None and not 1 <= given.nodes <= 1e7:
         raise ValueError(f"nodes={given.nodes:g}: give 1 to 1e+07")
     gpus = per_host * given.nodes if given.nodes else 8 if given.gpus is None else given.gpus
-    for name, value in (("gpus", gpus), ("rows", given.rows), ("context", given.context)):
+    rows = 1.0 if given.rows is None else given.rows
+    for name, value in (("gpus", gpus), ("rows", rows), ("context", given.context)):
         within(name, value)
     if given.tokens:
         within("tokens", given.tokens)
     job = Job(
-        model, given.rows, given.context, given.accumulate, given.checkpoint,
+        model, rows, given.context, given.accumulate, given.checkpoint,
         RECIPES[given.recipe], given.fused_loss, given.compile,
     )  # fmt: skip
     speed = achieved(one, model, job.tokens) if given.speed is None else given.speed
@@ -201,6 +217,17 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     if given.interconnect:
         cluster = cluster._replace(inside=INTERCONNECTS[given.interconnect])
     return job, cluster, memory
+
+
+def batch_of(given: Any, model: Model) -> Batch | None:
+    """What `--batch` asks for. Raises ValueError if `--accumulate` says something, too."""
+    if given.batch is None:
+        return None
+    within("batch", given.batch)
+    if given.accumulate != 1:
+        raise ValueError(f"accumulate={given.accumulate}: batch says how many; give one of the two")
+    speed = partial(achieved, gpu(given.gpu), model) if given.speed is None else None
+    return Batch(given.batch, given.rows, speed)
 
 
 def published(found: Plan, job: Job) -> list[str]:
@@ -219,7 +246,7 @@ def main(words: list[str] | None = None) -> None:
             print(f"--speed {measure():.3g}")
             return
         job, cluster, memory = read(given)
-        found = plan(job, cluster, memory, given.stack)
+        found = plan(job, cluster, memory, given.stack, batch_of(given, job.model))
         executed = None
         if given.execute:
             from distributed.planner.beside import as_table, beside

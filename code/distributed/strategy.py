@@ -7,8 +7,9 @@ it the simplest. What each strategy needs and how long it takes says `planner.jo
 from typing import NamedTuple
 
 from distributed.cost import Cluster
+from distributed.planner.batch import Batch, off_by, shared_out, why_so_many
 from distributed.planner.job import Job, Option, option
-from distributed.planner.limits import check
+from distributed.planner.limits import check, within
 from distributed.planner.schedules import STACKS
 
 CLOSE = 0.02  # strategies whose steps differ by less are equally fast
@@ -28,17 +29,33 @@ class Plan(NamedTuple):
     cautions: tuple[str, ...] = ()  # what this plan cannot know
 
 
-def plan(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> Plan:
-    """Compare all strategies on ranks with `memory` bytes each. Raises ValueError for nonsense."""
+def plan(
+    job: Job, cluster: Cluster, memory: float, stack: str = "pytorch", batch: Batch | None = None
+) -> Plan:
+    """Compare all strategies on ranks with `memory` bytes each.
+
+    With a `batch`, each of them shares it out over micro-batches as its memory allows; without,
+    the job says how many rows and micro-batches there are. Raises ValueError for nonsense.
+    """
     check(job, cluster, memory, stack)
-    if cluster.ranks == 1:
-        alone = recommend([option(job, "DDP", cluster, memory, stack)], memory)
-        why = f"one GPU: nothing to share; {alone.why}"
-        return alone._replace(why=why, cautions=cautions(job, cluster))
-    several = cluster.ranks > cluster.per_host > 1
+    if batch is not None:
+        within("batch", batch.tokens)
+    alone, several = cluster.ranks == 1, cluster.ranks > cluster.per_host > 1
     names = [name for name in STACKS[stack] if name != "HSDP" or several]
-    found = recommend([option(job, name, cluster, memory, stack) for name in names], memory)
-    return found._replace(cautions=cautions(job, cluster))
+    options = [
+        option(job, name, cluster, memory, stack)
+        if batch is None
+        else shared_out(job, name, cluster, memory, batch, stack)
+        for name in (["DDP"] if alone else names)
+    ]
+    found = recommend(options, memory)
+    why = f"one GPU: nothing to share; {found.why}" if alone else found.why
+    best, notes = found.recommended, cautions(job, cluster)
+    if batch is not None and best is not None:
+        why += f"; {why_so_many(best, cluster, memory, batch, stack)}"
+        missed = off_by(batch, best.job, cluster.ranks)
+        notes = cautions(best.job, cluster) + ((missed,) if missed else ())
+    return found._replace(why=why, cautions=notes)
 
 
 def cautions(job: Job, cluster: Cluster) -> tuple[str, ...]:
@@ -102,7 +119,7 @@ class Run(NamedTuple):
     gpu_hours: float
 
 
-def run_of(found: Option, job: Job, ranks: int, tokens: float) -> Run:
+def run_of(found: Option, ranks: int, tokens: float) -> Run:
     """Days and GPU-hours for so many tokens, without failures, evaluation and restarts."""
-    rate = ranks * job.accumulate * job.tokens / found.step.total
+    rate = ranks * found.job.accumulate * found.job.tokens / found.step.total
     return Run(rate, tokens / rate / 86400, tokens / rate / 3600 * ranks)

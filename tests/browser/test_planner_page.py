@@ -106,7 +106,7 @@ def test_a_reader_drags_types_and_copies(read: Callable[..., LivePage]) -> None:
     best = plan(job, cluster, memory).recommended
     assert best is not None
     expect(why).to_contain_text(f"Take {best.name} with {best.checkpoint} checkpointing")
-    run = run_of(best, job, cluster.ranks, 2e12)
+    run = run_of(best, cluster.ranks, 2e12)
     facts = page.locator(".planner-facts").inner_text()
     assert f"{best.step.total:.2f} s" in facts
     assert f"{run.tokens_per_second:,.0f}" in facts

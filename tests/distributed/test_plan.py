@@ -258,7 +258,7 @@ def test_model_states_are_those_of_the_formula():
 
 def test_days_and_gpu_hours_are_tokens_over_tokens_per_second():
     job, cluster, memory = seven_billion()
-    found = run_of(plan(job, cluster, memory).recommended, job, 8, 2e12)
+    found = run_of(plan(job, cluster, memory).recommended, 8, 2e12)
     assert found.days * 86400 * found.tokens_per_second == pytest.approx(2e12)
     assert found.gpu_hours == pytest.approx(found.days * 24 * 8)
 

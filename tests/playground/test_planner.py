@@ -37,6 +37,8 @@ QUERIES = [
     "model=llama-3-8b&recipe=bf16-8-bit-adam-fp32-master-copy&nodes=4&network=50GB&stack=book",
     "gpu=4090&per_host=2&nodes=1&model=mpt-125m&fused_loss=on&speed=5e13&gpu_memory=20GiB",
     "model=llama-3-8b&nodes=1&compile=on&checkpoint=none",
+    "model=llama-3-8b&nodes=8&batch=4194304",
+    "batch=4e6&rows=2&speed=4e14",
 ]
 
 
@@ -86,6 +88,21 @@ def test_a_plan_says_its_share_of_the_peak_and_what_tokens_cost():
     assert words_of(state) == words_of(state_of("speed=4e14"))
 
 
+def test_a_global_batch_is_shared_out_and_its_copies_say_the_same():
+    state = state_of("model=llama-3-8b&batch=4194304")
+    found = planned(state)
+    best, job, cluster = found[0].recommended, found[1], found[2]
+    assert best is not None
+    assert job == best.job
+    assert job.accumulate > 1
+    assert job.rows * job.accumulate * 8192 * cluster.ranks == 4194304
+    assert dict(facts(found, state))["tokens a step"] == "4,194,304"
+    assert f"{job.accumulate} micro-batches of {job.rows:g} row" in html(state, found)
+    settings = json.loads(deepspeed_json(best, job, cluster))
+    assert settings["train_batch_size"] * 8192 == 4194304
+    assert settings["gradient_accumulation_steps"] == job.accumulate
+
+
 WRONG = {
     "rows=-1": "rows",
     "price=free": "price",
@@ -110,6 +127,9 @@ WRONG = {
     "fused_loss=perhaps": "fused_loss",
     "per_host=0": "per_host",
     "accumulate=1e7": "accumulate",
+    "batch=4e6&accumulate=8": "accumulate",
+    "batch=0": "batch",
+    "batch=1e13": "batch",
     "context=99999999999": "context",
     "model=own&layers=99999": "layers",
     "model=own&kv=0": "kv",

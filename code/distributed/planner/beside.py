@@ -73,10 +73,10 @@ def beside(
     rows = []
     for each in fitting or [min(options, key=lambda option: option.needs)]:
         planned = Executed(
-            held(job, each.name, cluster, each.checkpoint), sent(job, each.name, cluster)
+            held(each.job, each.name, cluster, each.checkpoint), sent(each.job, each.name, cluster)
         )
         try:
-            executed = run(each, job, cluster, mine)
+            executed = run(each, each.job, cluster, mine)
         except RuntimeError as error:
             raise ValueError(f"execute: {error}") from None
         rows.append(Beside(each.name, each.checkpoint, planned, executed))

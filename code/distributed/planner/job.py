@@ -53,6 +53,7 @@ class Option(NamedTuple):
     memory: dict[str, float]
     fits: bool
     step: SimulatedStep
+    job: Job  # with the rows and micro-batches that it is planned for
 
     @property
     def needs(self) -> float:
@@ -112,7 +113,7 @@ def option(job: Job, name: str, cluster: Cluster, memory: float, stack: str = "p
     as_kept = stack == "pytorch" and name == "ZeRO-1"
     sent = kept_size(job.recipe) if as_kept else None
     step = simulate(STACKS[stack][name], work_of(job, cluster, checkpoint, sent))
-    return Option(name, checkpoint, needs, sum(needs.values()) <= memory, step)
+    return Option(name, checkpoint, needs, sum(needs.values()) <= memory, step, job)
 
 
 def main(ranks: int = 64, rows: int = 4) -> None:

@@ -18,6 +18,7 @@ LIMITS = {
     "rows": (1e-6, 1e9),  # less than 1 where several ranks share a row
     "context": (1, 1e9),
     "accumulate": (1, 1e6),
+    "batch": (1, 1e12),  # tokens in a step
     "speed": (1, 1e20),  # FLOP/s
     "tokens": (1, 1e18),
 }

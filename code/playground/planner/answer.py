@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 
 from distributed.cost import Cluster
+from distributed.planner.batch import in_rows
 from distributed.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
@@ -38,11 +39,12 @@ def answer(query: str) -> str:
 
 def planned(state: Mapping[str, str]) -> Asked:
     """The plan of a state, and what it is of. Raises WrongError, naming the field."""
-    job, cluster, memory = asked(words_of(state))
+    job, cluster, memory, batch = asked(words_of(state))
     try:
-        return plan(job, cluster, memory, state["stack"]), job, cluster, memory
+        found = plan(job, cluster, memory, state["stack"], batch)
     except (ValueError, OverflowError) as error:
         raise wrong(error) from None
+    return found, found.recommended.job if found.recommended else job, cluster, memory
 
 
 # --- words and numbers
@@ -78,12 +80,13 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     if best is None:
         return []
     tokens, n = float(state["tokens"]), cluster.ranks
-    run = run_of(best, job, n, tokens)
+    run = run_of(best, n, tokens)
     flops = job.model.flops(job.context) * job.accumulate * job.tokens
     hours = run.gpu_hours / tokens * 1e6
     shown = [
         ("a step", seconds(best.step.total)),
         ("tokens a step", f"{n * job.accumulate * job.tokens:,.0f}"),
+        ("micro-batches", f"{job.accumulate:,} of {in_rows(job.rows)}"),
         ("tokens/s", f"{run.tokens_per_second:,.0f}"),
         ("on each GPU", f"{run.tokens_per_second / n:,.0f} tokens/s"),
         ("MFU", f"{flops / best.step.total / GPUS[state['gpu']].peak:.0%}"),
@@ -116,7 +119,7 @@ def ways_out(state: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
 
 def fits(state: Mapping[str, str]) -> bool:
     """Whether any strategy has room. No step is simulated."""
-    job, cluster, memory = asked(words_of(state))
+    job, cluster, memory, _ = asked(words_of(state))
     wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
     names = [name for name in STACKS[state["stack"]] if name != "HSDP"]
     return any(

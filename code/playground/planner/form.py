@@ -12,7 +12,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES
-from distributed.plan import arguments, read
+from distributed.plan import arguments, batch_of, read
+from distributed.planner.batch import Batch
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job
 from distributed.planner.limits import rate, size
@@ -79,6 +80,7 @@ FIRST = (
     Field("tokens", "tokens to train on", "2e12", "number"),
 )  # fmt: skip
 MORE = (
+    Field("batch", "tokens in a step, of all", "", "number", hint="such as 4e6"),
     Field("accumulate", "micro-batches in a step", "1", "whole", slider=(0, 7)),
     Field("per_host", "GPUs in a host", "", "whole", hint="its usual number"),
     Field("network", "network of a host, a second", "", "rate", hint="such as 400GB"),
@@ -151,7 +153,7 @@ def words_of(state: Mapping[str, str]) -> list[str]:
     else:
         words = ["--model", state["model"]]
     words += ["--gpu", state["gpu"]]
-    usual = vars(arguments().parse_args([]))
+    usual = vars(arguments().parse_args([])) | {"rows": 1}
     for name, value in state.items():
         field = FIELDS[name]
         if field in SHAPE or name in ("model", "gpu", "price") or not value:
@@ -170,10 +172,12 @@ def words_of(state: Mapping[str, str]) -> list[str]:
     return words
 
 
-def asked(words: list[str]) -> tuple[Job, Cluster, float]:
+def asked(words: list[str]) -> tuple[Job, Cluster, float, Batch | None]:
     """What these words ask for. Raises WrongError, naming the field."""
     try:
-        return read(arguments().parse_args(words))
+        given = arguments().parse_args(words)
+        job, cluster, memory = read(given)
+        return job, cluster, memory, batch_of(given, job.model)
     except (ValueError, OverflowError) as error:
         raise wrong(error) from None
 
