@@ -15,7 +15,7 @@ from distributed.pipeline_parallel import (
     waiting,
 )
 from distributed.tensor_parallel import train_rank
-from playground.show.colours import GREY, RANKS
+from playground.show.colours import RANKS
 from playground.show.tables import Table
 
 HIDDEN, WIDTH, OUT = 128, 64, 10  # the network of the first chapter: x[b, d] → h[b, f] → y[b, o]
@@ -53,19 +53,22 @@ def bytes_of_layers(run: Run, batches: tuple[int, ...] = (64, 256, 1024, 1796)) 
     return found
 
 
-def replica_figure(step_time: Callable[[float, int], float]) -> Figure:
+def replica_figure(step_time: Callable[..., float], sequence: int) -> Figure:
     """Time of a step over that of computing, by tokens of a GPU, for some sizes of a replica."""
-    figure, axis = plt.subplots(figsize=(7.2, 2.6))
-    tokens = [2 ** (7 + i / 16) for i in range(16 * 5 + 1)]
+    figure, axis = plt.subplots(figsize=(7.2, 2.9))
+    tokens = [2 ** (7 + i / 16) for i in range(16 * 6 + 1)]
     for number, gpus in enumerate((1, 8, 16, 32)):
         name = "1 (FSDP alone)" if gpus == 1 else str(gpus)
-        times = [step_time(each, gpus) for each in tokens]
-        axis.plot(tokens, times, color=RANKS[number], lw=2 - 0.5 * (gpus == 8), label=name)
-    axis.axvline(256, color=GREY, lw=0.8, ls="--")
+        whole = [each for each in tokens if gpus * each >= sequence]
+        times = [step_time(each, gpus) for each in whole]
+        axis.plot(whole, times, color=RANKS[number], lw=2, label=name)
+        if gpus > 1:
+            axis.plot(whole[0], times[0], "o", color=RANKS[number], ms=5)
+    cut = [each for each in tokens if each <= sequence]
+    times = [step_time(each, 1, S=each) for each in cut]
+    axis.plot(cut, times, color=RANKS[0], lw=1.2, ls=":", label="1, sequences cut")
     axis.set_xscale("log", base=2)
-    axis.set_xticks(
-        [128, 256, 512, 1024, 2048, 4096], ["128", "256", "512", "1,024", "2,048", "4,096"]
-    )
+    axis.set_xticks(ticks := [2**i for i in range(7, 14)], [f"{each:,}" for each in ticks])
     axis.set(xlabel="tokens on each GPU", ylabel="step / computing", ylim=(0.8, 5))
     axis.legend(title="GPUs that share a replica")
     return figure
