@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.nn import functional as F
 
 from distributed import launch
 from distributed.ddp import DistributedDataParallel
@@ -10,7 +12,8 @@ from distributed.planner.executed import Transformer, execute
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job, cluster_of, option
 from distributed.planner.memory import held, ledger
-from distributed.planner.shapes import PRESETS, Model
+from distributed.planner.peak_memory import GPT, activations
+from distributed.planner.shapes import LOGARITHM, PLAIN, PRESETS, Model, gpt
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.training import Alone
 from distributed.zero1 import Zero1
@@ -21,6 +24,44 @@ IN_FP32 = "fp32, Adam"
 
 
 RARE = pytest.mark.slow
+
+
+def bytes_of_a_score(dtype, in_fp32, tokens=16, words=20_000, d=4):
+    """By PyTorch's tracker: after the forward pass, and at the peak."""
+    x = torch.zeros(tokens, d, dtype=dtype, requires_grad=True)
+    matrix = torch.zeros(words, d, dtype=dtype, requires_grad=True)
+    following = torch.zeros(tokens, dtype=torch.long)
+    tracker = MemTracker()
+    tracker.track_external(x, matrix, following)
+    given = x.nbytes + matrix.nbytes + following.nbytes
+    with tracker:
+        logits = x @ matrix.T
+        loss = F.cross_entropy(logits.float() if in_fp32 else logits, following)
+        del logits
+        kept = tracker.get_tracker_snapshot("current")[torch.device("cpu")]["Total"]
+        loss.backward()
+    most = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"]
+    return [(found - given) / (tokens * words) for found in (kept, most)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "in_fp32", "times"),
+    [(torch.bfloat16, True, 1), (torch.float32, False, 1), (torch.bfloat16, False, 0.5)],
+)
+def test_a_words_score_takes_what_the_planner_counts(dtype, in_fp32, times):
+    """The loss in fp32, wherever the logits come from; one in bf16 would take half."""
+    kept, most = bytes_of_a_score(dtype, in_fp32)
+    assert kept == pytest.approx(times * LOGARITHM, rel=0.01)
+    assert most == pytest.approx(times * PLAIN, rel=0.01)
+
+
+def test_both_models_of_a_gpt_count_scores_alike():
+    shape = GPT["GPT-3 XL"]
+    alike = gpt(shape.layers, shape.d, shape.heads, shape.v, shape.t)
+    for words in (shape.v, 4 * shape.v):
+        ours = activations(shape._replace(v=words), 1, 2)
+        theirs = alike._replace(words=words).activations(shape.t, "none", 2)
+        assert ours == pytest.approx(theirs, rel=0.01)
 
 
 @pytest.mark.parametrize(

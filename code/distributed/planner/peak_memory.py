@@ -1,7 +1,7 @@
 """All that a rank must hold in a step: model states, activations, buffers of communication.
 
     model states: `model_states.per_rank`
-    activations: rows · t · (16d + 4 + heads) elements a layer
+    activations: rows · t · (16d + 4 + heads) elements a layer, and each word's score in the loss
     ZeRO-3 gathers two blocks and holds the gradient of one; ZeRO-2 fills two buckets; DDP and
     ZeRO-1 send gradients from where they are, so their buckets are the gradients themselves
 
@@ -12,6 +12,7 @@ t × t (Dao et al. 2022). Frameworks lose some memory between pieces: `allowance
 from typing import NamedTuple
 
 from distributed.model_states import Recipe, per_rank
+from distributed.planner.shapes import PLAIN
 from distributed.runtime.script import run_script
 
 
@@ -35,18 +36,21 @@ class Shape(NamedTuple):
         return self.layers * self.block + (self.v + self.t + 2) * self.d
 
 
-def activations(shape: Shape, rows: float, size: float, checkpoint: bool = False) -> float:
-    """Bytes that the forward pass leaves for the backward pass, `size` bytes for each number.
+def activations(
+    shape: Shape, rows: float, size: float, checkpoint: bool = False, scores: float = PLAIN
+) -> float:
+    """Bytes when the loss begins its backward pass, `size` bytes for each number of the layers.
 
     A layer keeps the inputs of its norms (2d), their results (2d), q, k and v (3d), attention's
     result (d), and 4d twice around the gelu; 4 numbers of the norms and one for each head. With
     `checkpoint` only each layer's input is kept, and one layer is computed again at a time. The
-    end keeps the input and the result of a norm, its 2 numbers, and the softmax.
+    end keeps the input and the result of a norm, its 2 numbers, and `scores` bytes for each word's
+    score: `PLAIN` at the peak, of which the forward pass leaves `LOGARITHM`.
     """
     tokens = rows * shape.t
     layer = tokens * (16 * shape.d + 4 + shape.heads)
     kept = shape.layers * tokens * shape.d + layer if checkpoint else shape.layers * layer
-    return size * (kept + tokens * (2 * shape.d + 2 + shape.v))
+    return size * (kept + tokens * (2 * shape.d + 2)) + scores * tokens * shape.v
 
 
 def bytes_at_peak(

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from distributed.runtime.script import run_script
 
 CHECKPOINTS = ("none", "selective", "full")
-# Bytes for each word's score in the loss: PyTorch's has its logarithm in fp32, the gradient of
-# that, and the score's own. Megatron's has scores in bf16 and fp32 and their exponents, over which
-# it writes gradients; a fused kernel writes the gradient over the score.
+# Bytes for each word's score at the peak of the loss: PyTorch's has its logarithm in fp32, the
+# gradient of that, and the score's own. Megatron's has scores in bf16 and fp32 and their exponents,
+# over which it writes gradients; a fused kernel writes the gradient over the score.
 PLAIN, IN_PLACE, FUSED = 12, 10, 2
+LOGARITHM = PLAIN // 3  # of PyTorch's, what the forward pass leaves for the backward pass
 
 
 class Model(NamedTuple):
@@ -95,8 +96,8 @@ class Model(NamedTuple):
         """Bytes at the end of the forward pass of so many tokens, `size` bytes for each number.
 
         While a layer is computed again, all of it is there, compiled or not. `scores` are bytes for
-        each word's score: `PLAIN` or `FUSED`; `stream` those of an element that a norm gets, if
-        they are others. Raises ValueError for another checkpoint.
+        each word's score: `PLAIN` or `FUSED` at the peak of a step; `stream` those of an element
+        that a norm gets, if they are others. Raises ValueError for another checkpoint.
         """
         if checkpoint not in CHECKPOINTS:
             raise ValueError(f"checkpoint={checkpoint!r}: choose {', '.join(CHECKPOINTS)}")

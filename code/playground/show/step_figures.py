@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from distributed.cost import Cluster, Link, all_reduce, step_ddp
 from distributed.planner.peak_memory import Shape, activations
+from distributed.planner.shapes import LOGARITHM
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
 from playground.show.bucket_sizes import read
@@ -57,7 +58,7 @@ def measure_activations() -> list[Measured]:
         model = make_model(Config(v=96, t=t, d=d, layers=layers, heads=heads))
         characters = torch.randint(96, (batch, t + 1))
         measured = left_by_forward(model, characters)
-        expected = activations(Shape(layers, d, heads, t, 96), batch, size=4)
+        expected = activations(Shape(layers, d, heads, t, 96), batch, size=4, scores=LOGARITHM)
         found.append((layers, d, batch, expected, measured))
     return found
 
