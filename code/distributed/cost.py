@@ -152,7 +152,7 @@ def main(ranks: int = 16384, buckets: int = 200) -> None:
     """A step of DDP on very many ranks: predicted at once."""
     if ranks < 1 or buckets < 1:
         raise ValueError(f"ranks={ranks}, buckets={buckets}: 1 or more of each")
-    cluster = Cluster(ranks, 8, Link(5e-6, 400e9), Link(10e-6, 45e9), 400e12, jitter=0.02)
+    cluster = Cluster(ranks, 8, Link(5e-6, 400e9), Link(10e-6, 360e9), 400e12, jitter=0.02)
     for size in (2.5e6, 25e6, 100e6):
         step = step_ddp(cluster, 6 * 7e9 * 8192, [size] * buckets)
         waits = step.exposed / step.total

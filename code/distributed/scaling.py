@@ -76,8 +76,8 @@ def flops_to_hide(cluster: Cluster, size: float, bucket: float = BUCKET) -> floa
 
 
 def main(rows: int = 4, context: int = 2048) -> None:
-    """Seven billion parameters on more and more devices, by rows of each and by rows of all."""
-    parameters, cluster = 7e9, Cluster(1, 8, Link(5e-6, 450e9), Link(1e-5, 50e9), 400e12)
+    """Seven billion parameters on hosts with a port for each GPU, by rows of each and of all."""
+    parameters, cluster = 7e9, Cluster(1, 8, Link(5e-6, 450e9), Link(1e-5, 400e9), 400e12)
     flops, counts = 6 * parameters * context * rows, [1, 8, 64, 512, 4096]
     print(f"{'ranks':>6}{'weak scaling':>16}{'strong scaling':>16}  tokens of a rank that hide all")
     grown = weak(cluster, flops, 2 * parameters, counts)

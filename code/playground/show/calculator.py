@@ -14,7 +14,9 @@ from distributed.scaling import BUCKET
 from playground.show.chart import Calculator, choice, slider, style
 from playground.show.colours import RANKS
 
-NETWORKS = {f"{rate} Gbit/s": rate / 8 * 1e9 for rate in (1, 10, 25, 100, 400, 3200)}
+EIGHT_PORTS = "8 × 400 Gbit/s"
+NETWORKS = {f"{rate} Gbit/s": rate / 8 * 1e9 for rate in (1, 10, 25, 100, 400)}
+NETWORKS[EIGHT_PORTS] = 400e9
 BUCKETS = {"1 MB": 1e6, "25 MB": BUCKET, "100 MB": 1e8, "everything in one": 1e15}
 PER_HOST, LATENCY = 8, 1e-5
 COUNTS = [2**i for i in range(15)]  # of ranks, up to 16,384
@@ -78,19 +80,19 @@ def scaling_calculator() -> Calculator:
         ),
         tooltip=["way:N", "ranks:Q", alt.Tooltip("efficiency:Q", format=".1%")],
     )
-    tokens = slider("tokens", "tokens on each rank", (8, 17, 1), 13, "format(pow(2, tokens), ',')")
+    tokens = slider("tokens", "tokens on each rank", (8, 17, 1), 12, "format(pow(2, tokens), ',')")
     speed = slider("speed", "speed of a rank", (10, 1000, 10), 400, "speed + ' TFLOP/s'")
     chart = alt.layer(lines).add_params(
         *model_size(math.log10(7e9)),
         *tokens,
         *speed,
         *choice("link", "inside a host", {k: list(v) for k, v in INTERCONNECTS.items()}, "nvlink"),
-        *choice("network", "network of a host", NETWORKS, "400 Gbit/s"),
+        *choice("network", "network of a host", NETWORKS, EIGHT_PORTS),
         *choice("bucket", "buckets", BUCKETS, "25 MB"),
     )
     return Calculator(
         style(chart),
         "Efficiency over the number of ranks, from 1 to 16,384. With 7 billion parameters and "
-        "8,192 tokens on each rank it stays at one inside a host and falls beyond; the line for "
-        "sending after computing lies below the one for both at once.",
+        "4,096 tokens on each rank it stays at one; the line for sending after computing falls "
+        "beyond a host.",
     )

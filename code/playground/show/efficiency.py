@@ -18,18 +18,20 @@ from playground.show.recorded import stamp
 from playground.show.tables import Table
 
 COMPUTE = 0.2  # s, a step of the laboratory's network, by waiting
-SLOW = Cluster(1, 8, Link(5e-6, 450e9), Link(1e-5, 50e9), 400e12)  # one port for a whole host
+FAST = Cluster(1, 8, Link(5e-6, 450e9), Link(1e-5, 400e9), 400e12)  # H100s, a port for each GPU
+SLOW = FAST._replace(between=Link(1e-5, 50e9))  # one port for a whole host
 
 
-def weak_and_strong(parameters: float = 7e9, tokens: int = 8192) -> Figure:
-    """Efficiency where each rank keeps its tokens, and speedup where all share a batch."""
+def weak_and_strong(parameters: float = 7e9, tokens: int = 2048, batch: int = 2**22) -> Figure:
+    """Efficiency where each rank keeps its tokens, and speedup where all share a batch of them."""
     counts = [2**i for i in range(13)]
-    work, size = 6 * parameters * tokens, 2 * parameters
-    grown = scaling.weak(SLOW, work, size, counts)
-    shared = scaling.strong(SLOW, 512 * work, size, counts)
+    of_token, size = 6 * parameters, 2 * parameters
+    grown = scaling.weak(FAST, of_token * tokens, size, counts)
+    shared = scaling.strong(FAST, of_token * batch, size, counts)
     figure, (left, right) = plt.subplots(1, 2)
     left.semilogx(counts, [s.efficiency for s in grown], "o-", base=2)
-    left.set(ylim=(0, 1.05), xlabel="ranks", ylabel="efficiency", title="weak: 8,192 tokens each")
+    title = f"weak: {tokens:,} tokens each"
+    left.set(ylim=(0, 1.05), xlabel="ranks", ylabel="efficiency", title=title)
     right.loglog(counts, counts, color=GREY, lw=1, base=2)
     right.loglog(counts, [s.speedup for s in shared], "o-", base=2)
     right.set(xlabel="ranks", ylabel="speedup", title="strong: 4 million tokens in all")
