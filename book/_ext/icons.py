@@ -1,4 +1,4 @@
-"""The icons that the pages show, as a font of a few KB in a style sheet.
+"""The icons that the pages show, as a font of a few KB, and what else the themes' styles need.
 
 The theme brings a script of 1.5 MB and a font of 150 KB that hold all icons of Font Awesome. The
 few that are used are taken out of the font when the book is built, and stand in for it.
@@ -18,6 +18,8 @@ THEME = Path(pydata_sphinx_theme.__file__).parent / "theme/pydata_sphinx_theme/s
 BOOK_THEME = Path(sphinx_book_theme.__file__).parent / "theme/sphinx_book_theme/static"
 USED = ["angle-left", "angle-right", "bars", "circle-half-stroke", "list", "magnifying-glass"]
 USED += ["moon", "sun"]
+
+AFTER_A_TITLE = re.compile(r"~\s*\*")  # of no weight, as what stands for it
 
 STYLE = """\
 /* Made by book/_ext/icons.py from Font Awesome Free, SIL OFL 1.1. */
@@ -66,6 +68,18 @@ def leave_out_fonts(static: Path) -> None:
     for sheet in (static / "styles").glob("*.css"):
         text = sheet.read_text(encoding="utf-8")
         sheet.write_text(re.sub(r"@font-face\{[^}]*/webfonts/[^}]*\}", "", text), encoding="utf-8")
+
+
+def look_at_few_siblings(static: Path) -> None:
+    """Let no span of a listing look for a title among all the spans before it.
+
+    A rule for whatever comes after a title (`.title ~ *`) is tried on every span of a folded
+    listing, and each walks back to the first: a listing of ten thousand took a browser ten seconds.
+    """
+    for sheet in static.rglob("*.css"):
+        text = sheet.read_text(encoding="utf-8")
+        if (mended := AFTER_A_TITLE.sub("~:where(:not(span))", text)) != text:
+            sheet.write_text(mended, encoding="utf-8")
 
 
 def write_icons(app: Sphinx) -> None:

@@ -30,7 +30,7 @@ from sphinx.errors import ExtensionError
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # the extension is found by its path, its parts are not
 from downloads import offer_downloads  # noqa: E402
-from icons import leave_out_fonts, write_icons  # noqa: E402
+from icons import leave_out_fonts, look_at_few_siblings, write_icons  # noqa: E402
 
 STATIC = HERE.parent / "_static"
 
@@ -197,6 +197,7 @@ def remove_what_no_page_loads(app: Sphinx, failed: Exception | None) -> None:
             for file in Path(app.outdir, "_static").glob(pattern):
                 file.unlink()
         leave_out_fonts(Path(app.outdir, "_static"))
+        look_at_few_siblings(Path(app.outdir, "_static"))
 
 
 def copy_web_parts(app: Sphinx) -> None:

@@ -41,3 +41,9 @@ def test_no_style_asks_for_a_file_that_is_not_there(built):
         urls = re.findall(r"url\(\s*[\"']?([^\"')]+)", sheet.read_text(encoding="utf-8"))
         files = {url.partition("?")[0].partition("#")[0] for url in urls if ":" not in url}
         assert not [file for file in files if file and not (sheet.parent / file).exists()], sheet
+
+
+def test_no_style_is_tried_against_all_that_comes_before_a_span(built):
+    """Each span of a folded listing would look for a title among all spans before it."""
+    for sheet in (built / "_static").rglob("*.css"):
+        assert not re.search(r"~\s*\*", sheet.read_text(encoding="utf-8")), sheet
