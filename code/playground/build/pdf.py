@@ -1,8 +1,9 @@
 """`python -m playground.build.pdf --html … --to …`: the whole book on paper.
 
 Each built page is printed by the system's Chromium in the order of the book, and the parts are
-joined, with a bookmark for each page, and numbered; links between pages lead to sheets. It needs
-what the tests need: playwright and pypdf.
+joined behind a list of contents, with a bookmark for each page, and numbered; links between pages
+lead to sheets. Folded material stays on the page (`on_paper.js`), and so do the pages that nobody
+reads on paper. It needs what the tests need: playwright and pypdf.
 """
 
 import argparse
@@ -10,37 +11,60 @@ import io
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from html import escape
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, NamedTuple
 
-from playground.build.toc import pages_in_order
+from playground.build.toc import chapters, first_page
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-PAPER: dict[str, Any] = {
-    "format": "A4",
-    "scale": 0.8,
-    "margin": {"top": "18mm", "bottom": "18mm", "left": "16mm", "right": "16mm"},
-}
-PAPER_TOP = 842.0  # of A4, in points
-NUMBERS: dict[str, Any] = {
-    "display_header_footer": True,
-    "header_template": "<p></p>",
-    "footer_template": "<div style='width: 100%; text-align: center; font-size: 9px; color: #555'>"
-    "<span class='pageNumber'></span></div>",
-}
-EMPTY = "<p style='break-after: page'>&nbsp;</p>"
-# Folds open, and listings of a few lines stay on one sheet.
-UNFOLD = """
-document.querySelectorAll("details").forEach((details) => (details.open = true));
-for (const pre of document.querySelectorAll("pre")) {
-  const isShort = pre.textContent.trim().split("\\n").length < 16;
-  const box = pre.closest(".cell_input, .output, div[class*='highlight-']") ?? pre;
-  for (let part = pre; isShort && part !== box.parentElement; part = part.parentElement) {
-    part.classList.add("short");
-  }
+PAPERS = {"A4": ("210mm", "297mm", 842.0), "Letter": ("8.5in", "11in", 792.0)}  # height in points
+LEFT_OUT = ("For maintainers", "book/reference/api")  # parts and pages that are looked up
+ON_PAPER = (Path(__file__).parent / "on_paper.js").read_text("utf-8")
+# Its own scripts have drawn what stands on the page.
+IS_DRAWN = """
+async () => {
+  await window.MathJax?.startup?.promise;
+  const late = ".steps:not(.steps-ready), .frames:not(.frames-ready)";
+  for (let tenths = 0; document.querySelector(late) && tenths < 50; tenths++)
+    await new Promise((go) => setTimeout(go, 100));
+  await document.fonts.ready;
 }
 """
-Places = dict[tuple[str, str], tuple[int, float]]  # file, fragment -> sheet, height in points
+FACE = """<style>
+@font-face {{
+  font-family: "Source Serif 4";
+  src: url({base}_static/fonts/source-serif-4-latin-400-normal.woff2);
+}}
+"""
+# Under each sheet, the title of its page and its number.
+FEET = """@page {{ size: {width} {height}; margin: 0; }}
+body {{ margin: 0; font: 9pt "Source Serif 4", Georgia, serif; color: #444; }}
+div {{ height: {height}; break-after: page; position: relative; overflow: hidden; }}
+p {{ position: absolute; bottom: 7mm; left: 17mm; right: 17mm; margin: 0;
+     display: flex; justify-content: space-between; }}
+</style>"""
+CONTENTS = """@page {{ size: {width} {height}; margin: 14mm 32mm; }}
+body {{ margin: 0; font: 9pt/1.18 "Source Serif 4", Georgia, serif; }}
+h1 {{ font-size: 20pt; line-height: 1; margin: 0 0 3mm; }}
+h2 {{ font-size: inherit; margin: 1.3mm 0 0; }}
+p {{ margin: 0; display: flex; justify-content: space-between; }}
+a {{ color: inherit; text-decoration: none; }}
+</style><h1>Contents</h1>"""
+Places = dict[tuple[str, str], tuple[int, float]]  # address, fragment -> sheet, height in points
+
+
+class Printed(NamedTuple):
+    """A page of the book on paper: its first sheet, from 0, and how many it takes."""
+
+    title: str
+    first: int
+    sheets: int
 
 
 def find_browser() -> str | None:
@@ -62,47 +86,145 @@ def missing(node: Path | None = None) -> str | None:
     return f"Playwright does not start (on Debian and Ubuntu install libatomic1): {why}"
 
 
-def print_pages(html: Path, names: list[str], to: Path) -> int:
-    """Print pages into one file; how many sheets it has."""
+def parts_on_paper(root: Path) -> dict[str, list[str]]:
+    """The pages of each part that are printed; the first page stands in a part without a name."""
+    kept = {
+        caption: [page for page in pages if page not in LEFT_OUT]
+        for caption, pages in chapters(root).items()
+        if caption not in LEFT_OUT
+    }
+    return {"": [first_page(root)], **kept}
+
+
+@contextmanager
+def served(html: Path) -> Iterator[str]:
+    """The address of built pages: from files, no page could load the scripts that draw figures."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def end_headers(self) -> None:
+            self.send_header("Cache-Control", "no-store")  # no tab waits for another to store it
+            super().end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(html))) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def print_pages(
+    html: Path, parts: dict[str, list[str]], to: Path, paper: str = "A4"
+) -> dict[str, Printed]:
+    """Print the pages of each part into one file; what each of them takes."""
     from playwright.sync_api import sync_playwright
     from pypdf import PdfReader, PdfWriter
 
     if why := missing():
         raise FileNotFoundError(why)
-    path = find_browser()
+    with sync_playwright() as playwright, served(html) as base:
+        browser = playwright.chromium.launch(executable_path=find_browser(), args=["--no-sandbox"])
+        window = browser.new_context(color_scheme="light", service_workers="block")
+
+        def print_made(style: str, body: str) -> PdfReader:
+            width, height, _ = PAPERS[paper]
+            page = window.new_page()
+            page.goto(f"{base}{next(iter(printed))}.html")  # fonts come from where the book is
+            page.set_content((FACE + style).format(base=base, width=width, height=height) + body)
+            page.evaluate("document.fonts.ready")
+            return PdfReader(io.BytesIO(page.pdf(prefer_css_page_size=True)))
+
+        printed, titles = dict[str, PdfReader](), dict[str, str]()
+        for name in (name for names in parts.values() for name in names):
+            page = window.new_page()  # workers of the page before end with its tab
+            page.goto(f"{base}{name}.html", wait_until="load")
+            page.evaluate(IS_DRAWN)
+            page.emulate_media(media="print")  # what is shown on paper alone has a size, too
+            page.evaluate(ON_PAPER)
+            titles[name] = page.title().split(" — ")[0]
+            printed[name] = PdfReader(io.BytesIO(page.pdf(format=paper)))
+            page.close()
+        sizes = {name: len(sheets.pages) for name, sheets in printed.items()}
+        unnumbered = print_made(CONTENTS, list_of(parts, lay_out(titles, sizes, behind=0), base))
+        pages = lay_out(titles, sizes, behind=len(unnumbered.pages))
+        contents = print_made(CONTENTS, list_of(parts, pages, base))
+        feet = print_made(FEET, "".join(feet_of(pages)))
+        browser.close()
+
     book = PdfWriter()
     places: Places = {}
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        page = browser.new_page(color_scheme="light")
-        for name in names:
-            file = (html / f"{name}.html").absolute().as_uri()
-            page.goto(file, wait_until="load")
-            page.evaluate("window.MathJax?.startup?.promise")
-            page.evaluate(UNFOLD)
-            printed = PdfReader(io.BytesIO(page.pdf(**PAPER)))
-            first = len(book.pages)
-            book.append(printed, import_outline=False)
-            book.add_outline_item(title=page.title().split(" — ")[0], page_number=first)
-            places[file, ""] = (first, PAPER_TOP)
-            for fragment, place in printed.named_destinations.items():
-                on = printed.get_destination_page_number(place) or 0
-                places[file, fragment.removeprefix("/")] = (first + on, float(place.top or 0))
-        page.set_content(EMPTY * (len(book.pages) - 1) + "<p>&nbsp;</p>")
-        numbers = PdfReader(io.BytesIO(page.pdf(**PAPER, **NUMBERS)))
-        browser.close()
-    lead_within(book, places)
-    for sheet, number in zip(book.pages, numbers.pages, strict=True):
-        sheet.merge_page(number)
+    for name, sheets in printed.items():
+        address = f"{base}{name}.html"
+        places[address, ""] = (pages[name].first, PAPERS[paper][2])
+        for fragment, place in sheets.named_destinations.items():
+            on = pages[name].first + (sheets.get_destination_page_number(place) or 0)
+            places[address, fragment.removeprefix("/")] = (on, float(place.top or 0))
+        book.append(sheets, import_outline=False)
+        if len(book.pages) == sizes[name]:
+            book.append(contents, import_outline=False)
+    lead_within(book, places, base)
+    add_bookmarks(book, parts, pages)
+    for sheet, its_foot in zip(book.pages, feet.pages, strict=True):
+        sheet.merge_page(its_foot)
         sheet.compress_content_streams()  # a fifth of the size
     book.compress_identical_objects()
     with to.open("wb") as written:
         book.write(written)
-    return len(book.pages)
+    return pages
 
 
-def lead_within(book: Any, places: Places) -> None:
-    """Links between pages of the book lead to sheets; those to other files of it go.
+def lay_out(titles: dict[str, str], sizes: dict[str, int], behind: int) -> dict[str, Printed]:
+    """Which sheets each page has, if so many stand behind the first page."""
+    pages: dict[str, Printed] = {}
+    sheet = 0
+    for name, size in sizes.items():
+        pages[name] = Printed(titles[name], sheet, size)
+        sheet += size + (0 if len(pages) > 1 else behind)
+    return pages
+
+
+def list_of(parts: dict[str, list[str]], pages: dict[str, Printed], base: str) -> str:
+    """The contents: each page of the book with its first sheet, as HTML."""
+    lines = []
+    for caption, names in parts.items():
+        lines.append(f"<h2>{escape(caption)}</h2>")
+        for name in names:
+            link = f"<a href='{base}{name}.html'>{escape(pages[name].title)}</a>"
+            lines.append(f"<p>{link}<span>{pages[name].first + 1}</span></p>")
+    return "".join(lines)
+
+
+def feet_of(pages: dict[str, Printed]) -> list[str]:
+    """What stands under each sheet: the title of its page, and its number."""
+    last = max(page.first + page.sheets for page in pages.values())
+    titles = ["Contents"] * last
+    for page in pages.values():
+        titles[page.first : page.first + page.sheets] = [page.title] * page.sheets
+    return [
+        f"<div><p><span>{escape(title)}</span><span>{number}</span></p></div>"
+        for number, title in enumerate(titles, start=1)
+    ]
+
+
+def add_bookmarks(book: Any, parts: dict[str, list[str]], pages: dict[str, Printed]) -> None:
+    """One for each part, and in it one for each page."""
+    for caption, names in parts.items():
+        part = None
+        if caption and names:
+            part = book.add_outline_item(title=caption, page_number=pages[names[0]].first)
+        for name in names:
+            book.add_outline_item(
+                title=pages[name].title, page_number=pages[name].first, parent=part
+            )
+
+
+def lead_within(book: Any, places: Places, base: str) -> None:
+    """Links between pages of the book lead to sheets; those to its other files go.
 
     A browser names the target of a link by its fragment alone, and each chapter has *The idea*.
     """
@@ -120,7 +242,7 @@ def lead_within(book: Any, places: Places) -> None:
             file, _, fragment = target.partition("#")
             if "/Dest" in link:
                 file, fragment = own, str(link["/Dest"]).removeprefix("/")
-            elif not target.startswith("file:"):
+            elif not target.startswith(base):
                 kept.append(annotation)
                 continue
             place = places.get((file, fragment)) or places.get((file, ""))
@@ -140,13 +262,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.build.pdf", description=__doc__)
     parser.add_argument("--html", type=Path, default=Path("_build/html"))
     parser.add_argument("--to", type=Path, default=Path("_build/book.pdf"))
+    parser.add_argument("--paper", choices=PAPERS, default="A4")
     options = parser.parse_args()
-    names = pages_in_order(Path(__file__).parents[3])
-    missing = [name for name in names if not (options.html / f"{name}.html").exists()]
-    if missing:
-        sys.exit(f"{options.html} lacks {missing[0]}.html: say `make book` first")
-    sheets = print_pages(options.html, names, options.to)
-    print(f"{options.to}: {len(names)} pages of the book on {sheets} sheets")
+    parts = parts_on_paper(Path(__file__).parents[3])
+    for name in (name for names in parts.values() for name in names):
+        if not (options.html / f"{name}.html").exists():
+            sys.exit(f"{options.html} lacks {name}.html: say `make book` first")
+    pages = print_pages(options.html, parts, options.to, options.paper).values()
+    sheets = max(page.first + page.sheets for page in pages)
+    print(f"{options.to}: {len(pages)} pages of the book on {sheets} sheets")
+    longest = sorted(pages, key=lambda page: -page.sheets)[:5]
+    print("most sheets:", ", ".join(f"{page.title} {page.sheets}" for page in longest))
 
 
 if __name__ == "__main__":
