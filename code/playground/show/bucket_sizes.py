@@ -40,7 +40,7 @@ def table_of(swept: dict[str, Any], link: str) -> Table:
         ours = predicted(swept, link, row["bucket"])
         rows.append(
             (
-                f"{swept['bytes'] // row['bucket']} of {row['bucket'] / 1e3:,.0f} kB",
+                f"{swept['bytes'] // row['bucket']} of {row['bucket'] / 1e3:,.0f}\xa0kB",
                 f"{ours * 1e3:.0f} ms",
                 f"{row['seconds'] * 1e3:.0f} ms",
                 f"{row['seconds'] / ours - 1:+.0%}",
@@ -52,7 +52,7 @@ def table_of(swept: dict[str, Any], link: str) -> Table:
 
 
 def figure_of(swept: dict[str, Any]) -> Figure:
-    figure, axis = plt.subplots(figsize=(3.3, 3.0))  # as wide as a phone
+    figure, axis = plt.subplots(figsize=(3.3, 3.9))  # as wide as a phone
     for colour, link in zip(RANKS, ("100Mbit", "1000Mbit"), strict=False):
         steps = swept[link]["steps"]
         sizes = [row["bucket"] for row in steps]
@@ -79,5 +79,5 @@ def figure_of(swept: dict[str, Any]) -> Figure:
         ylabel="a step (ms)",
     )
     axis.set_ylim(0, None)
-    axis.legend(fontsize=9)
+    axis.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1))
     return figure

@@ -48,6 +48,7 @@ def style(chart: Any) -> Any:
     """The page's font and text colour, so that it reads well in both themes; no frame."""
     text = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12}
     axis = {**text, "titleFontWeight": "normal", "titleFontSize": 12, "gridOpacity": 0.25}
+    axis["labelSeparation"] = 4
     return (
         chart.properties(width=560, height=240, background="transparent")
         .configure(font="system-ui, sans-serif")

@@ -69,7 +69,9 @@ def crossing_calculator() -> Calculator:
             size="datum.latency * datum.rate * (datum.ranks - 1 - doublings)"
             " / (doublings - (datum.ranks - 1) / datum.ranks)"
         )
-        .transform_calculate(said="'ring and tree cross at ' + format(datum.size, '.2~s') + 'B'")
+        .transform_calculate(
+            said="'ring and tree cross at ' + format(datum.size / 1e6, ',.2~r') + ' MB'"
+        )
         .transform_filter(f"datum.size > {SIZES[0]} && datum.size < {SIZES[-1]}")
     )
     rule = cross.mark_rule(strokeDash=[4, 4], opacity=0.7).encode(x=x)

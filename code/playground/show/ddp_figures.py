@@ -28,6 +28,12 @@ def lanes(traces: dict[str, Trace], title: str = "") -> Figure:
     axis.invert_yaxis()
     handles = [Rectangle((0, 0), 1, 1, color=KINDS[k]) for k in ("compute", "communication")]
     axis.legend(
-        handles, ["compute", "communication"], ncols=2, loc="lower right", bbox_to_anchor=(1, 1)
+        handles,
+        ["compute", "communication"],
+        ncols=2,
+        handlelength=1.2,
+        columnspacing=1,
+        loc="lower right" if title else "lower left",
+        bbox_to_anchor=(1 if title else 0, 1),
     )
     return figure

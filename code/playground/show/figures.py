@@ -103,8 +103,10 @@ def timeline(traces: Sequence[Trace], title: str = "") -> Figure:
         [Patch(color=KINDS[kind]) for kind in kinds],
         kinds,
         ncols=len(kinds),
-        loc="lower right",
-        bbox_to_anchor=(1, 1),
+        loc="lower right" if title else "lower left",
+        bbox_to_anchor=(1 if title else 0, 1),
+        handlelength=1.2,
+        columnspacing=1,
     )
     axis.set(xlabel="time (ms)", title=title)
     axis.set_yticks([t.rank + 0.2 for t in traces], [f"rank {t.rank}" for t in traces])

@@ -62,7 +62,7 @@ def table_of(lines: list[Line], ranks: int = 64) -> Table:
     rows = [
         (
             line.name,
-            f"{line.bandwidth / 1e9:.3g} GB/s",
+            f"{line.bandwidth / 1e9:.3g}\xa0GB/s",
             f"{float(f'{line.latency * 1e6:.2g}'):g} µs",
             size_of(line.even),
             size_of(ranks * line.even),

@@ -23,7 +23,7 @@ def started_by_torchrun(hosts: int = 2, gpus: int = 4) -> Figure:
             axis.text(middle, 1.06, f"RANK {rank}", ha="center", va="center", color="black", size=9)
             axis.text(
                 middle, 0.7, f"LOCAL_\nRANK {local}",
-                ha="center", va="center", color="black", size=9, linespacing=0.95,
+                ha="center", va="center", color="black", size=9, linespacing=1.3,
             )  # fmt: skip
             axis.annotate("", (middle, 0.1), (middle, 0.43), arrowprops={"arrowstyle": "->"})
             axis.add_patch(_box(left + local, -0.4, 0.95, 0.5, PALE))

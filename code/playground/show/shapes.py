@@ -198,7 +198,8 @@ class SharedSum:
             for part in range(self.ranks * framed)
         )
         return (
-            f'<figure style="margin:0"><figcaption style="font-weight:600">{title}</figcaption>'
+            '<figure style="margin:0;max-width:11rem">'
+            f'<figcaption style="font-weight:600">{title}</figcaption>'
             f'<svg viewBox="0 -4 {LEFT + self.ranks * SIDE + 2} {high + 4}" role="img" '
             f'aria-label="{title}" style="width:100%;max-width:11rem;display:block">'
             f"{hatching(shape)}{rows_of(rows, LEFT, shape)}{frames}</svg></figure>"
