@@ -10,7 +10,8 @@ ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "book/reference/symbols.md").read_text()
 GREEK = "alpha beta gamma delta epsilon eta theta kappa lambda mu rho sigma tau phi omega Psi Sigma"
 ROWS = [line.split("|")[3] for line in PAGE.splitlines() if line.startswith("| $")]
-WORDS = re.compile(r"\\(?:text|mathrm|operatorname|begin|end)\{[^}]*\}")  # no letters of a formula
+# No letters of a formula: words, and the space after a line.
+WORDS = re.compile(r"\\(?:text|mathrm|operatorname|begin|end)\{[^}]*\}|\\\\\[\w*\]")
 NAMES = re.findall(r"`(\w+)\.([\w.]+)(?:\((\w+)\))?`", " ".join(ROWS))
 
 
