@@ -45,7 +45,7 @@ STYLE = """\
 .bd-article .cheat-sheet ul { margin: 0; padding-left: 1.1em; }
 .bd-article .cheat-sheet li { font-size: inherit; }
 .bd-article .cheat-sheet table { font-size: 0.9em; margin: 0; width: 100%; }
-.bd-article .cheat-sheet :is(td, th) { padding: 0 0.3em; }
+html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.5em 0.15em 0; }
 .bd-article .cheat-sheet pre {
   font-size: 0.85em; margin: 0; padding: 0.2em 0.4em; white-space: pre-wrap;
 }
@@ -147,7 +147,7 @@ def bad_day(root: Path) -> list[str]:
         lines += re.findall(r"`((?:python|torchrun) [^`]+)`", text)
         if not (fitting := [line for line in lines if part in line]):
             raise ValueError(f"{page} has no line with {part}")
-        found.append(re.sub(r"\s+# .*", "", fitting[0]))
+        found.append(re.sub(r"\s+# .*", "", fitting[0]).strip())
     return found
 
 

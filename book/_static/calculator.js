@@ -22,10 +22,11 @@ async function drawCalculator(calculator) {
   chart.replaceChildren();
   chart.setAttribute("role", "group"); // Vega says what each bar is
   await view.initialize(chart, controls).hover().runAsync();
-  const missing = chart.firstElementChild.viewBox.baseVal.width - chart.clientWidth;
-  if (typeof spec.width === "number" && missing > 0) {
-    // On a narrow screen draw it narrower, and its letters stay as large as they are.
-    await view.width(Math.max(180, spec.width - missing)).runAsync();
+  // On a narrow screen draw it narrower, and its letters stay as large as they are. Labels move then, so look again.
+  for (const most of [Infinity, 8]) {
+    const missing = chart.firstElementChild.viewBox.baseVal.width - chart.clientWidth;
+    if (typeof spec.width !== "number" || missing <= 0 || missing > most) break;
+    await view.width(Math.max(180, view.width() - missing)).runAsync();
   }
   for (const { name } of spec.signals.filter((signal) => signal.name.endsWith("_text"))) {
     const input = controls.querySelector(`[name="${name.replace(/_text$/, "")}"]`);

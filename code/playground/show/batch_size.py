@@ -57,14 +57,18 @@ def speedup_chart(noise_scale: float = 5000, examples: int = 32) -> Calculator:
         alt.Chart(alt.Data(values=[{}]))
         .transform_calculate(ranks="pow(10, exponent) / pow(2, doublings)")
         .transform_calculate(
-            said="'batch = noise scale at ' + format(datum.ranks, ',.0f') + ' ranks'"
+            said="'batch = noise scale;at ' + format(datum.ranks, ',.0f') + ' ranks'"
         )
         .transform_filter("datum.ranks >= 1 && datum.ranks <= 1024")
     )
+    early = "pow(10, exponent) / pow(2, doublings) < 32"  # then there is no room to its left
     rule = bend.mark_rule(strokeDash=[2, 4], opacity=0.7).encode(x=x)
-    said = bend.mark_text(dx=-6, align="right", baseline="bottom").encode(
-        x=x, y=alt.value(18), text="said:N"
-    )
+    said = bend.mark_text(
+        dx=alt.expr(f"{early} ? 6 : -6"),
+        align=alt.expr(f"{early} ? 'left' : 'right'"),
+        baseline="bottom",
+        lineBreak=";",
+    ).encode(x=x, y=alt.value(18), text="said:N")
     chart = alt.layer(lines, rule, said).add_params(
         *slider(
             "exponent", "noise scale B (examples)", (1, 7, 0.05), math.log10(noise_scale),

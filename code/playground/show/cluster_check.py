@@ -33,7 +33,7 @@ def judged(report: dict[str, Any]) -> Table:
     verdicts = check.judge(report)
     rows = []
     for one in verdicts:
-        advice = f"\n→ {one.next}" if one.next and one.level != "ok" else ""
+        advice = f"\n→ {one.next.replace('`', '')}" if one.next and one.level != "ok" else ""
         level = "BAD" if one.level == "bad" else one.level
         rows.append((level, one.check, one.found + advice))
     bad = any(one.level == "bad" for one in verdicts)
@@ -52,7 +52,7 @@ def pairs(case: str) -> Figure:
     """What each pair of hosts carries, as a matrix: rows and columns are hosts."""
     report = recorded(case)
     hosts = list(report["hosts"])
-    figure, axis = plt.subplots(figsize=(3.4, 3.0))
+    figure, axis = plt.subplots(figsize=(3.3, 3.0))
     carried: dict[tuple[int, int], list[float]] = {}
     for (one, other), found in check.links(report, "between").items():
         ends = [hosts.index(check.host_of(report, rank)) for rank in (one, other)]

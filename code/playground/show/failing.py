@@ -98,13 +98,13 @@ def interval_calculator() -> Calculator:
             lost=f"datum.saving / datum.best + (datum.best / 2 + {RESTART}) / datum.between",
         )
         .transform_calculate(
-            said="'best: ' + format(datum.minutes, ',.2~r') + ' min, '"
+            said="'best:;' + format(datum.minutes, ',.2~r') + ' min,;'"
             " + format(datum.lost, '.1%') + ' lost'"
         )
         .transform_filter("datum.minutes > 0.25 && datum.minutes < 1024")
     )
     rule = best.mark_rule(strokeDash=[4, 4], opacity=0.7).encode(x=x)
-    said = best.mark_text(dx=6, dy=10, align="left", baseline="top").encode(
+    said = best.mark_text(dx=6, dy=10, align="left", baseline="top", lineBreak=";").encode(
         x=x, y=alt.value(0), text="said:N"
     )
     chart = alt.layer(lines, rule, said).add_params(

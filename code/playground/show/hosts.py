@@ -42,7 +42,7 @@ def one_arrangement(axis: Axes, pairs: list[tuple[int, int]], style: str) -> Non
         )
     for a, b in pairs:
         leaves = (a < 2) != (b < 2)
-        bend = 0.12 if leaves else 0
+        bend = -0.3 if (a, b) == (0, 2) else 0.12 if leaves else 0
         axis.add_patch(
             FancyArrowPatch(
                 places[a], places[b], connectionstyle=f"arc3,rad={bend}", arrowstyle=style,

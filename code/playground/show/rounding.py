@@ -100,7 +100,7 @@ def scale_chart(counts: dict[str, dict[int, int]], scale: int = 0) -> Calculator
             "layer:N",
             sort=list(counts),
             scale=alt.Scale(domain=list(counts), range=RANKS[: len(counts)]),
-            legend=alt.Legend(title=None, orient="top"),
+            legend=alt.Legend(title=None, orient="top", offset=26),  # room for the sentence
         ),
         tooltip=["layer:N", "count:Q"],
     )
