@@ -24,12 +24,12 @@ from torch.utils.benchmark import Timer
 
 from distributed import Group, launch
 from distributed.blockwise_weights import check_blocks
+from distributed.instruments.stages import CLASSES
 from distributed.model_states import RECIPES, Recipe
 from distributed.planner.hardware import GPUS, Gpu, gpu
 from distributed.planner.job import Job, cluster_of, option
 from distributed.planner.shapes import PRESETS, Model, gpt
 from distributed.planner.speed import achieved, measure
-from distributed.stages import CLASSES
 from distributed.strategy import run_of
 from distributed.workbench.measure import seconds
 from distributed.workbench.memory_meter import peak_of_step

@@ -14,8 +14,8 @@ import torch
 
 from bench.pairs import ROOT
 from distributed import Group, world
-from distributed.algorithms import ALGORITHMS
 from distributed.collectives import SENT
+from distributed.instruments.algorithms import ALGORITHMS
 from distributed.instruments.collective_times import OPS
 from distributed.runtime.caller import World
 from distributed.runtime.script import to_bytes

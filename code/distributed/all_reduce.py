@@ -5,7 +5,7 @@
 Each algorithm is written on messages between two ranks, and knows no array library: the wire makes
 arrays and sends them, the caller says how to combine two. What a rank sends is known exactly, and
 its formula stands beside it: elements (not bytes) and messages, for x[n] on `rank` of N `ranks`.
-Two more have modules of their own, `halving_doubling` and `double_tree`; `algorithms` has all six.
+Two more have modules of their own: `halving_doubling` and `double_tree`.
 
 What is sent has x's dtype, so sums are made in it, and rounded to it: a number goes through as many
 roundings as each algorithm says. k of them are off by k/2 units in the last place of Σ|x| at most.

@@ -15,8 +15,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from distributed.flat_unit import FlatUnit, Layout
-from distributed.guards import REFUSED
+from distributed.flat_unit import MOVED, FlatUnit, Layout
+
+WRITTEN = (
+    "{name} was written in place while it was gathered, and the next all-gather would undo it: "
+    "write into the shards, between two steps, or freeze it"
+)
 
 
 class State(Enum):
@@ -152,9 +156,9 @@ class Block:
         unsharded = self.state is State.UNSHARDED
         for parameter, shown in (self.views if unsharded else self.placeholders).items():
             if parameter.data_ptr() != shown.data_ptr():
-                raise RuntimeError(REFUSED["storage"].format(name=self.names[parameter]))
+                raise RuntimeError(MOVED.format(name=self.names[parameter]))
             if unsharded and parameter._version != self.version:
-                raise RuntimeError(REFUSED["written"].format(name=self.names[parameter]))
+                raise RuntimeError(WRITTEN.format(name=self.names[parameter]))
 
     def is_view_of(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor shows W[N·s]."""

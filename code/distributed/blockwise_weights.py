@@ -15,6 +15,7 @@ from distributed import Group
 from distributed.blocks import Block, Buffer
 from distributed.flat_unit import FlatUnit, Layout
 from distributed.materialise import free_values
+from distributed.sharded import layouts
 from distributed.sharding_plan import ShardingPlan
 
 
@@ -36,7 +37,8 @@ class BlockwiseWeights:
         """`make(parameters)` gives parameters their first values, if they have none."""
         owned = owners(plan, modules)
         order = [*reversed(range(len(modules))), -1]
-        units = {i: [shard(one, plan.group, make) for one in plan.layouts(owned[i])] for i in order}
+        sharded = partial(shard, group=plan.group, make=make)
+        units = {i: [sharded(one) for one in layouts(plan, owned[i])] for i in order}
         buffers = {i: Buffer() for i in order}
         if reshard_after_forward:
             turns = [Buffer(), Buffer()] if prefetch else [Buffer()]

@@ -17,6 +17,20 @@ from distributed import Group
 from distributed.runtime.script import run_script
 
 PARTITIONS = ("flat", "parameter")
+MOVED = (
+    "{name}: its storage was replaced after the module was sharded (.to(), .half(), .data =, "
+    "vector_to_parameters): convert before, and write values in place after"
+)
+NOT_AVERAGED = (
+    "this gradient is one rank's own, before the mean, so each rank would clip it otherwise: use "
+    "the optimizer's clip_grad_norm_, which returns the norm, too"
+)
+# What torch.nn.utils calls to clip: norms that scale, and bounds. None of it is linear, so on the
+# gradients of single ranks it is not what it is on their mean.
+CLIPPING = (
+    torch.linalg.vector_norm, torch._foreach_norm, torch.Tensor.clamp_,
+    torch._foreach_clamp_min_, torch._foreach_clamp_max_,
+)  # fmt: skip
 
 
 class Piece(NamedTuple):
@@ -175,6 +189,22 @@ class FlatUnit:
             self.gradient = reduced.to(self.shard.dtype, copy=True)
         else:
             self.gradient += reduced
+
+
+class OwnGradient(torch.Tensor):
+    """`parameter.grad` of ZeRO-1 between backward pass and step: this rank's, not averaged.
+
+    A tensor as any other, also for what is written into it, except that it cannot be clipped.
+    """
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func in CLIPPING:
+            raise RuntimeError(NOT_AVERAGED)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
 
 def runs(pieces: Sequence[Piece], group_of: Mapping[nn.Parameter, int]) -> list[list[Piece]]:

@@ -15,8 +15,17 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from distributed.flat_unit import FlatUnit
-from distributed.guards import REFUSED, OwnGradient, SpreadGradient
+from distributed.flat_unit import FlatUnit, OwnGradient
+
+REPLACED = (
+    "{name}.grad was replaced or removed after it was reduced: its mean is in the shards, so use "
+    "the optimizer's clip_grad_norm_ and zero_grad"
+)
+SPREAD = (
+    "this gradient is spread over the ranks, and no rank has it whole: use the optimizer's "
+    "clip_grad_norm_, which returns the norm, or its full_gradients()"
+)
+DESCRIPTIONS = ("__get__", "size", "dim", "numel", "untyped_storage")  # they need no values
 
 
 class Policy(Protocol):
@@ -36,6 +45,32 @@ class Policy(Protocol):
 
     def reset(self) -> None:
         """No backward pass is under way."""
+
+
+class SpreadGradient(torch.Tensor):
+    """`parameter.grad` of ZeRO-2 and 3 once it is reduced: it has a shape, and no values."""
+
+    @classmethod
+    def of(cls, parameter: nn.Parameter, dtype: torch.dtype) -> "SpreadGradient":
+        """In the shape of a parameter, but one element in memory, which is NaN."""
+        nothing = torch.full((), torch.nan, dtype=dtype, device=parameter.device)
+        return nothing.expand(parameter.shape).as_subclass(cls)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__name__", "") not in DESCRIPTIONS:
+            raise RuntimeError(SPREAD)
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        return 0  # the shards have the values, and their optimizer counts them
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"SpreadGradient(shape={list(self.shape)}, dtype={self.dtype})"
 
 
 class Reduction(NamedTuple):
@@ -84,7 +119,7 @@ class ReduceInBackward:
 
     def _check_is_spread(self, parameter: nn.Parameter) -> None:
         if parameter.grad is not self.spread[parameter]:
-            raise RuntimeError(REFUSED["gradient"].format(name=self.names[parameter]))
+            raise RuntimeError(REPLACED.format(name=self.names[parameter]))
 
     def _reset(self) -> None:
         """Be ready for the next backward pass."""

@@ -5,14 +5,12 @@ all ranks, and refused by name before any memory is made.
 """
 
 from collections.abc import Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from distributed import Group
-from distributed.flat_unit import PARTITIONS, Layout, in_buckets
 from distributed.replicas import check_can_be_wrapped, check_same_lines, check_same_model
 
 # These update each element by itself, so that a parameter can be cut anywhere.
@@ -76,19 +74,6 @@ class ShardingPlan:
             trained = f"in group {self.group_of.get(parameter)}"
             lines.append(f"{name}, {trained if parameter.requires_grad else 'frozen'}")
         check_same_lines("parameter", lines, group)
-
-    def layouts(self, parameters: Sequence[nn.Parameter], most: float = inf) -> list[Layout]:
-        """Layouts of up to `most` bytes; in each, parameters of one group stand together."""
-        found = []
-        for bucket in in_buckets(parameters, most):
-            is_float = bucket[0].dtype.is_floating_point
-            precision = self.precision if is_float else Precision()
-            ordered = sorted(bucket, key=self._group_index)
-            found.append(Layout(ordered, self.group.size, self.partition, *precision))
-        return found
-
-    def _group_index(self, parameter: nn.Parameter) -> int:
-        return self.group_of.get(parameter, -1)  # what is frozen can be in no group
 
 
 def check_module(module: Any) -> None:
@@ -155,8 +140,6 @@ def check_are_groups(param_groups: Any) -> None:
 def check_optimizer(optimizer_class: type[torch.optim.Optimizer], partition: str) -> None:
     """Raise ValueError for an optimizer that cannot work on shards."""
     name = optimizer_class.__name__
-    if partition not in PARTITIONS:
-        raise ValueError(f"partition={partition!r}: choose one of {', '.join(PARTITIONS)}")
     if issubclass(optimizer_class, torch.optim.LBFGS | torch.optim.SparseAdam):
         raise ValueError(f"optimizer_class={name}: it needs all parameters at once, or sparse ones")
     # These very classes: what is derived from them can look at a whole parameter, as LARS does.

@@ -15,10 +15,9 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.flat_unit import FlatUnit, Layout
-from distributed.guards import REFUSED, OwnGradient
+from distributed.flat_unit import MOVED, FlatUnit, Layout, OwnGradient
 from distributed.runtime.script import run_script
-from distributed.sharded import ShardedOptimizer
+from distributed.sharded import ShardedOptimizer, layouts
 from distributed.sharding_plan import Precision, ShardingPlan
 
 
@@ -63,7 +62,7 @@ class ReplicatedWeights:
         self.full: dict[FlatUnit, torch.Tensor] = {}
         # From the last parameter: its gradient is ready first.
         trained = [p for p in reversed(plan.names) if p.requires_grad]
-        for layout in plan.layouts(trained, bucket_bytes):
+        for layout in layouts(plan, trained, bucket_bytes):
             full = replicate(layout, plan.group)
             shard = layout.shard(full, plan.group.rank)
             if layout.param_dtype != layout.dtype:
@@ -86,7 +85,7 @@ class ReplicatedWeights:
         """
         for parameter, known in self.memory.items():
             if memory_of(parameter) != known:
-                raise RuntimeError(REFUSED["storage"].format(name=self.names[parameter]))
+                raise RuntimeError(MOVED.format(name=self.names[parameter]))
         for unit, full in self.full.items():
             if unit.is_cast:
                 unit.read_back(full)

@@ -9,10 +9,10 @@ from live_page import LivePage
 from playwright.sync_api import Locator
 from serving import Server
 
-from distributed.algorithms import SENT
 from distributed.all_reduce import children
 from distributed.checkpoint_interval import best_interval, share_lost
 from distributed.cost import Cluster, Link
+from distributed.instruments.algorithms import SENT
 from distributed.model_states import STAGES, Recipe
 from distributed.plan import INTERCONNECTS
 from distributed.planner.job import Job

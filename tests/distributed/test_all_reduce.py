@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.algorithms import ALGORITHMS, SENT, all_reduce
 from distributed.all_reduce import PIECE, bounds, children, parent
 from distributed.double_tree import double_tree_sent, links
+from distributed.instruments.algorithms import ALGORITHMS, SENT, all_reduce
 from distributed.launching import launch
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed import collectives
-from distributed.algorithms import ALGORITHMS
 from distributed.all_reduce import tree_broadcast, tree_reduce
 from distributed.collectives import SENT
+from distributed.instruments.algorithms import ALGORITHMS
 from distributed.instruments.collective_times import GROUPS, OPS
 from distributed.ring_group import RingGroup
 from distributed.runtime.arrays import COMBINE

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.algorithms import all_reduce
 from distributed.hierarchical import HierarchicalGroup
+from distributed.instruments.algorithms import all_reduce
 from distributed.launching import launch
 from distributed.ring_group import RingGroup
 from distributed.runtime.arrays import as_tensor, divisors

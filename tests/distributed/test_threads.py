@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import distributed
-from distributed.algorithms import ALGORITHMS, SENT
+from distributed.instruments.algorithms import ALGORITHMS, SENT
 from distributed.workbench.threads import add, numbers, run_in_threads
 
 
@@ -45,7 +45,7 @@ def test_the_algorithms_need_no_array_library():
     program = """
 import sys
 sys.path[:] = [path for path in sys.path if "site-packages" not in path] + [sys.argv[1]]
-from distributed.algorithms import ALGORITHMS
+from distributed.instruments.algorithms import ALGORITHMS
 from distributed.workbench.threads import add, numbers, run_in_threads
 
 def sum_up(group):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from distributed.ddp import DistributedDataParallel
 from distributed.instruments.count_traffic import count_sent, ddp_sent, shard_sizes
+from distributed.instruments.stages import CLASSES
 from distributed.ring_group import RingGroup
-from distributed.stages import CLASSES
 from distributed.traffic import elements_sent
 from distributed.workbench.data import batches
 from distributed.workbench.training import make_network

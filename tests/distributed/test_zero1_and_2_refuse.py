@@ -10,8 +10,10 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm, vector_to_parameters
 
 from distributed.ddp import DistributedDataParallel
-from distributed.guards import REFUSED
+from distributed.flat_unit import MOVED, NOT_AVERAGED
+from distributed.reduce_in_backward import REPLACED, SPREAD
 from distributed.runtime.report import RankError
+from distributed.sharded import REFUSED
 from distributed.sharding_plan import check_groups, check_module, check_optimizer
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
@@ -87,7 +89,7 @@ def from_vector(model):
 def test_replaced_storage_is_refused_before_anything_is_updated(pools, stage, meddle):
     for said in pools[2](refusal, stage, meddle, False):
         name = "2.weight" if meddle is clamp_data else "2.bias"
-        assert said.partition(": ")[2] == REFUSED["storage"].partition(": ")[2]
+        assert said.partition(": ")[2] == MOVED.partition(": ")[2]
         assert said.startswith(("0.weight", name, "2.weight"))
 
 
@@ -220,10 +222,10 @@ def test_zero_1_takes_the_gradient_that_is_there(pools, change, expected):
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"), [(scale_in_place, "reading"), (replace, "reading"), (remove, "gradient")]
+    ("change", "reason"), [(scale_in_place, SPREAD), (replace, SPREAD), (remove, REPLACED)]
 )
 def test_zero_2_says_that_its_gradient_is_spread(pools, change, reason):
-    message = REFUSED[reason].format(name="weight")
+    message = reason.format(name="weight")
     with pytest.raises(RankError, match=message.replace("(", r"\(").replace(")", r"\)")):
         pools[2](with_another_gradient, "zero2", change)
 
@@ -268,7 +270,7 @@ def clipped_by_torch(group, stage, clip):
 @every_stage
 @pytest.mark.parametrize("clip", CLIPS)
 def test_torchs_clipping_cannot_do_nothing_or_something_wrong(pools, stage, clip):
-    reason = REFUSED["clipping" if stage == "zero1" else "reading"]
+    reason = NOT_AVERAGED if stage == "zero1" else SPREAD
     assert pools[2](clipped_by_torch, stage, clip) == [reason] * 2
 
 
@@ -286,7 +288,7 @@ def clipped_after_no_sync(group, stage, clip):
 @every_stage
 @pytest.mark.parametrize("clip", ["norm", "value"])
 def test_nor_what_a_rank_has_after_a_last_pass_that_sends_nothing(pools, stage, clip):
-    assert pools[2](clipped_after_no_sync, stage, clip) == [REFUSED["clipping"]] * 2
+    assert pools[2](clipped_after_no_sync, stage, clip) == [NOT_AVERAGED] * 2
 
 
 def whole_gradients(group, stage):

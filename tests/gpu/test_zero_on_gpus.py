@@ -7,9 +7,9 @@ from torch import nn
 from distributed import hsdp
 from distributed.ddp import DistributedDataParallel
 from distributed.elastic import train_rank
+from distributed.instruments.stages import CLASSES
 from distributed.launching import launch
 from distributed.model_states import Recipe, total
-from distributed.stages import CLASSES
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train, train_together
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed.algorithms import ALGORITHMS
+from distributed.instruments.algorithms import ALGORITHMS
 from playground.show import emulate, steps
 
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.algorithms import ALGORITHMS, SENT, all_reduce
+from distributed.instruments.algorithms import ALGORITHMS, SENT, all_reduce
 from distributed.runtime.report import RankError, RanksHang
 from distributed.runtime.trace import Trace
 from playground.build import tab

@@ -11,7 +11,6 @@ from collections.abc import Callable
 import torch
 
 from distributed import Group, launch
-from distributed.algorithms import ALGORITHMS
 from distributed.all_reduce import tree_broadcast, tree_reduce
 from distributed.collectives import (
     all_gather,
@@ -23,6 +22,7 @@ from distributed.collectives import (
     scatter,
 )
 from distributed.hierarchical import HierarchicalGroup
+from distributed.instruments.algorithms import ALGORITHMS
 from distributed.runtime.script import run_script, to_bytes
 from distributed.shared_memory import SharedGroup
 

@@ -11,12 +11,12 @@ import torch
 from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.ddp import DistributedDataParallel
+from distributed.instruments.stages import CLASSES
 from distributed.model_states import STAGES
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 from distributed.sharded import ShardedOptimizer
-from distributed.stages import CLASSES
 from distributed.traffic import PHASES, elements_sent
 from distributed.workbench.data import batches, digits
 from distributed.workbench.training import make_network

@@ -28,11 +28,11 @@ from distributed.ddp import DistributedDataParallel
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
 from distributed.hsdp import Hsdp, mesh
 from distributed.instruments.count_traffic import shard_sizes
+from distributed.instruments.stages import CLASSES
 from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import average_gradients
-from distributed.stages import CLASSES
 from distributed.traffic import between_hosts, elements_sent
 from distributed.workbench.emulated import emulated_network, train_step
 from distributed.workbench.measure import seconds

@@ -29,7 +29,7 @@ FLOORS = {
     "runtime": "starts ranks, gives them groups, carries and counts their messages",
     "planner": "models of memory, bytes and time: plain numbers, without torch or NumPy",
     "read_trace": "what a trace of `torch.profiler` says of a step: plain Python, in a tab, too",
-    "instruments": "what measures: seconds of collectives, bytes that leave a host",
+    "instruments": "what measures and compares: seconds of collectives, bytes that leave a host",
     "workbench": "what modules are tried on: data, networks, one training loop",
 }
 WHERE = {  # what one looks for first, and the functions that do it, in the order of their calls

@@ -2,17 +2,21 @@
 
     python -m playground.build.needs_of_modules
 
-prints it for each, with the lines of all of them, and counts them in the README. `runtime` comes
-with every one; what only a demonstration or a type checker imports is not counted.
+prints it for each, with the lines of code of all of them (what is neither empty nor a comment or a
+docstring), and counts them in the README. `runtime` comes with every one; what only a demonstration
+or a type checker imports is not counted, and neither are the programs that put modules to work.
 """
 
 import ast
+import io
 import re
+import tokenize
 from pathlib import Path
 
 from playground.build.reach import ROOT
 
 SENTENCE = r"\d+ of the \d+ need only\n`runtime/` and at most one other"  # in the README
+PROGRAMS = {"elastic", "plan", "train_text"}
 OFFERED = {"launch": "launching", "world": "launching"}  # by the package itself, and not counted
 
 
@@ -41,23 +45,50 @@ def needs(root: Path) -> dict[str, set[str]]:
     return found
 
 
+def share(needed: dict[str, set[str]]) -> tuple[int, int]:
+    """How many modules need at most one other, and how many there are; without the programs."""
+    others = [needed[name] for name in needed if name not in PROGRAMS]
+    return sum(len(each) <= 1 for each in others), len(others)
+
+
 def sentence(needed: dict[str, set[str]]) -> str:
     """What the README says of it."""
-    few = sum(len(others) <= 1 for others in needed.values())
-    return f"{few} of the {len(needed)} need only\n`runtime/` and at most one other"
+    few, all_of_them = share(needed)
+    return f"{few} of the {all_of_them} need only\n`runtime/` and at most one other"
+
+
+def lines_of_code(path: Path) -> int:
+    """Lines that hold code: no empty ones, no comments, no docstrings."""
+    source = path.read_text(encoding="utf-8")
+    spaces = {
+        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }  # fmt: skip
+    held = set[int]()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in spaces:
+            held |= {*range(token.start[0], token.end[0] + 1)}
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            continue
+        if ast.get_docstring(node):
+            text = node.body[0]
+            held -= {*range(text.lineno, (text.end_lineno or text.lineno) + 1)}
+    return len(held)
+
+
+def lines_with_needs(root: Path, name: str, others: set[str]) -> int:
+    """Lines of code of a module and of all that it needs."""
+    return sum(lines_of_code(root / f"code/distributed/{each}.py") for each in {name, *others})
 
 
 def main() -> None:
     """A line for each module, those that need the fewest first; and the README's sentence anew."""
     needed, readme = needs(ROOT), ROOT / "README.md"
     readme.write_text(re.sub(SENTENCE, sentence(needed), readme.read_text("utf-8")), "utf-8")
-    lines = {
-        name: len((ROOT / f"code/distributed/{name}.py").read_text("utf-8").splitlines())
-        for name in needed
-    }
     for name in sorted(needed, key=lambda name: (len(needed[name]), name)):
         others = sorted(needed[name])
-        total = sum(lines[each] for each in (name, *others))
+        total = lines_with_needs(ROOT, name, needed[name])
         print(f"{name:26}{total:6} lines  {len(others):2} others  {', '.join(others)}")
     print(sentence(needed).replace("\n", " "))
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from distributed.algorithms import SENT as ALL_REDUCE_SENT
 from distributed.collectives import SENT
+from distributed.instruments.algorithms import SENT as ALL_REDUCE_SENT
 from distributed.workbench.measure import fit
 from playground.show import recorded
 from playground.show.tables import Table
