@@ -26,12 +26,13 @@ def weak_and_strong(parameters: float = 7e9, tokens: int = 2048, batch: int = 2*
     """Efficiency where each rank keeps its tokens, and speedup where all share a batch of them."""
     counts = [2**i for i in range(13)]
     of_token, size = 6 * parameters, 2 * parameters
-    grown = scaling.weak(FAST, of_token * tokens, size, counts)
     shared = scaling.strong(FAST, of_token * batch, size, counts)
     figure, (left, right) = plt.subplots(1, 2)
-    left.semilogx(counts, [s.efficiency for s in grown], "o-", base=2)
-    title = f"weak: {tokens:,} tokens each"
-    left.set(ylim=(0, 1.05), xlabel="ranks", ylabel="efficiency", title=title)
+    for each in (2 * tokens, tokens):
+        grown = scaling.weak(FAST, of_token * each, size, counts)
+        left.semilogx(counts, [s.efficiency for s in grown], "o-", base=2, label=f"{each:,}")
+    left.set(ylim=(0, 1.05), xlabel="ranks", ylabel="efficiency", title="weak: tokens each")
+    left.legend()
     right.loglog(counts, counts, color=GREY, lw=1, base=2)
     right.loglog(counts, [s.speedup for s in shared], "o-", base=2)
     right.set(xlabel="ranks", ylabel="speedup", title="strong: 4 million tokens in all")
