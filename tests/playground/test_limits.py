@@ -13,7 +13,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jupyter_server.services.kernels.kernelmanager import ServerKernelManager
+from jupyter_server.services.kernels.kernelmanager import (
+    AsyncMappingKernelManager,
+    ServerKernelManager,
+)
 from rights import control_group, in_group
 from serving import Server, running_server
 from visitor import PATIENCE, Browser, Kernel, logged_in, refused, soon
@@ -365,13 +368,13 @@ def test_the_greediest_kernel_is_the_one_that_ends(monkeypatch: pytest.MonkeyPat
     ends = watch.look(used)
     assert list(ends) == [2]
     assert "used 5.0 GB of memory, and all kernels together may use 8.0 GB" in ends[2]
-    assert watch.look([1, 3]) == {}
+    assert watch.look([1, 2]) == {}, "just what all may use"
 
 
 def test_a_kernel_has_a_limit_of_its_own_and_an_innocent_one_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    used = {1: 3e9, 2: 3.5e9, 3: 6e9}
+    used = {1: 3e9, 2: 4e9, 3: 6e9}  # the second takes all that it may
     watch = Watch(Limits(memory=8e9, kernel=4e9))
     monkeypatch.setattr(watch.families, "look", lambda kernels: {k: [k] for k in kernels})
     monkeypatch.setattr("playground.server.limits.memory_used", lambda pids, enough: used[pids[0]])
@@ -429,6 +432,26 @@ def test_a_limit_of_nothing_is_refused_in_one_line(
 ) -> None:
     said = refused(capsys, "--html", str(html), f"--{option}", "0")
     assert said == (2, f"--{option} 0: give more than 0\n")
+
+
+def test_a_kernel_that_is_on_its_way_has_its_place_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two readers press Run at once, and there is room for one."""
+    manager, answers = FewKernels(), list[Any]()
+    manager.limit = 1
+
+    async def start(_: Any) -> str:
+        await asyncio.sleep(0)  # the other one asks meanwhile
+        return "a"
+
+    async def ask_twice() -> None:
+        both = (manager.start_kernel() for _ in range(2))
+        answers.extend(await asyncio.gather(*both, return_exceptions=True))
+
+    monkeypatch.setattr(AsyncMappingKernelManager, "start_kernel", start)
+    run(ask_twice())
+    assert answers[0] == "a"
+    assert answers[1].status_code == 503
+    assert manager.has_room(), "what has started counts no longer as on its way"
 
 
 def test_a_kernel_that_has_only_just_come_is_not_listed_yet() -> None:
