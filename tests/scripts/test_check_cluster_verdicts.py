@@ -217,6 +217,16 @@ def test_little_shared_memory_explains_a_loader_that_fails() -> None:
     assert wrong(report(loader=loader)) == [("loader", ["a"])]
 
 
+def test_loaders_are_as_fast_as_the_slowest_and_no_speed_is_said_where_one_fails() -> None:
+    loader: list[dict] = [{"rank": rank, "batches": 20 - rank, "bytes": 1} for rank in range(4)]
+    (said,) = (one for one in check.judge(report(loader=loader)) if one.check == "loader")
+    assert said.level == "ok"
+    assert said.found.startswith(f"{17 * 64:,} pictures/s")  # a batch has 64
+    loader[2] = {"rank": 2, "problem": "Bus error"}
+    said = [one.level for one in check.judge(report(loader=loader)) if one.check == "loader"]
+    assert said == ["bad"]
+
+
 def test_all_ranks_of_a_host_on_one_core() -> None:
     """Slurm 22.05's srun without --cpus-per-task."""
     bound = report(2, 4)
