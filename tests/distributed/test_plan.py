@@ -26,7 +26,7 @@ from distributed.cost import (
 from distributed.model_states import RECIPES, STAGES, total
 from distributed.plan import arguments, main, read
 from distributed.planner.hardware import gpu
-from distributed.planner.job import WIRE, Job, cluster_of, memory_of
+from distributed.planner.job import WIRE, Job, cluster_of, memory_of, option
 from distributed.planner.limits import LIMITS
 from distributed.planner.own import own
 from distributed.planner.peak_memory import GPT, Shape, activations, bytes_at_peak
@@ -241,10 +241,19 @@ def test_the_recommended_fits_and_none_that_fits_is_much_faster(
 
 def test_the_least_checkpointing_that_fits_is_taken():
     job, cluster, memory = seven_billion(rows=4)
-    for option in plan(job, cluster, memory).options:
-        if option.fits and option.checkpoint != "none":
-            less = {"selective": "none", "full": "selective"}[option.checkpoint]
-            assert sum(memory_of(job, option.name, cluster, less).values()) > memory
+    for each in plan(job, cluster, memory).options:
+        if each.fits and each.checkpoint != "none":
+            less = {"selective": "none", "full": "selective"}[each.checkpoint]
+            assert sum(memory_of(job, each.name, cluster, less).values()) > memory
+
+
+def test_what_takes_just_all_of_the_memory_fits():
+    job, cluster = Job(PRESETS["llama-2-7b"]), cluster_of(gpu("h100"), 8, speed=4e14)
+    needs = sum(memory_of(job, "ZeRO-3", cluster, "none").values())
+    full, short = (option(job, "ZeRO-3", cluster, memory) for memory in (needs, needs - 1))
+    assert (full.checkpoint, full.fits) == ("none", True)
+    assert (short.checkpoint != "none", short.fits) == (True, True)
+    assert not option(job._replace(checkpoint="none"), "ZeRO-3", cluster, needs - 1).fits
 
 
 def test_model_states_are_those_of_the_formula():
