@@ -243,10 +243,12 @@ def test_the_modules_of_a_tab_need_no_library():
     assert known["playground.tab.kernel"] is None
     assert known["distributed.instruments.collective_times"] == "torch"
     assert known["distributed.single_device"] == "numpy"
-    names = zipfile.ZipFile(BytesIO(tab.archive(STANDARD))).namelist()
+    entries = zipfile.ZipFile(BytesIO(tab.archive(STANDARD))).infolist()
+    names = {entry.filename for entry in entries}
     assert "distributed/all_reduce.py" in names
     assert "cloudpickle/__init__.py" in names
     assert "distributed/launching.py" not in names
+    assert {entry.date_time for entry in entries} == {(1980, 1, 1, 0, 0, 0)}, "not of today"
     assert tab.archive(STANDARD) == tab.archive(STANDARD)
 
 

@@ -100,7 +100,7 @@ def archive(standard: frozenset[str]) -> bytes:
     del chosen[Path("distributed/launching.py")]
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as packed:
         for at, path in chosen.items():
-            entry = zipfile.ZipInfo(at.as_posix(), (1980, 1, 1, 0, 0, 0))
+            entry = zipfile.ZipInfo(at.as_posix())  # which is of 1980, whenever it is made
             packed.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return held.getvalue()
 
