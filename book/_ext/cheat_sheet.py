@@ -177,18 +177,24 @@ class CheatSheet(SphinxDirective):
             )
         for name in (*STARTED, *(page for page, _ in BAD_DAY)):
             self.env.note_dependency(str(root / name))
-        gpus = self.part("**GPUs**: peak in 16 bits, memory, GB/s in one direction, tokens")
+        gpus = self.part(
+            "**GPUs**: peak in 16 bits, memory, GB/s in one direction, tokens that hide messages"
+        )
         gpus += nodes.raw("", hardware_table(), format="html")
         gpus += self.part(
-            "The last two: tokens that each rank needs between two messages to hide them, C/W at"
-            " 40 % of the peak, with one port alone, and if all ports of a host work together."
+            "The last two are C/W at 40 % of the peak: tokens that each rank needs between two"
+            " messages, over one port alone, and if all ports of a host work for one message."
         ).children
         memory = self.part("**Memory**: bytes for each parameter, with Adam in mixed precision")
         memory += nodes.raw("", memory_table(), format="html")
         memory += self.part("and activations, two gathered blocks (ZeRO-3), the allocator").children
-        bad = self.part("**On a bad day**")
+        bad = self.part(
+            "**On a bad day**: where each rank stands, what NCCL did last, a trace read"
+        )
         bad += nodes.literal_block("", "\n".join(bad_day(root)), language="bash")
-        start = self.part("**Start it**, on each host or by Slurm")
+        start = self.part(
+            "**Start it**, on each host or by Slurm (DATA: tokens; RUN: a folder for checkpoints; FIRST: the first host)"
+        )
         start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
         sheet += [memory, gpus, start, bad]
         return [nodes.raw("", STYLE, format="html"), sheet]
