@@ -49,6 +49,14 @@ def test_the_verdicts():
     assert performance.verdict(row("nobody/asked", ratio=0.9)) == performance.MISSED
 
 
+def test_a_stamp_names_the_gpu_and_without_one_the_processor():
+    env = {"gpu": None, "cores": 2, "cpu": "EPYC", "torch": "2.13.0", "date": "2026-11-24"}
+    env |= {"commit": "0ce031f"}
+    rest = "torch 2.13.0, 2026-11-24, commit 0ce031f"
+    assert recorded.stamp({"env": env}) == f"2 cores of EPYC, {rest}"
+    assert recorded.stamp({"env": env | {"gpu": "H100"}}) == f"H100, {rest}"
+
+
 def test_the_command_runs_every_row_of_its_run():
     from bench.__main__ import PARTS
 
