@@ -193,7 +193,8 @@ class CheatSheet(SphinxDirective):
         )
         bad += nodes.literal_block("", "\n".join(bad_day(root)), language="bash")
         start = self.part(
-            "**Start it**, on each host or by Slurm (DATA: tokens; RUN: a folder for checkpoints; FIRST: the first host)"
+            "**Start it**, on each host or by Slurm (DATA: tokens, RUN: a folder for checkpoints,"
+            " FIRST: the first host)"
         )
         start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
         sheet += [memory, gpus, start, bad]
