@@ -22,20 +22,22 @@ Timed = tuple[str, str, float, float]  # link, buckets; seconds predicted and me
 
 
 def two_lanes() -> Figure:
-    """Computation above, eight buckets below, each as soon as it is full and the link is free."""
-    cluster = Cluster(8, 8, Link(1e-5, 3e9), Link(1e-5, 3e9), speed=1e12)
-    sizes = [25e6] * 8
-    step = step_ddp(cluster, 0.15e12, sizes)
+    """The page's step: computation above, buckets below, 70 of the 560 in each block."""
+    cluster = Cluster(64, 8, Link(5e-6, 450e9), Link(1e-5, 400e9), speed=400e12)
+    sizes, together = [25e6] * 560, 70
+    step = step_ddp(cluster, 6 * 7e9 * 2048, sizes)
     figure, axis = plt.subplots(figsize=(7.2, 1.7))
-    forward, end = step.compute / 3, 0.0
+    forward, end, block_begin = step.compute / 3, 0.0, 0.0
     for left, width, name in ((0.0, forward, "forward"), (forward, 2 * forward, "backward")):
         axis.barh(0, width * 1e3, left=left * 1e3, color=KINDS["compute"], edgecolor="white")
         axis.text((left + width / 2) * 1e3, 0, name, ha="center", va="center", color="black")
     for i, size in enumerate(sizes):
         begin = max(end, forward * (1 + 2 * (i + 1) / len(sizes)))
+        block_begin = begin if i % together == 0 else block_begin
         end = begin + all_reduce(cluster, size)
-        width = (end - begin) * 1e3
-        axis.barh(1, width, left=begin * 1e3, color=KINDS["communication"], edgecolor="white")
+        if (i + 1) % together == 0:
+            left, width = block_begin * 1e3, (end - block_begin) * 1e3
+            axis.barh(1, width, left=left, color=KINDS["communication"], edgecolor="white")
     assert abs(end - step.total) < 1e-9
     axis.set(yticks=[0, 1], yticklabels=["compute", "all-reduce"], xlabel="time (ms)")
     axis.invert_yaxis()
