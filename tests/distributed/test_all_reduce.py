@@ -10,6 +10,7 @@ from distributed.all_reduce import PIECE, bounds, children, parent
 from distributed.double_tree import double_tree_sent, links
 from distributed.instruments.algorithms import ALGORITHMS, SENT, all_reduce
 from distributed.launching import launch
+from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.workbench.measure import count
@@ -130,6 +131,24 @@ def test_thirty_two_ranks():
         for algorithm, (result, trace) in zip(ALGORITHMS, of_rank, strict=True):
             assert (result == 1).all()
             assert (trace.sent / 8, trace.messages) == SENT[algorithm](5, rank, 32)
+
+
+def in_batches(group, algorithm, n):
+    group = Group(torch.device("cuda"), None, 1, group.backend)  # as if: there may be no GPU
+    x = torch.arange(n) * (group.rank + 1)
+    group.trace = trace = Trace(group.rank)
+    all_reduce(group, x, algorithm=algorithm)
+    return x.tolist(), (trace.sent // x.itemsize, trace.messages)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_in_batches_as_nccl_wants_them_the_same_messages_are_sent(pools, ranks, algorithm):
+    n = 13
+    expected = [i * ranks * (ranks + 1) // 2 for i in range(n)]
+    for rank, (total, sent) in enumerate(pools[ranks](in_batches, algorithm, n)):
+        assert total == expected
+        assert sent == SENT[algorithm](n, rank, ranks)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "double_tree"])
