@@ -4,6 +4,7 @@ import contextlib
 import functools
 import importlib
 import io
+import multiprocessing
 import os
 import re
 import signal
@@ -30,7 +31,7 @@ from distributed.runtime.board import Board
 from distributed.runtime.caller import World
 from distributed.runtime.group import timeout_of
 from distributed.runtime.rank import RankSpec, choose_backend, join
-from distributed.runtime.report import RankError
+from distributed.runtime.report import Output, RankError, Screen
 
 
 def process_ids(group):
@@ -486,6 +487,26 @@ def test_a_line_without_end_is_cut_and_capped(capfd):
     with pytest.raises(TimeoutError):
         launch(never_end_the_line, ranks=1, timeout=1)
     assert len(capfd.readouterr().out) < 200_000
+
+
+def test_a_line_is_shown_when_it_ends_or_is_long_or_its_rank_ends(capfd):
+    def shown(text):
+        os.write(sink.fileno(), text.encode())
+        output.show()
+        return capfd.readouterr().out
+
+    source, sink = multiprocessing.Pipe(duplex=False)
+    with source:
+        output = Output(3, source, Screen())
+        assert shown("begun") == ""
+        assert shown(", ended\nlast words") == "[rank 3] begun, ended\n"
+        rest = "!" * (Output.LONGEST - len("last words"))
+        assert shown(rest) == f"[rank 3] last words{rest}\n"
+        assert shown("!" * (Output.LONGEST - 1)) == ""
+        sink.close()
+        assert not output.show()
+        assert capfd.readouterr().out == f"[rank 3] {'!' * (Output.LONGEST - 1)}\n"
+        assert output.ended
 
 
 def test_a_progress_bar_of_rank_0_is_drawn_in_place_and_lines_stand_above_it(capfd):
