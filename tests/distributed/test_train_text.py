@@ -5,20 +5,42 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import islice
 
 import pytest
 import torch
 
 from distributed.runtime.script import run_script
-from distributed.train_text import main, save, share_right, spell, train
+from distributed.train_text import main, rows_of_steps, save, share_right, spell, train
 from distributed.workbench.number_names import lines, name_of, split
-from distributed.workbench.transformer import CharTransformer, Config, Text, make_model
+from distributed.workbench.transformer import (
+    CharTransformer,
+    Config,
+    Text,
+    make_model,
+    text_loss,
+)
 
 WRITTEN = "All ranks add their numbers; every rank has the sum of all ranks' numbers. " * 20
 
 
+def plain(steps, batch):
+    """A loop of PyTorch's on the same batches: its losses."""
+    text = Text(WRITTEN)
+    model = make_model(Config(v=len(text.characters)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.99))
+    batches = rows_of_steps(text, model.config, batch, torch.Generator().manual_seed(0))
+    for rows in islice(batches, steps):
+        optimizer.zero_grad()
+        loss = text_loss(model, rows)
+        loss.backward()
+        optimizer.step()
+        yield loss.item()
+
+
 def test_losses_are_the_same_on_any_number_of_ranks(pools):
     alone, _ = pools[1](train, WRITTEN, 12, 8)[0]
+    assert alone == pytest.approx([*plain(12, 8)], rel=1e-3)
     assert alone[-1] < alone[0]
     for ranks in (2, 4):
         losses, _ = pools[ranks](train, WRITTEN, 12, 8)[0]
@@ -32,8 +54,11 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(pools, ranks, tmp_path)
     losses, weights = pools[ranks](train, WRITTEN, 12, 8)[0]
     path = str(tmp_path / "run.pt")
     pools[ranks](train, WRITTEN, 9, 8, path, 4)  # its last checkpoint is of step 8
+    state = torch.load(path)
+    assert state["losses"] == losses[:8]
+    torch.save(state | {"losses": [0.0] * 8}, path)  # a mark: these steps are not taken again
     resumed, after = pools[ranks](train, WRITTEN, 12, 8, path, 4)[0]
-    assert resumed == losses
+    assert resumed == [0.0] * 8 + losses[8:]
     for name, tensor in weights.items():
         assert torch.equal(tensor, after[name]), name
 
