@@ -311,9 +311,23 @@ def test_of_the_jobs_that_are_slow_for_a_planted_reason_it_is_named(reason, caus
     assert (verdict.late is not None) == (reason == "rank")
 
 
-def test_kernels_have_short_names_and_families():
-    name = "void at::native::(anonymous namespace)::f<4, std::array<char*, 2> >(int, float)"
-    assert short(name) == "at::native::f"
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "void at::native::(anonymous namespace)::f<4, std::array<char*, 2> >(int, float)",
+            "at::native::f",
+        ),
+        ("void cutlass::device::Gemm<T<1>, 2>::run<3>(Params)", "cutlass::device::Gemm::run"),
+        ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)"),
+        ("<unnamed>", "<unnamed>"),
+    ],
+)
+def test_kernels_are_named_without_their_types(name, said):
+    assert short(name) == said
+
+
+def test_kernels_have_families():
     trace = read_file(TRACES / "resnet-2-a100.json.gz")
     families = {share.name: share.time for share in by_family(trace.kernels)}
     assert families["matrix products"] > families["optimizer"] > 0
