@@ -109,3 +109,28 @@ def recovers(group):
 def test_a_backward_pass_that_failed_leaves_nothing_behind(pools):
     for apart in pools[2](recovers):
         assert max(apart) < 1e-6
+
+
+class WithWords(nn.Linear):
+    """Returns what has no gradient as well: a tensor, a word, and nothing at all."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        return {"y": y, "signs": y > 0, "said": ("word", None)}
+
+
+def evaluate_and_train(group):
+    torch.manual_seed(0)
+    model = WithWords(3, 2)
+    zero = Zero2(model, torch.optim.SGD, group, lr=0.1)
+    with torch.no_grad():
+        before = model(torch.ones(4, 3))["y"]
+    model(torch.ones(4, 3))["y"].sum().backward()
+    zero.step()
+    return (model(torch.ones(4, 3))["y"] - before).detach()
+
+
+def test_a_module_may_return_what_has_no_gradient_and_is_evaluated_as_before(pools):
+    # The gradient of each weight and of the bias is 4; each enters y once.
+    for change in pools[2](evaluate_and_train):
+        torch.testing.assert_close(change, torch.full((4, 2), -0.1 * 4 * (3 + 1)))
