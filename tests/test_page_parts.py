@@ -22,6 +22,7 @@ import opening  # type: ignore[import-not-found]  # noqa: E402
 import outputs  # type: ignore[import-not-found]  # noqa: E402
 import pages  # type: ignore[import-not-found]  # noqa: E402
 import tables  # type: ignore[import-not-found]  # noqa: E402
+import whole  # type: ignore[import-not-found]  # noqa: E402
 
 
 def function(text: str) -> ast.FunctionDef:
@@ -165,3 +166,18 @@ def test_a_short_name_in_a_table_stays_whole_and_a_long_one_gives_way():
     page += [nodes.entry("", nodes.paragraph("", "", *names)), nodes.paragraph("", "", beside)]
     tables.keep_short_names_whole(None, page, "page")
     assert [name["classes"] for name in (*names, beside)] == [["whole"], [], []]
+    assert names[1].astext() == "init_<wbr>process_<wbr>group"
+
+
+def test_a_number_keeps_its_unit_and_a_stage_its_number():
+    page = new_document("page")
+    line = nodes.paragraph("", "With ZeRO-3 it is 80\nGB, 5 % less, in 2 steps of 3 ms (")
+    line += [nodes.math("", "2N"), nodes.Text(" on "), nodes.literal("", "--a 8 GB")]
+    page += line
+    whole.keep_whole(None, page, "page")
+    assert [part.astext() for part in line] == [
+        "With ", "ZeRO-3", " it is 80\xa0GB, 5\xa0% less, in 2 steps of 3\xa0ms ", "(2N", " on ",
+        "--a 8 GB",
+    ]  # fmt: skip
+    kept = [part.astext() for part in line.findall(nodes.Element) if "whole" in part["classes"]]
+    assert kept == ["ZeRO-3", "(2N", "--a 8 GB"]

@@ -1,0 +1,69 @@
+"""What is read as one stays on one line: a number and its unit, the name of a stage, short code.
+
+Authors write plain spaces and hyphens. When a page is written, the space before a unit becomes one
+that does not break, and what has a hyphen or a bracket to lose gets the class `whole` (book.css).
+"""
+
+from __future__ import annotations
+
+import re
+
+from docutils import nodes
+from sphinx.application import Sphinx
+
+UNITS = (
+    r"%|[kMGT]?i?B(?:/s)?|[mµn]?s|min|h|bits?|[kMGT]?bit/s|[MGTPE]?FLOP/s|k?W|px|pt"
+    r"|million|billion|trillion"
+)
+QUANTITY = re.compile(rf"(?<=\d)[ \n](?=(?:{UNITS})(?![\w/]))")
+STAGE = re.compile(r"(\bZeRO-\d\b)")
+SHORT = 26  # letters of code: a line of a phone has a few more
+AS_IT_IS = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
+
+
+def keep_whole(_app: Sphinx, doctree: nodes.document, _name: str) -> None:
+    for text in list(doctree.findall(nodes.Text)):
+        if not inside(text, *AS_IT_IS):
+            keep_words(text)
+    for code in doctree.findall(nodes.literal):
+        # In a table columns are narrower: `tables.py` says which names stay whole there.
+        longest = max(map(len, code.astext().split()), default=0)
+        if longest <= SHORT and not inside(code, nodes.entry):
+            code["classes"].append("whole")
+    for formula in list(doctree.findall(nodes.math)):
+        keep_bracket(formula)
+
+
+def inside(node: nodes.Node, *kinds: type[nodes.Element]) -> bool:
+    while (node := node.parent) is not None:
+        if isinstance(node, kinds):
+            return True
+    return False
+
+
+def keep_words(text: nodes.Text) -> None:
+    said = QUANTITY.sub("\N{NO-BREAK SPACE}", text.astext())
+    parts = [said]
+    if isinstance(text.parent, nodes.paragraph | nodes.strong | nodes.emphasis):
+        parts = STAGE.split(said)  # every second one is a name
+    if len(parts) > 1 or said != text.astext():
+        kept = [
+            nodes.inline("", part, classes=["whole"]) if number % 2 else nodes.Text(part)
+            for number, part in enumerate(parts)
+        ]
+        text.parent.replace(text, [node for node in kept if node.astext()])
+
+
+def keep_bracket(formula: nodes.math) -> None:
+    """Let a bracket that opens before a formula stay with it."""
+    before = formula.previous_sibling()
+    if isinstance(before, nodes.Text) and before.astext().endswith("("):
+        both = nodes.inline("", "(", classes=["whole"])
+        formula.parent.replace(before, nodes.Text(before.astext()[:-1]))
+        formula.parent.replace(formula, both)
+        both += formula
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    app.connect("doctree-resolved", keep_whole)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
