@@ -24,7 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from distributed import checkpoint
 from distributed.boxes import boxes
 from distributed.checkpoint import full_state_dict, load, load_path, save
-from distributed.checkpoint_folder import latest, steps
+from distributed.checkpoint_folder import latest, new_checkpoint, steps
 from distributed.hsdp import Hsdp, mesh
 from distributed.runtime.report import RankError
 from distributed.workbench.data import batches
@@ -284,6 +284,25 @@ def learn_by_torch(model, optimizer, times, seed=0):
         model(x).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def write_a_file(group, folder):
+    with new_checkpoint(folder, 3, group) as path:
+        found = [*folder.iterdir()]
+        group.barrier()
+        path.mkdir(exist_ok=True)
+        (path / f"{group.rank}").touch()
+    return found
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_folder_for_checkpoints_is_made_where_none_is_and_tidied(pools, ranks, tmp_path):
+    folder = tmp_path / "runs/first"
+    assert pools[ranks](write_a_file, folder) == [[]] * ranks
+    (folder / ".step-00000009.partial").mkdir()  # of a run that was killed
+    assert pools[ranks](write_a_file, folder) == [[folder / "step-00000003"]] * ranks
+    assert [path.name for path in folder.iterdir()] == ["step-00000003"]
+    assert len([*folder.glob("*/*")]) == ranks
 
 
 def ours_to_torch(group, folder):
