@@ -40,6 +40,18 @@ def test_bits_come_back(bits):
     assert torch.equal(unpack(packed, len(bits)), tensor)
 
 
+def sent_alone(group, name):
+    """What comes on one rank, and what it says that it sent, of numbers of which some are 0."""
+    x = torch.tensor([3.0, 0.0, -1.0, 0.0, 2.0, -0.0, -4.0, 1.0])
+    return COMPRESSORS[name](True).send(RingGroup(group), x)
+
+
+@pytest.mark.parametrize("name", ["top", "random", "sign"])
+def test_what_a_rank_remembers_as_sent_is_what_comes(pools, name):
+    ((came, sent),) = pools[1](sent_alone, name)
+    assert torch.equal(came, sent)
+
+
 def gradient_of(rank, shape=(40, 25)):
     return torch.randn(shape, generator=torch.Generator().manual_seed(rank))
 
