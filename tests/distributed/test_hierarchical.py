@@ -7,6 +7,7 @@ import torch
 
 from distributed.hierarchical import HierarchicalGroup, within_host
 from distributed.runtime.group import Group
+from distributed.runtime.report import RankError
 from distributed.shared_buffers import STORES_IN_ORDER
 from distributed.shared_memory import SharedGroup
 
@@ -35,3 +36,14 @@ def by_messages(group, per_host):
 def test_it_adds_up_over_messages_too(pools, ranks, per_host):
     expected = [i * ranks * (ranks + 1) / 2 for i in range(7)]
     assert pools[ranks](by_messages, per_host) == [expected] * ranks
+
+
+def on_uneven_hosts(group, per_host):
+    """As if this host had three of the four ranks."""
+    HierarchicalGroup(Group(group.device, group.board, 3, group.backend, group.queue), per_host)
+
+
+@pytest.mark.parametrize(("given", "per_host"), [(None, 3), (2, 2)])
+def test_hosts_that_do_not_come_out_even_are_refused(pools, given, per_host):
+    with pytest.raises(RankError, match=f"per_host={per_host}: 4 ranks do not make such hosts"):
+        pools[4](on_uneven_hosts, given)
