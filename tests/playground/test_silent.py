@@ -34,6 +34,17 @@ def test_a_mistake_is_known_by_its_number():
     expect("w", [1.0, 2.0], [1.0, 2.0], suspects)
 
 
+@pytest.mark.parametrize(("right", "near", "off"), [(1e6, 5e-4, 2e-3), (0.5, 5e-10, 2e-9)])
+def test_a_difference_counts_beside_the_size_of_a_number_above_1(right, near, off):
+    def said(found):
+        states = ({"w": torch.tensor([1.0, x], dtype=torch.float64)} for x in (found, right))
+        return difference(*states, "and should be")
+
+    assert said(right + near) == said(right - near) == ""
+    assert said(right + off).startswith("w[1] is ")
+    assert said(float("nan")).startswith("w[1] is nan")
+
+
 def test_random_numbers_are_the_same_for_the_same_seed():
     assert normal(3, seed=(1, 2)).equal(normal(3, seed=(1, 2)))
     assert not normal(3, seed=(1, 2)).equal(normal(3, seed=(2, 1)))
