@@ -541,6 +541,11 @@ def test_where_nobody_says_whose_a_connection_is_no_ticket_is_shown(
         app.main(["--html", str(html), "--port", "0"])
 
 
+def test_a_connection_whose_other_end_is_gone_is_not_ours() -> None:
+    with socket.socket() as alone:
+        assert not peers.is_own(alone)
+
+
 def has_ipv6() -> bool:
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()

@@ -255,6 +255,20 @@ def test_one_ranks_damaged_file_ends_all_of_them(train, tokens: str) -> None:
     assert line.endswith("but --vocab 256")
 
 
+def test_files_of_tokens_have_the_format_of_llm_c(tmp_path: Path) -> None:
+    """256 int32, of which the first three say something, and the tokens as uint16."""
+    texts = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for path in texts:
+        path.write_text("é" * 50, "utf-8")
+    as_module(SCRIPTS / "make_tokens.py").main([*map(str, texts)], str(tmp_path / "new/data"))
+    written = ("é" * 50 + "\n" + "é" * 50).encode()  # 201 bytes: a twentieth is 10
+    for name, tokens in (("train", written[:191]), ("val", written[191:])):
+        found = (tmp_path / f"new/data/{name}.bin").read_bytes()
+        header = struct.unpack("<256i", found[:1024])
+        assert header == (20240520, 1, len(tokens), *[0] * 253)
+        assert struct.unpack(f"<{len(tokens)}H", found[1024:]) == tuple(tokens)
+
+
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
