@@ -71,6 +71,41 @@ def test_the_next_block_is_called_before_this_one_has_computed(pools, prefetch):
             assert (begun[i + 1] < ended[i]) == prefetch
 
 
+class Noting(RingGroup):
+    """Notes which block is gathered: block i has (i + 1)² numbers, and one more where it is odd."""
+
+    def __init__(self, group):
+        super().__init__(group)
+        self.events = []
+
+    def all_gather(self, x, out, async_op=False):
+        self.events.append(f"gather {math.isqrt(len(out)) - 1}")
+        return super().all_gather(x, out, async_op)
+
+
+def backward_events(group, prefetch):
+    noting = Noting(group)
+    model = nn.Sequential(*(nn.Linear(i, i + 1) for i in range(1, 6)))
+    Zero3(model, torch.optim.SGD, noting, prefetch=prefetch, lr=0.1)
+    y = torch.ones(1, 1)
+    for i, block in enumerate(model, start=1):
+        y = block(y)
+        y.register_hook(lambda _, i=i: noting.events.append(f"compute {i}"))
+    noting.events.clear()
+    y.sum().backward()
+    return noting.events
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_backward_gathers_the_block_before_while_this_one_computes(pools, prefetch):
+    """The last two blocks stand in two buffers, the last one in one."""
+    expected = ["compute 5"]
+    for i in (4, 3, 2, 1):
+        before = i - 1 if prefetch else i
+        expected += [f"gather {before}"] * (before > 0) + [f"compute {i}"]
+    assert pools[2](backward_events, prefetch) == [expected] * 2
+
+
 def whole_nowhere(group):
     with torch.device("meta"):
         model = nn.Sequential(*(nn.Linear(200, 200, bias=False) for _ in range(12)))
