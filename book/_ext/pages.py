@@ -22,6 +22,8 @@ from sphinx.util.docutils import SphinxDirective
 from playground.build.modules import modules_by_part
 from playground.build.toc import chapters
 
+DOT = "\N{NO-BREAK SPACE}· "  # between links: no line begins with it
+
 
 class BookMap(SphinxDirective):
     """Every part as a question, with links to its chapters; those of the core path stand out.
@@ -45,7 +47,7 @@ class BookMap(SphinxDirective):
             links = [f"{{doc}}`/{file}`" for file in files]
             on_path = [Path(file).name in core for file in files]
             marked = [f"**{a}**" if on else a for a, on in zip(links, on_path, strict=True)]
-            lines += [f"*{caption}.* {said[caption]}", f": {' · '.join(marked)}", ""]
+            lines += [f"*{caption}.* {said[caption]}", f": {DOT.join(marked)}", ""]
         found = nodes.container(classes=["book-map"])
         self.state.nested_parse(StringList(lines, "book-map"), 0, found)
         return [found]

@@ -210,3 +210,19 @@ def test_a_calculator_that_a_reader_runs_is_drawn_again(page: LivePage) -> None:
     chart = calculator(page, 0)
     assert "ZeRO-3" in chart.locator("svg").text_content()
     assert compute(chart, {"doublings": 0}, "GB_end")
+
+
+def test_on_a_phone_a_chart_fits_and_its_sentence_breaks(
+    visit: Callable[..., LivePage], server: Server
+) -> None:
+    page = visit(server, viewport={"width": 390, "height": 800}).open("calculators.html")
+    for number in range(5):
+        chart = calculator(page, number).locator(".calculator-chart")
+        missing = chart.evaluate("chart => chart.scrollWidth - chart.clientWidth")
+        assert missing <= 0, (number, missing)
+    lines = chart.locator("text > tspan").all_text_contents()
+    assert len(lines) > 1
+    assert " ".join(lines).startswith("hides from 8,000 tokens on")
+    legend = chart.locator(".role-legend-entry").bounding_box()
+    sentence = chart.locator("text:has(tspan)").bounding_box()
+    assert legend["y"] + legend["height"] <= sentence["y"] + 2
