@@ -74,6 +74,13 @@ def test_between_hosts_the_store_is_asked_once_a_call_and_keeps_no_more_than_the
         boards[2].announce("barrier")
 
 
+def test_ranks_of_another_host_than_the_first_are_called_by_their_own_numbers(tmp_path):
+    boards = boards_of_two_hosts(tmp_path)
+    boards[3].announce("all_reduce")
+    with pytest.raises(ValueError, match="rank 2 calls barrier, rank 3 calls all_reduce"):
+        boards[2].announce("barrier")
+
+
 class SilentStore(dist.HashStore):
     """As on a host whose cable is out."""
 
