@@ -444,6 +444,25 @@ def test_a_process_that_was_forked_after_a_launch_launches_too(tmp_path):
     assert lines.count("[1.0]") == 2
 
 
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="children are looked for by waitid")
+def test_what_was_started_is_ended_and_who_started_it_still_gets_all_exit_codes(tmp_path):
+    process = run_script(
+        tmp_path,
+        """
+        import os, subprocess
+        from distributed.runtime.processes import end_children
+
+        end_children()  # there is none
+        fails, runs = subprocess.Popen(["false"]), subprocess.Popen(["sleep", "600"])
+        os.waitid(os.P_PID, fails.pid, os.WEXITED | os.WNOWAIT)
+        end_children()
+        print(fails.wait(), runs.wait())
+        """,
+    )
+    out, errors = process.communicate(timeout=100)
+    assert out == f"1 {-signal.SIGKILL}\n", errors
+
+
 def test_a_process_that_a_rank_has_started_ends_with_the_call():
     def start_a_process(group, fails):
         child = subprocess.Popen(["sleep", "600"])
