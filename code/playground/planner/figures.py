@@ -87,8 +87,8 @@ def threshold_table(
     return Table(["", "C/W", *names], rows, "Tokens from which at most 2 % of a step is exposed.")
 
 
-def error_table(runs: Sequence[Run], together: str) -> Table:
-    """Errors by source, and of all of them under the name of `together`, if that is not empty."""
+def error_table(runs: Sequence[Run], together: str, apart: Sequence[Run] = ()) -> Table:
+    """Errors by source, of all of them as `together`, if that is not empty, and of some `apart`."""
 
     def row(name: str, errors: Errors) -> tuple[str, ...]:
         shares = (errors.median, errors.nine_in_ten, errors.worst)
@@ -98,7 +98,10 @@ def error_table(runs: Sequence[Run], together: str) -> Table:
     rows = [row(each, Errors.of(r.error for r in runs if r.source == each)) for each in sources]
     if together:
         rows.append(row(together, Errors.of(run.error for run in runs)))
-    return Table(["tokens/s of each GPU", "rows", "median error", "nine in ten", "worst"], rows)
+    if apart:
+        name = f"{apart[0].source}, on a slower network"
+        rows.append(row(name, Errors.of(run.error for run in apart)))
+    return Table(["speed of each GPU", "rows", "median error", "nine in ten", "worst"], rows)
 
 
 def error_strip(runs: Sequence[Run]) -> Figure:
