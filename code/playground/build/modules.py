@@ -34,11 +34,14 @@ FLOORS = {
 }
 WHERE = {  # what one looks for first, and the functions that do it, in the order of their calls
     "where a rank begins": "launching.launch runtime/rank.be_a_rank",
-    "who sends the bytes of a ring": "all_reduce.ring runtime/transport.Transport.relay",
+    "who sends the bytes of a ring": "runtime/group.Group.reduce_by all_reduce.ring "
+    "runtime/transport.Transport.relay",
     "where DDP launches a bucket": "bucketed_ddp.Reducer.reduce_full_buckets",
     "where ZeRO reduces a gradient": "reduce_in_backward.ReduceInBackward.reduce_in_order",
-    "where ZeRO-3 gathers a block": "execution_order.ForwardPass.pre_forward blocks.Block.unshard",
-    "where it prefetches the next": "execution_order.prefetch_unshard",
+    "where ZeRO-3 gathers a block": "zero3.Schedule.pre_forward "
+    "execution_order.ForwardPass.pre_forward blocks.Block.unshard",
+    "where it prefetches the next": "execution_order.ForwardPass.pre_forward "
+    "execution_order.prefetch_unshard",
     "where a shard is updated": "sharded.ShardedOptimizer.step",
     "when a checkpoint is there": "checkpoint_folder.new_checkpoint",
 }
