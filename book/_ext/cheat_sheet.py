@@ -103,10 +103,8 @@ def without_terms(text: str) -> str:
 
 
 def hardware_table() -> str:
-    head = (
-        "<tr><th>GPU</th><th>TFLOP/s</th><th>GiB</th><th>in host</th><th>out</th>"
-        "<th>one port</th><th>a host</th></tr>"
-    )
+    units = ("TFLOP/s", "GiB", "in host", "out", "one port", "a host")
+    head = "".join(f'<th class="text-right">{unit}</th>' for unit in units)
     rows = []
     for name in SHOWN:
         gpu = GPUS[name]
@@ -119,7 +117,7 @@ def hardware_table() -> str:
         )
         cells = "".join(f'<td class="text-right">{value}</td>' for value in values)
         rows.append(f"<tr><td>{escape(gpu.name)}</td>{cells}</tr>")
-    return f'<table class="table">{head}{"".join(rows)}</table>'
+    return f'<table class="table"><tr><th>GPU</th>{head}</tr>{"".join(rows)}</table>'
 
 
 def memory_table() -> str:

@@ -18,12 +18,27 @@ def test_html_escapes_values_keeps_line_breaks_and_sets_numbers_to_the_right():
         ("0.15 s", True),
         ("1.2e-07", True),
         ("40%", True),
+        ("12.8 GB/s", True),
+        ("100 Mbit/s", True),
+        ("408 TFLOP/s", True),
         ("2 ranks, not done", False),
         ("x 2", False),
     ],
 )
 def test_a_quantity_stands_to_the_right_and_a_sentence_to_the_left(value, right):
     assert ("text-right" in Table(["a"], [[value]])._repr_html_()) == right
+
+
+def test_a_number_is_set_as_in_a_sentence():
+    html = Table(["a"], [["-21%"], ["1.2e-07"], ["−3 s"], ["a-b"]])._repr_html_()
+    assert [">−21\u00a0%<" in html, ">1.2e−07<" in html, ">−3 s<" in html, ">a-b<" in html] == [
+        True
+    ] * 4
+
+
+def test_a_heading_stands_above_its_numbers():
+    html = Table(["", "name", "n"], [["x", "y", 1], ["x", "y", ""]])._repr_html_()
+    assert '<td></td><th>name</th><th class="text-right">n</th>' in html
 
 
 def test_text_is_aligned():

@@ -118,7 +118,7 @@ def error_strip(runs: Sequence[Run]) -> Figure:
         colour = GREY if is_fitted else RANKS[0]
         names.append(f"{source}, fitted" if is_fitted else source)
         errors = [100 * run.error for run in mine]
-        axis.plot(errors, [line] * len(mine), "o", ms=6, alpha=0.6, color=colour)
+        axis.plot(errors, [line] * len(mine), "o", ms=6, alpha=0.85, color=colour)
     axis.axvline(0, color=GREY, lw=1)
     axis.axhline(len(sources) - 1.5, color=GREY, lw=1, ls="--")
     axis.set_yticks(range(len(sources)), names)

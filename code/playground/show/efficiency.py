@@ -69,7 +69,7 @@ def published_figure() -> Figure:
     axis.plot(
         [run.predicted / few.predicted for run, few, _ in many],
         [run.published / few.published for run, few, _ in many],
-        "o", ms=4, alpha=0.7, color=RANKS[0], label=f"ZeRO, {len(many)} runs of language models",
+        "o", ms=4, alpha=0.85, color=RANKS[0], label=f"ZeRO, {len(many)} runs of language models",
     )  # fmt: skip
     axis.plot(
         [case.predicted for case in CASES], [case.efficiency for case in CASES],

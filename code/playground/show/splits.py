@@ -26,7 +26,9 @@ Run = Callable[..., list[Any]]
 
 def assembly_line(stages: int = 4, counts: tuple[int, ...] = (2, 8)) -> Figure:
     """When each stage of a pipeline works, by the schedule: first all forward, then all back."""
-    figure, axes = plt.subplots(len(counts), 1, figsize=(7.2, 1.6 * len(counts) + 0.3))
+    figure, axes = plt.subplots(
+        len(counts), 1, figsize=(7.2, 1.7 * len(counts) + 0.3), layout="constrained"
+    )
     for axis, micro in zip(axes, counts, strict=True):
         for stage in range(stages):
             for i in range(micro):
@@ -57,7 +59,7 @@ def replica_figure(step_time: Callable[..., float], sequence: int) -> Figure:
     """Time of a step over that of computing, by tokens of a GPU, for some sizes of a replica."""
     figure, axis = plt.subplots(figsize=(7.2, 2.9))
     tokens = [2 ** (7 + i / 16) for i in range(16 * 6 + 1)]
-    for number, gpus in enumerate((1, 8, 16, 32)):
+    for number, gpus in enumerate((1, 4, 8, 16, 32)):
         name = "1 (FSDP alone)" if gpus == 1 else str(gpus)
         whole = [each for each in tokens if gpus * each >= sequence]
         times = [step_time(each, gpus) for each in whole]
@@ -65,7 +67,7 @@ def replica_figure(step_time: Callable[..., float], sequence: int) -> Figure:
         if gpus > 1:
             axis.plot(whole[0], times[0], "o", color=RANKS[number], ms=5)
     cut = [each for each in tokens if each <= sequence]
-    times = [step_time(each, 1, S=each) for each in cut]
+    times = [step_time(each, 1, s=each) for each in cut]
     axis.plot(cut, times, color=RANKS[0], lw=1.2, ls=":", label="1, sequences cut")
     axis.set_xscale("log", base=2)
     axis.set_xticks(ticks := [2**i for i in range(7, 14)], [f"{each:,}" for each in ticks])

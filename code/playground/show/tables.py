@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-QUANTITY = re.compile(r"[-+\d.,e]+(\s?\S{1,3})?")  # a number, with a unit or without
+UNIT = r"\S{1,3}|[kMGT]?(bit|B)/s|[MGTP]FLOP/s"
+QUANTITY = re.compile(rf"[-+−\d.,e]+(\s?({UNIT}))?")  # a number, with a unit or without
 SIGNED_ZERO = re.compile(r"[-+](0(\.0+)?(\s?[^\s\d.]{1,3})?)")
 
 
@@ -24,8 +25,8 @@ class Table:
                 raise ValueError(f"{len(row)} values under {len(self.header)} headings: {row}")
 
     def _repr_html_(self) -> str:
-        cells = (f"<th>{escape(name)}</th>" if name else "<td></td>" for name in self.header)
-        head = "".join(cells)
+        columns = zip(self.header, *self.rows, strict=True)
+        head = "".join(_heading(name, any(map(_is_quantity, cells))) for name, *cells in columns)
         body = "".join(f"<tr>{''.join(map(self._cell, row))}</tr>" for row in self.rows)
         note = f'<p class="table-note">{escape(self.note)}</p>' if self.note else ""
         table = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
@@ -33,8 +34,10 @@ class Table:
 
     def _cell(self, value: Any) -> str:
         text = escape(str(value)).replace("\n", "<br>")
-        right = isinstance(value, int | float) or QUANTITY.fullmatch(str(value))
-        return f'<td class="text-right">{text}</td>' if right else f"<td>{text}</td>"
+        if not _is_quantity(value):
+            return f"<td>{text}</td>"
+        text = re.sub(r"^-|(?<=e)-", "−", re.sub(r"(?<=\d)%$", "\u00a0%", text))
+        return f'<td class="text-right">{text}</td>'
 
     def __repr__(self) -> str:
         lines = [[str(value).replace("\n", " ") for value in row] for row in self.rows]
@@ -45,6 +48,18 @@ class Table:
             ).rstrip()
             for line in [self.header, *lines]
         ) + f"\n{self.note}" * bool(self.note)
+
+
+def _heading(name: str, of_numbers: bool) -> str:
+    if not name:
+        return "<td></td>"
+    return (
+        f'<th class="text-right">{escape(name)}</th>' if of_numbers else f"<th>{escape(name)}</th>"
+    )
+
+
+def _is_quantity(value: Any) -> bool:
+    return isinstance(value, int | float) or QUANTITY.fullmatch(str(value)) is not None
 
 
 def _unsigned(value: Any) -> Any:
