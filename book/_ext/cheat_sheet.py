@@ -187,15 +187,20 @@ class CheatSheet(SphinxDirective):
         memory += nodes.raw("", memory_table(), format="html")
         memory += self.part("and activations, two gathered blocks (ZeRO-3), the allocator").children
         bad = self.part(
-            "**On a bad day**: where each rank stands, what NCCL did last, a trace read"
+            "**On a bad day**: where a rank (`$pid`) stands, what NCCL did last, a trace read"
         )
         bad += nodes.literal_block("", "\n".join(bad_day(root)), language="bash")
         start = self.part(
-            "**Start it**, on each host or by Slurm (DATA: tokens, RUN: a folder for checkpoints,"
-            " FIRST: the first host)"
+            "**Start it**: on one host, on each of several, by Slurm, on Kubernetes"
+            " (RUN: for checkpoints, FIRST: the first host)"
         )
         start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
-        sheet += [memory, gpus, start, bad]
+        letters = self.part(
+            "**Letters**: Ψ parameters, N ranks, T tokens of a rank between two messages,"
+            " n elements, g bytes of one, C FLOP/s of a GPU, W bytes/s of its network,"
+            " α seconds of latency"
+        )
+        sheet += [letters, memory, gpus, start, bad]
         return [nodes.raw("", STYLE, format="html"), sheet]
 
     def part(self, *lines: str) -> nodes.container:

@@ -101,7 +101,7 @@ def error_table(runs: Sequence[Run], together: str, apart: Sequence[Run] = ()) -
     if apart:
         name = f"{apart[0].source}, on a slower network"
         rows.append(row(name, Errors.of(run.error for run in apart)))
-    return Table(["speed of each GPU", "rows", "median error", "nine in ten", "worst"], rows)
+    return Table(["source", "rows", "median error", "nine in ten", "worst"], rows)
 
 
 def error_strip(runs: Sequence[Run]) -> Figure:

@@ -55,7 +55,13 @@ def of_hosts(recorded: dict[str, Any]) -> list[tuple[int, float, float, float]]:
 
 def hosts_table(recorded: dict[str, Any]) -> Table:
     rows = [
-        (hosts, f"{speed:,.0f} Mbit/s", f"{ours:.0%}", f"{seen:.0%}", f"{100 * (seen - ours):+.0f}")
+        (
+            hosts,
+            f"{speed:,.0f} Mbit/s",
+            f"{ours:.0%}",
+            f"{seen:.0%}",
+            f"{round(100 * seen) - round(100 * ours):+d}",
+        )
         for hosts, speed, ours, seen in of_hosts(recorded)
     ]
     header = ["hosts", "links", "efficiency, predicted", "measured", "difference (points)"]
