@@ -18,8 +18,10 @@ RANKS = 4
 
 
 def listing() -> str:
-    """The line of the page that asks each process for its stack."""
-    (loop,) = re.findall(r"^for pid in .*py-spy dump.*$", PAGE.read_text("utf-8"), re.M)
+    """The loop of the page that asks each process for its stack."""
+    (loop,) = re.findall(
+        r"^for pid in .*?py-spy dump.*?^done$", PAGE.read_text("utf-8"), re.M | re.S
+    )
     return loop
 
 
