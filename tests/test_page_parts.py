@@ -21,7 +21,6 @@ import live  # type: ignore[import-not-found]  # noqa: E402
 import opening  # type: ignore[import-not-found]  # noqa: E402
 import outputs  # type: ignore[import-not-found]  # noqa: E402
 import pages  # type: ignore[import-not-found]  # noqa: E402
-import tables  # type: ignore[import-not-found]  # noqa: E402
 import whole  # type: ignore[import-not-found]  # noqa: E402
 
 
@@ -161,10 +160,10 @@ def test_a_notebook_has_terms_and_citations_as_plain_words():
 def test_a_short_name_in_a_table_stays_whole_and_a_long_one_gives_way():
     texts = ("torchrun", "init_process_group")
     names = [nodes.literal("", text) for text in texts]
-    beside = nodes.literal("", "torchrun")
+    beside = nodes.literal("", "a_name_as_long_as_a_line_of_a_phone")
     page = new_document("page")
     page += [nodes.entry("", nodes.paragraph("", "", *names)), nodes.paragraph("", "", beside)]
-    tables.keep_short_names_whole(None, page, "page")
+    whole.keep_whole(None, page, "page")
     assert [name["classes"] for name in (*names, beside)] == [["whole"], [], []]
     assert names[1].astext() == "init_<wbr>process_<wbr>group"
 

@@ -18,6 +18,7 @@ UNITS = (
 QUANTITY = re.compile(rf"(?<=\d)[ \n](?=(?:{UNITS})(?![\w/]))")
 STAGE = re.compile(r"(\bZeRO-\d\b)")
 SHORT = 26  # letters of code: a line of a phone has a few more
+SHORT_IN_TABLE = 12  # three such columns fit beside each other on a phone
 AS_IT_IS = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
 
 
@@ -26,9 +27,9 @@ def keep_whole(_app: Sphinx, doctree: nodes.document, _name: str) -> None:
         if not inside(text, *AS_IT_IS):
             keep_words(text)
     for code in doctree.findall(nodes.literal):
-        # In a table columns are narrower: `tables.py` says which names stay whole there.
-        longest = max(map(len, code.astext().split()), default=0)
-        if longest <= SHORT and not inside(code, nodes.entry):
+        if inside(code, nodes.entry):
+            keep_name_in_table(code)
+        elif max(map(len, code.astext().split()), default=0) <= SHORT:
             code["classes"].append("whole")
     for formula in list(doctree.findall(nodes.math)):
         keep_bracket(formula)
@@ -52,6 +53,19 @@ def keep_words(text: nodes.Text) -> None:
             for number, part in enumerate(parts)
         ]
         text.parent.replace(text, [node for node in kept if node.astext()])
+
+
+def keep_name_in_table(name: nodes.literal) -> None:
+    """A short name stays whole; a long one may break after its underscores."""
+    text = name.astext()
+    if len(text) <= SHORT_IN_TABLE:
+        name["classes"].append("whole")
+    elif "_" in text.strip("_") and len(name) == 1:
+        name.clear()
+        for part in re.findall(r"_*[^_]+_*", text):
+            if len(name):
+                name += nodes.raw("", "<wbr>", format="html")
+            name += nodes.Text(part)
 
 
 def keep_bracket(formula: nodes.math) -> None:

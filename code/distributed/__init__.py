@@ -8,9 +8,9 @@ Collectives: all_reduce, halving_doubling, collectives, ring_group, shared_buffe
 DDP: replicas, simple_ddp, overlapped_ddp, bucketed_ddp, accumulation, ddp, usage, sampler, join,
     batchnorm, train_text.
 Training well: large_batch, precision, compressors, one_bit, powersgd, local_sgd, async_sgd, stale.
-ZeRO: model_states, zero1, flat_unit, sharding_plan, sharded, zero2, reduce_in_backward, blocks,
-    zero3, materialise, blockwise_weights, execution_order, traffic, hsdp, boxes, checkpoint,
-    checkpoint_folder.
+ZeRO: model_states, zero1, flat_unit, sharding_plan, guards, sharded, zero2, reduce_in_backward,
+    blocks, zero3, materialise, blockwise_weights, execution_order, traffic, hsdp, boxes,
+    checkpoint, checkpoint_folder.
 At scale: cost, scaling, plan, strategy, tensor_parallel, pipeline_parallel, checkpoint_interval,
     elastic.
 

@@ -7,6 +7,7 @@ Files are those of `torch.distributed.checkpoint`, which PyTorch's FSDP writes a
 """
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -239,18 +240,19 @@ def full_state_dict(zero: ShardedOptimizer) -> dict[str, torch.Tensor]:
 
 
 def train_and_save(
-    group: Group, stage: int, folder: str, batch: int, until: int, every: int
+    group: Group,
+    stage: Callable[..., ShardedOptimizer],
+    folder: str,
+    batch: int,
+    until: int,
+    every: int,
 ) -> list[float]:
     """One rank: go on from the last checkpoint, or begin; losses of the steps that are done now."""
     from distributed.dp import shard
     from distributed.workbench.data import batches
     from distributed.workbench.training import make_network, train
-    from distributed.zero1 import Zero1
-    from distributed.zero2 import Zero2
-    from distributed.zero3 import Zero3
 
-    stages = {1: Zero1, 2: Zero2, 3: Zero3}
-    zero = stages[stage](make_network(seed=group.rank), torch.optim.AdamW, group, lr=1e-2)
+    zero = stage(make_network(seed=group.rank), torch.optim.AdamW, group, lr=1e-2)
     done = load(zero, folder)["done"] if latest(group, folder) else 0
     losses = []
     for step, rows in enumerate(batches(1797, batch, until)):
@@ -264,10 +266,16 @@ def train_and_save(
 
 def main(batch: int = 256, until: int = 20) -> None:
     """Train on 4 ranks with ZeRO-3, go on with 3 ranks and ZeRO-1: one curve."""
+    from distributed.zero1 import Zero1
+    from distributed.zero2 import Zero2
+    from distributed.zero3 import Zero3
+
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
-        first = launch(train_and_save, 3, folder, batch, until // 2, 5, ranks=4, device="cpu")[0]
-        then = launch(train_and_save, 1, folder, batch, until, 5, ranks=3, device="cpu")[0]
-        once = launch(train_and_save, 2, other, batch, until, until, ranks=2, device="cpu")[0]
+        first = launch(train_and_save, Zero3, folder, batch, until // 2, 5, ranks=4, device="cpu")[
+            0
+        ]
+        then = launch(train_and_save, Zero1, folder, batch, until, 5, ranks=3, device="cpu")[0]
+        once = launch(train_and_save, Zero2, other, batch, until, until, ranks=2, device="cpu")[0]
     apart = np.abs(np.array(first + then) / once - 1).max()
     print(f"{len(first)} steps on 4 ranks, {len(then)} on 3; last loss {then[-1]:.6f}")
     print(f"in one go on 2 ranks: {once[-1]:.6f}; losses differ by at most {apart:.1e}")

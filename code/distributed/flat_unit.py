@@ -16,21 +16,10 @@ from torch import nn
 from distributed import Group
 from distributed.runtime.script import run_script
 
-PARTITIONS = ("flat", "parameter")
 MOVED = (
     "{name}: its storage was replaced after the module was sharded (.to(), .half(), .data =, "
     "vector_to_parameters): convert before, and write values in place after"
 )
-NOT_AVERAGED = (
-    "this gradient is one rank's own, before the mean, so each rank would clip it otherwise: use "
-    "the optimizer's clip_grad_norm_, which returns the norm, too"
-)
-# What torch.nn.utils calls to clip: norms that scale, and bounds. None of it is linear, so on the
-# gradients of single ranks it is not what it is on their mean.
-CLIPPING = (
-    torch.linalg.vector_norm, torch._foreach_norm, torch.Tensor.clamp_,
-    torch._foreach_clamp_min_, torch._foreach_clamp_max_,
-)  # fmt: skip
 
 
 class Piece(NamedTuple):
@@ -60,8 +49,8 @@ class Layout:
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
     ):
-        if partition not in PARTITIONS:
-            raise ValueError(f"partition={partition!r}: choose one of {', '.join(PARTITIONS)}")
+        if partition not in ("flat", "parameter"):
+            raise ValueError(f"partition={partition!r}: choose one of flat, parameter")
         self.parameters, self.ranks = list(parameters), ranks
         self.dtype, self.device = parameters[0].dtype, parameters[0].device
         self.param_dtype, self.reduce_dtype = param_dtype or self.dtype, reduce_dtype or self.dtype
@@ -191,22 +180,6 @@ class FlatUnit:
             self.gradient += reduced
 
 
-class OwnGradient(torch.Tensor):
-    """`parameter.grad` of ZeRO-1 between backward pass and step: this rank's, not averaged.
-
-    A tensor as any other, also for what is written into it, except that it cannot be clipped.
-    """
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if func in CLIPPING:
-            raise RuntimeError(NOT_AVERAGED)
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
-
-
 def runs(pieces: Sequence[Piece], group_of: Mapping[nn.Parameter, int]) -> list[list[Piece]]:
     """Pieces that follow each other without a gap and are of one parameter group, together."""
     found: list[list[Piece]] = []
@@ -250,7 +223,7 @@ def main(ranks: int = 3) -> None:
     named = {"W": nn.Parameter(torch.ones(4, 5)), "b": nn.Parameter(torch.ones(5))}
     named["scale"] = nn.Parameter(torch.ones(1))
     names = {parameter: name for name, parameter in named.items()}
-    for partition in PARTITIONS:
+    for partition in ("flat", "parameter"):
         layout = Layout(list(names), ranks, partition)
         print(f"{partition}: {layout.numel} elements, shards of {layout.shard_size}")
         owned = 0

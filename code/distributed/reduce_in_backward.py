@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from distributed.flat_unit import FlatUnit, OwnGradient
+from distributed.flat_unit import FlatUnit
 
 REPLACED = (
     "{name}.grad was replaced or removed after it was reduced: its mean is in the shards, so use "
@@ -143,17 +143,15 @@ class ReduceInBackward:
         unit = self.unit_of[parameter]
         self.policy.check(unit, parameter)
         if not self.sync:
-            if parameter.grad is not None:
-                parameter.grad = parameter.grad.as_subclass(OwnGradient)
-        elif unit not in self.to_reduce:
+            return
+        if unit not in self.to_reduce:
             raise RuntimeError(
                 f"{self.names[parameter]} got one more gradient after it was reduced: checkpoint "
                 "with use_reentrant=False"
             )
-        else:
-            self.pre_backward()
-            self.missing[unit].discard(parameter)
-            self.reduce_in_order(only_complete=True)
+        self.pre_backward()
+        self.missing[unit].discard(parameter)
+        self.reduce_in_order(only_complete=True)
 
     def expect(self, unit: FlatUnit) -> None:
         """Each of a unit's gradients is to come, be it once more: a checkpoint's come apart."""

@@ -17,18 +17,8 @@ from torch import nn
 
 from distributed import Group
 from distributed.flat_unit import FlatUnit, Layout, Piece, in_buckets, runs
+from distributed.guards import REFUSED, OwnGradient, check_not_in_torch_ddp, check_unchanged
 from distributed.sharding_plan import Precision, ShardingPlan
-
-REFUSED = {
-    "parameter": "{name} is not the parameter that was sharded: change the module first, and give "
-    "it to a new optimizer",
-    "DDP": "the module is called by PyTorch's DistributedDataParallel, and a ZeRO optimizer "
-    "averages gradients as well: call the module itself",
-    "unfrozen": "{name} requires a gradient now, but was frozen when the module was sharded, so "
-    "nothing would update it: unfreeze it first, and make the optimizer then",
-    "GradScaler": "GradScaler looks for infinities in whole gradients, and this rank has shards of "
-    "their mean: compute in bfloat16, which needs no scaler",
-}
 
 
 class Weights(Protocol):
@@ -140,6 +130,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             raise RuntimeError("gradients are averaged and clipped already: step() comes first")
         self.phase = Phase.PARTIAL
         self.gradients.mark_ready(parameter)
+        if type(parameter.grad) is torch.Tensor:  # and is neither on its way nor reduced
+            parameter.grad = parameter.grad.as_subclass(OwnGradient)
 
     def reduce(self) -> None:
         """dW[N·s]{partial over ranks} → dW[s], their mean in the shards' dtype. → REDUCED.
@@ -190,7 +182,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def collect(self) -> None:
         """Take into the shards what was written into the module's parameters since the last step.
 
-        Raises RuntimeError, with a line of `REFUSED`, where it cannot be followed.
+        Raises RuntimeError, with a line of `guards.REFUSED`, where it cannot be followed.
         """
         check_unchanged(self.module, self.names, self.frozen)
         self.weights.collect()
@@ -335,26 +327,3 @@ def local_parameters(unit: FlatUnit, plan: ShardingPlan) -> Iterator[LocalParame
         if whole:
             values = values.view(run[0].parameter.shape)
         yield LocalParameter(nn.Parameter(values), unit, at, run, plan.group_of[run[0].parameter])
-
-
-def check_not_in_torch_ddp(module: nn.Module, _: Any) -> None:
-    """Before each forward pass: RuntimeError if PyTorch's DDP runs it, and so averages, too.
-
-    Its hooks are out of Python's sight, but while its forward runs it says so.
-    """
-    if getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None):
-        raise RuntimeError(REFUSED["DDP"])
-
-
-def check_unchanged(
-    module: nn.Module, names: Mapping[nn.Parameter, str], frozen: set[nn.Parameter]
-) -> None:
-    """Raise RuntimeError unless the module has the parameters that it had, as trained as then."""
-    now = dict(module.named_parameters())
-    for parameter, name in names.items():
-        if now.pop(name, None) is not parameter:
-            raise RuntimeError(REFUSED["parameter"].format(name=name))
-        if parameter.requires_grad and parameter in frozen:
-            raise RuntimeError(REFUSED["unfrozen"].format(name=name))
-    for name in now:
-        raise RuntimeError(REFUSED["parameter"].format(name=name))

@@ -13,6 +13,7 @@ from torch import nn
 from distributed import Group
 from distributed.replicas import check_can_be_wrapped, check_same_lines, check_same_model
 
+PARTITIONS = ("flat", "parameter")  # as `flat_unit.Layout` makes them
 # These update each element by itself, so that a parameter can be cut anywhere.
 ELEMENTWISE = (
     "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop",
@@ -140,6 +141,8 @@ def check_are_groups(param_groups: Any) -> None:
 def check_optimizer(optimizer_class: type[torch.optim.Optimizer], partition: str) -> None:
     """Raise ValueError for an optimizer that cannot work on shards."""
     name = optimizer_class.__name__
+    if partition not in PARTITIONS:
+        raise ValueError(f"partition={partition!r}: choose one of {', '.join(PARTITIONS)}")
     if issubclass(optimizer_class, torch.optim.LBFGS | torch.optim.SparseAdam):
         raise ValueError(f"optimizer_class={name}: it needs all parameters at once, or sparse ones")
     # These very classes: what is derived from them can look at a whole parameter, as LARS does.

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.flat_unit import MOVED, FlatUnit, Layout, OwnGradient
+from distributed.flat_unit import MOVED, FlatUnit, Layout
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer, layouts
 from distributed.sharding_plan import Precision, ShardingPlan
@@ -128,7 +128,7 @@ class ReduceInStep:
         view = unit.layout.view(self.buffers[unit], parameter)
         if grad.data_ptr() != view.data_ptr():
             view.copy_(grad)
-            parameter.grad = view.as_subclass(OwnGradient)
+            parameter.grad = view
 
     @torch.no_grad()
     def reduce(self) -> None:

@@ -117,7 +117,7 @@ def test_optimizers_that_cannot_work_on_shards_are_refused():
         with pytest.raises(ValueError, match="LBFGS: it needs all parameters at once"):
             check_optimizer(torch.optim.LBFGS, partition)
     with pytest.raises(ValueError, match="partition='rows': choose one of flat, parameter"):
-        Layout([nn.Parameter(torch.ones(1))], 2, "rows")
+        check_optimizer(torch.optim.SGD, "rows")
 
 
 @pytest.mark.parametrize(

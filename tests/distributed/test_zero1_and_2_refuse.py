@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm, vector_to_parameters
 
 from distributed.ddp import DistributedDataParallel
-from distributed.flat_unit import MOVED, NOT_AVERAGED
+from distributed.flat_unit import MOVED
+from distributed.guards import REFUSED
 from distributed.reduce_in_backward import REPLACED, SPREAD
 from distributed.runtime.report import RankError
-from distributed.sharded import REFUSED
 from distributed.sharding_plan import check_groups, check_module, check_optimizer
 from distributed.zero1 import Zero1
 from distributed.zero2 import Zero2
@@ -270,7 +270,7 @@ def clipped_by_torch(group, stage, clip):
 @every_stage
 @pytest.mark.parametrize("clip", CLIPS)
 def test_torchs_clipping_cannot_do_nothing_or_something_wrong(pools, stage, clip):
-    reason = NOT_AVERAGED if stage == "zero1" else SPREAD
+    reason = REFUSED["clipping"] if stage == "zero1" else SPREAD
     assert pools[2](clipped_by_torch, stage, clip) == [reason] * 2
 
 
@@ -288,7 +288,7 @@ def clipped_after_no_sync(group, stage, clip):
 @every_stage
 @pytest.mark.parametrize("clip", ["norm", "value"])
 def test_nor_what_a_rank_has_after_a_last_pass_that_sends_nothing(pools, stage, clip):
-    assert pools[2](clipped_after_no_sync, stage, clip) == [NOT_AVERAGED] * 2
+    assert pools[2](clipped_after_no_sync, stage, clip) == [REFUSED["clipping"]] * 2
 
 
 def whole_gradients(group, stage):

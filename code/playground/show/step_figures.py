@@ -7,13 +7,14 @@ import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 
-from distributed.cost import Cluster, Link, all_reduce, step_ddp
+from distributed.cost import all_reduce, step_ddp
 from distributed.planner.peak_memory import Shape, activations
 from distributed.planner.shapes import LOGARITHM
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
 from playground.show.bucket_sizes import read
 from playground.show.colours import KINDS
+from playground.show.efficiency import FAST
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 
@@ -23,7 +24,7 @@ Timed = tuple[str, str, float, float]  # link, buckets; seconds predicted and me
 
 def two_lanes() -> Figure:
     """The page's step: computation above, buckets below, 70 of the 560 in each block."""
-    cluster = Cluster(64, 8, Link(5e-6, 450e9), Link(1e-5, 400e9), speed=400e12)
+    cluster = FAST._replace(ranks=64)
     sizes, together = [25e6] * 560, 70
     step = step_ddp(cluster, 6 * 7e9 * 2048, sizes)
     figure, axis = plt.subplots(figsize=(7.2, 1.7))
