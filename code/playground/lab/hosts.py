@@ -38,18 +38,25 @@ SETTINGS = {
 }
 
 
+def environment() -> dict[str, str]:
+    """Ours, and the folders in which Debian has `tc`, but lets only root look."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+    return {**os.environ, "PATH": path}
+
+
 def unavailable() -> str | None:
     """Why there can be no laboratory here, or None."""
     if sys.platform != "linux":
         return f"a laboratory of hosts needs Linux, and this is {sys.platform}"
-    if missing := [name for name in PROGRAMS if not shutil.which(name)]:
+    env = environment()
+    if missing := [name for name in PROGRAMS if not shutil.which(name, path=env["PATH"])]:
         return f"not installed: {', '.join(missing)} (packages util-linux and iproute2)"
     try_all = (
         "ip link add name s0 type bridge && ip link add name v0 type veth peer name v1 && "
         "tc qdisc add dev v0 root tbf rate 1mbit burst 64kb latency 50ms"
     )
     command = [*UNSHARE, *AS_ROOT, "sh", "-c", try_all]
-    tried = subprocess.run(command, capture_output=True, text=True)
+    tried = subprocess.run(command, env=env, capture_output=True, text=True)
     if tried.returncode:
         way = "only root may make them"
         if UBUNTU.exists() and UBUNTU.read_text().strip() != "0":
@@ -70,7 +77,7 @@ class Namespace:
         make = [*UNSHARE, *AS_ROOT] if within is None else [*within.enter(), *UNSHARE]
         self.holder = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *make, "sh", "-c", hold],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment(),
             start_new_session=True,  # Ctrl+C is for us to act on
         )  # fmt: skip
         assert self.holder.stdout is not None
@@ -93,7 +100,9 @@ class Namespace:
 
     def run(self, *words: str) -> str:
         """Run a command in here to its end; its output. Raises RuntimeError if it fails."""
-        done = subprocess.run(self.command(*words), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            self.command(*words), env=environment(), capture_output=True, text=True, check=False
+        )
         if done.returncode:
             raise RuntimeError(f"{self.name}: {' '.join(words)}: {done.stderr.strip()}")
         return done.stdout
@@ -117,7 +126,8 @@ class Host(Namespace):
         ends = ["name", self.port, "netns", str(switch.first), "type", "veth",
                 "peer", "name", "eth0", "netns", str(self.first)]  # fmt: skip
         # From the switch's network, but with our process ids: those that `ends` names.
-        subprocess.run([*switch.enter("--net"), "ip", "link", "add", *ends], check=True)
+        command = [*switch.enter("--net"), "ip", "link", "add", *ends]
+        subprocess.run(command, env=environment(), check=True)
         switch.run("ip", "link", "set", self.port, "master", "switch", "up")
         self.run("ip", "address", "add", f"{self.address}/24", "dev", "eth0")
         self.run("ip", "link", "set", "eth0", "up")
@@ -126,7 +136,7 @@ class Host(Namespace):
         self, words: Sequence[str], env: Mapping[str, str] | None = None, **kwargs: Any
     ) -> "subprocess.Popen[str]":
         """Start a command on this host. It ends with the laboratory at the latest."""
-        whole = {**os.environ, **SETTINGS, **(env or {})}
+        whole = {**environment(), **SETTINGS, **(env or {})}
         process = subprocess.Popen(self.command(*words), env=whole, text=True, **kwargs)
         self.started.append(process)
         return process
