@@ -180,3 +180,13 @@ def test_a_number_keeps_its_unit_and_a_stage_its_number():
     ]  # fmt: skip
     kept = [part.astext() for part in line.findall(nodes.Element) if "whole" in part["classes"]]
     assert kept == ["ZeRO-3", "(2N", "--a 8 GB"]
+
+
+def test_a_stage_in_a_table_that_a_cell_has_made_stays_whole():
+    page = new_document("page")
+    for html in ('<table class="table"><td>ZeRO-3</td></table>', "<p>ZeRO-3</p>"):
+        page += nodes.raw("", html, format="html")
+    whole.keep_whole(None, page, "page")
+    made, other = (part.astext() for part in page)
+    assert made == '<table class="table"><td><span class="whole">ZeRO-3</span></td></table>'
+    assert other == "<p>ZeRO-3</p>"

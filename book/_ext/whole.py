@@ -31,6 +31,10 @@ def keep_whole(_app: Sphinx, doctree: nodes.document, _name: str) -> None:
             keep_name_in_table(code)
         elif max(map(len, code.astext().split()), default=0) <= SHORT:
             code["classes"].append("whole")
+    for output in list(doctree.findall(nodes.raw)):
+        if '<table class="table">' in output.astext():
+            kept = STAGE.sub(r'<span class="whole">\1</span>', output.astext())
+            output.parent.replace(output, nodes.raw("", kept, **output.attributes))
     for formula in list(doctree.findall(nodes.math)):
         keep_bracket(formula)
 
