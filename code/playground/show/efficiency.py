@@ -12,14 +12,13 @@ from distributed.instruments.wire import LAYERS, SIDE
 from distributed.planner.published import CASES, OVERLAP, WRAPPED, saved
 from distributed.planner.validation import Errors, runs
 from distributed.planner.validation import scaling as to_many_hosts
+from playground.show.clusters import FAST
 from playground.show.colours import GREY, RANKS
 from playground.show.figures import mark_agreement
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 
 COMPUTE = 0.2  # s, a step of the laboratory's network, by waiting
-FAST = Cluster(1, 8, Link(5e-6, 450e9), Link(1e-5, 400e9), 400e12)  # H100s, a port for each GPU
-SLOW = FAST._replace(between=Link(1e-5, 50e9))  # one port for a whole host
 
 
 def weak_and_strong(parameters: float = 7e9, tokens: int = 2048, batch: int = 2**22) -> Figure:

@@ -13,8 +13,8 @@ from distributed.planner.shapes import LOGARITHM
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
 from playground.show.bucket_sizes import read
+from playground.show.clusters import FAST
 from playground.show.colours import KINDS
-from playground.show.efficiency import FAST
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 
