@@ -80,7 +80,7 @@ def no_group_is_left() -> Iterator[None]:
 def test_every_step_has_the_whole_batch_or_the_script_says_why_not(stage, tmp_path):
     script = (SCRIPTS / f"{stage}.py").read_text()
     batch, pieces = 128, 4 if "PIECES" in script else 1
-    for ranks in range(1, 65):
+    for ranks in (1, 2, 3, 4, 6, 7, 8, 16, 24, 32, 48, 63, 64):
         with pytest.MonkeyPatch.context() as patched:
             if batch % (ranks * pieces):
                 with pytest.raises(AssertionError, match=rf"{ranks} .*BATCH|BATCH.* {ranks} "):

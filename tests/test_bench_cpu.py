@@ -3,6 +3,7 @@
 import threading
 import time
 
+import pytest
 from bench.cpu import WAYS, main, used_by
 
 
@@ -23,6 +24,7 @@ def test_all_threads_of_a_rank_count_and_waiting_does_not():
     assert slept.user + slept.kernel < slept.wall
 
 
+@pytest.mark.slow
 def test_a_row_for_each_way_with_the_messages_of_its_formula(capsys):
     main(["4KB"])
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if " ms " in line]

@@ -59,7 +59,7 @@ def test_a_step_is_kept_when_it_ends_and_the_next_runs_after_a_failure(
     assert "ZeroDivisionError" in kept["fails"]["said"][-1]
 
 
-@pytest.mark.parametrize("before", ["pass", MUTE])
+@pytest.mark.parametrize("before", [pytest.param("pass", marks=pytest.mark.slow), MUTE])
 def test_a_step_that_hangs_is_ended_and_what_it_had_found_is_kept(day: Path, before: str) -> None:
     code = f"""{before}; print(open(FOUND, 'w').write('{{"x": 1}}'), flush=True); {HANG}"""
     given = [step(day, "hangs", code, limit=3), step(day, "next", "pass")]
@@ -164,7 +164,9 @@ def test_each_step_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "aten::mm" in names or "aten::addmm" in names
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "ending", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
+)
 def test_a_day_that_is_ended_leaves_no_step_behind(day: Path, ending: signal.Signals) -> None:
     code = f"""
 import sys

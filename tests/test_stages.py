@@ -105,7 +105,7 @@ def test_a_loss_that_is_not_finite_is_not_saved(stage: str, tmp_path: Path) -> N
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("stage", ["fsdp", "compiled"])
+@pytest.mark.parametrize("stage", ["fsdp", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_without_its_folder_a_stage_says_how_it_is_started(stage: str) -> None:
     start = [sys.executable, str(SCRIPTS / f"{stage}.py")]
     done = subprocess.run(start, capture_output=True, text=True, timeout=400)

@@ -16,6 +16,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import covering
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
@@ -252,11 +253,14 @@ def on_one_device(name, single):
     return dict(model.named_parameters())
 
 
-@pytest.mark.parametrize("single", [False, True], ids=["matrix and scalars", "scalars alone"])
-@pytest.mark.parametrize(
-    ("name", "partition"), [*((name, "flat") for name in FLAT), ("Adafactor", "parameter")]
+@covering(
+    ranks=[1, 3],
+    name__partition={
+        **{name: (name, "flat") for name in FLAT},
+        "Adafactor": ("Adafactor", "parameter"),
+    },
+    single={"matrix and scalars": False, "scalars alone": True},
 )
-@pytest.mark.parametrize("ranks", [1, 3])
 def test_every_optimizer_goes_on_from_its_file(pools, tmp_path, ranks, name, partition, single):
     expected = on_one_device(name, single)
     how = name, partition, single, tmp_path

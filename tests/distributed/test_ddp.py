@@ -8,6 +8,7 @@ from time import perf_counter
 import pytest
 import torch
 import torch.distributed as dist
+from tests.rows import covering
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -774,9 +775,11 @@ def test_a_hook_takes_the_place_of_the_all_reduce(pools, kind):
         assert_all_close(grads, gradients_alone(4))
 
 
-@pytest.mark.parametrize("by_all", [True, False])
-@pytest.mark.parametrize("kind", [*KINDS, "static graph"])
-@pytest.mark.parametrize("lengths", [[2, 5, 3], [0, 2, 1], [3, 3, 3], [1, 0, 0]])
+@covering(
+    kind=[*KINDS, "static graph"],
+    lengths=[[2, 5, 3], [0, 2, 1], [3, 3, 3], [1, 0, 0]],
+    by_all=[True, False],
+)
 def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, kind, lengths, by_all):
     def rows(rank, step):
         return slice(4 * (5 * rank + step), 4 * (5 * rank + step) + 4)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import covering
 
 from distributed.dp import DataParallel, main, shard, train_data_parallel
 from distributed.runtime.script import run_script
@@ -85,8 +86,7 @@ def test_the_average_over_ranks_is_the_gradient_of_the_whole_batch(
             np.testing.assert_array_equal(grads, results[0][name], "replicas differ")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(("ranks", "batch"), [(1, 64), (2, 64), (3, 64), (4, 50)])
+@covering(ranks__batch=[(4, 50), (3, 64), (2, 64), (1, 64)], dtype=["float32", "float64"])
 def test_several_ranks_learn_the_curve_of_one_device(ranks, batch, dtype):
     losses, replicas = train_data_parallel(ranks, batch, 60, dtype, device="cpu")
     images, labels = digits(dtype)

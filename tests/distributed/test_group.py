@@ -464,6 +464,7 @@ def test_without_torchrun_ranks_ask_for_the_names_of_their_hosts(tmp_path):
         assert lines[-1] == "[(3, 3, 2, 3), (3, 3, 1, 3), (3, 3, 2, 3), (1, 1, 1, 1)]", err
 
 
+@pytest.mark.slow
 def test_hosts_whose_ranks_have_gaps_are_refused(tmp_path):
     said = [err for _, err in run_as_ranks(tmp_path, ["a", "b", "a", "b"])]
     assert "ValueError: ranks [0, 2] are on this host: start them so that" in said[0]

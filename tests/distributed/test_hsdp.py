@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.rows import covering
 from torch import nn
 
 from distributed.hsdp import Hsdp, mesh
@@ -34,8 +35,7 @@ def weights_of_rank(group, per_host, micro):
     return {name: value.clone() for name, value in trained.full_parameters()}
 
 
-@pytest.mark.parametrize(("ranks", "per_host"), [(4, 2), (6, 2), (6, 3), (4, 1), (4, 4)])
-@pytest.mark.parametrize("micro", [1, 2])
+@covering(ranks__per_host=[(4, 2), (6, 2), (6, 3), (4, 1), (4, 4)], micro=[2, 1])
 def test_weights_are_those_of_one_device_on_every_host(pools, ranks, per_host, micro):
     model = make_network(width=11, depth=3).double()
     alone = Alone(model, torch.optim.AdamW, lr=0.01)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from leftovers import shared_memory
+from tests.rows import covering
 
 from distributed import Group
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
@@ -137,8 +138,7 @@ def test_nothing_is_left_in_the_file_system(pools):
     assert shared_memory() <= before
 
 
-@pytest.mark.parametrize(("ranks", "per_host"), [(1, 1), (2, 1), (4, 2), (6, 2), (6, 3), (4, 4)])
-@pytest.mark.parametrize("n", [0, 1, 5, 1001])
+@covering(ranks__per_host=[(1, 1), (2, 1), (4, 2), (6, 2), (6, 3), (4, 4)], n=[1001, 5, 1, 0])
 def test_over_hosts_the_sum_is_the_same_and_the_bytes_are_the_formulas(pools, ranks, per_host, n):
     def reduce(group, arrays, per_host):
         hierarchy = HierarchicalGroup(group, per_host)

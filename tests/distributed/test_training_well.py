@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import covering
 from torch import nn
 
 from distributed import async_sgd, local_sgd, precision, stale
@@ -186,8 +187,7 @@ class Counts(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("master", [True, False])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@covering(dtype=[torch.bfloat16, torch.float16], master=[True, False])
 def test_the_module_has_the_buffers_of_the_copy_that_computes(pools, dtype, master):
     def train(group, dtype, master):
         torch.manual_seed(0)

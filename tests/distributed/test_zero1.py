@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from tests.rows import covering
 from torch import nn
 
 from distributed.ring_group import RingGroup
@@ -211,10 +212,9 @@ def different(group, stage, what):
         raise
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize(
-    ("what", "message"),
-    [
+@covering(
+    stage=[*STAGES],
+    what__message=[
         ("shape", r"1\.weight float32\[3, 2\] on rank 1, 1\.weight float32\[2, 2\] on rank 0"),
         ("dtype", r"0\.weight float64\[2, 2\] on rank 1, 0\.weight float32\[2, 2\] on rank 0"),
         ("missing", "rank 1 and rank 0 have different numbers of tensors"),

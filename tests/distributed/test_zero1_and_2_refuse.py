@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 import torch
+from tests.rows import covering
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm, vector_to_parameters
 
@@ -335,8 +336,7 @@ def wrapped_twice(group, first, second):
     makers[second]()
 
 
-@pytest.mark.parametrize("first", ["ddp", *STAGES])
-@pytest.mark.parametrize("second", ["ddp", *STAGES])
+@covering(first=["ddp", *STAGES], second=["ddp", *STAGES])
 def test_a_module_has_one_wrapper(pools, first, second):
     owner = "DistributedDataParallel" if first == "ddp" else first.title()
     with pytest.raises(RankError, match=rf"0\.weight is in a {owner} already: use that one"):

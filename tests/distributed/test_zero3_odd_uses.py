@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from tests.rows import covering
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -60,11 +61,12 @@ def assert_as_alone(results, expected):
             torch.testing.assert_close(value, weights[name], rtol=1e-10, atol=1e-10, msg=name)
 
 
-OPTIONS = pytest.mark.parametrize(
-    "options",
-    [{}, {"prefetch": False}, {"reshard_after_forward": False}],
-    ids=["prefetch", "no prefetch", "kept after forward"],
-)
+OPTIONS: dict[str, dict[str, bool]] = {
+    "prefetch": {},
+    "no prefetch": {"prefetch": False},
+    "kept after forward": {"reshard_after_forward": False},
+}
+EACH = pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 
 
 # --- a weight that a block shares with a module outside of all blocks
@@ -84,7 +86,7 @@ class Tied(nn.Module):
         return self.head(x)
 
 
-@OPTIONS
+@EACH
 def test_a_weight_tied_to_a_module_outside_of_all_blocks_is_the_roots(pools, options):
     assert_as_alone(pools[RANKS](sharded, Tied, options), alone(Tied))
 
@@ -106,7 +108,7 @@ def with_parametrizations():
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-@OPTIONS
+@EACH
 @pytest.mark.parametrize("make", [with_weight_norm, with_spectral_norm, with_parametrizations])
 def test_a_block_is_gathered_before_its_own_hooks_run(pools, make, options):
     assert_as_alone(pools[RANKS](sharded, make, options), alone(make))
@@ -157,7 +159,7 @@ class Objects(Dataclasses):
     kind = Object
 
 
-@OPTIONS
+@EACH
 def test_frozen_blocks_that_return_a_dataclass(pools, options):
     assert_as_alone(pools[RANKS](sharded, Dataclasses, options), alone(Dataclasses))
 
@@ -249,7 +251,7 @@ def slope_alone(model, step):
     return [slope.square().sum().item(), *train(model, step)]
 
 
-@OPTIONS
+@EACH
 def test_a_gradient_of_the_input_alone(pools, options):
     assert_as_alone(pools[RANKS](sharded, chain, options, slope_alone), alone(chain, slope_alone))
 
@@ -264,7 +266,7 @@ def after_the_step(model, step):
     return []
 
 
-@OPTIONS
+@EACH
 def test_a_graph_from_before_the_step_is_autograds_error_as_on_one_device(pools, options):
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         alone(chain, after_the_step)
@@ -297,12 +299,12 @@ def after_a_failed_pass(group, options, zero_grad):
     )
 
 
-@OPTIONS
+@EACH
 def test_after_a_pass_that_raised_and_zero_grad_all_is_as_before(pools, options):
     assert_as_alone(pools[RANKS](after_a_failed_pass, options, True), alone(chain))
 
 
-@OPTIONS
+@EACH
 def test_after_a_pass_that_raised_a_forward_pass_asks_for_zero_grad(pools, options):
     with pytest.raises(RankError, match=r"the last backward pass raised: call zero_grad\(\)"):
         pools[RANKS](after_a_failed_pass, options, False)
@@ -387,10 +389,12 @@ def segments(size, reentrant, frozen):
     return type("Segments", (Segments,), {"size": size, "reentrant": reentrant, "frozen": frozen})
 
 
-@pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
-@pytest.mark.parametrize("frozen", [False, True], ids=["trained", "some frozen"])
-@pytest.mark.parametrize("size", [1, 2, 3, 6])
-@OPTIONS
+@covering(
+    options=OPTIONS,
+    size=[1, 2, 3, 6],
+    frozen={"trained": False, "some frozen": True},
+    reentrant={"reentrant": True, "not reentrant": False},
+)
 def test_several_blocks_under_one_checkpoint(pools, size, reentrant, frozen, options):
     make = segments(size, reentrant, frozen)
     assert_as_alone(pools[RANKS](sharded, make, options), alone(make))
@@ -441,7 +445,7 @@ def transformed(transform):
     return run
 
 
-@OPTIONS
+@EACH
 @pytest.mark.parametrize("transform", ["vmap", "grad"])
 def test_transforms_of_torch_func_are_refused(pools, transform, options):
     with pytest.raises(RankError, match=r"RuntimeError: torch\.func .*torch\.autograd"):
@@ -526,15 +530,17 @@ def meddled(group, meddle, when, options):
     return [], {name: value.clone() for name, value in zero.full_parameters()}
 
 
-@OPTIONS
-@pytest.mark.parametrize("when", ["before backward", "before step", "after step"])
-@pytest.mark.parametrize("meddle", [cast, data_replaced, from_vector])
+@covering(
+    meddle=[cast, data_replaced, from_vector],
+    when=["before backward", "before step", "after step"],
+    options=OPTIONS,
+)
 def test_replaced_storage_is_refused(pools, meddle, when, options):
     with pytest.raises(RankError, match=r"its storage was replaced|this gradient is spread"):
         pools[RANKS](meddled, meddle, when, options)
 
 
-@OPTIONS
+@EACH
 @pytest.mark.parametrize("when", ["before step"])
 def test_what_is_written_into_a_gathered_parameter_is_refused(pools, when, options):
     with pytest.raises(RankError, match=r"RuntimeError: head\.bias was written in place"):
@@ -552,7 +558,7 @@ def test_state_dicts_of_a_sharded_module_are_refused(pools, meddle):
         pools[RANKS](meddled, meddle, "after step", {})
 
 
-@OPTIONS
+@EACH
 def test_a_conversion_to_what_it_is_already_changes_nothing(pools, options):
     _, weights = alone(Tied)
     assert_as_alone(pools[RANKS](meddled, nothing, "after step", options), ([], weights))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rows import covering
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -238,8 +239,7 @@ def of_many_micro_batches(group, stage, dtypes, quiet):
     return {name: value.item() for name, value in zero.full_parameters()}["weight"]
 
 
-@pytest.mark.parametrize("quiet", [False, True], ids=["each reduced", "no_sync"])
-@pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
+@covering(stage=["zero1", "zero2", "zero3"], quiet={"each reduced": False, "no_sync": True})
 def test_micro_batches_are_added_up_in_float32(pools, stage, quiet):
     for dtypes in ({}, {"param_dtype": torch.bfloat16}):
         assert pools[2](of_many_micro_batches, stage, dtypes, quiet) == [-1.0] * 2

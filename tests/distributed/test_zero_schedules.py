@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from tests.rows import covering
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -111,8 +112,7 @@ def assert_as_alone(results, expected):
             torch.testing.assert_close(value, weights[name], rtol=1e-9, atol=1e-9, msg=name)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
+@covering(stage=[*STAGES], scheduler=[*SCHEDULERS])
 def test_a_schedule_of_torch_drives_every_group_on_every_rank(pools, stage, scheduler):
     assert_as_alone(pools[RANKS](together, stage, scheduler), alone(scheduler))
 
@@ -129,8 +129,7 @@ def stop_and_go_on(group, stage, scheduler, folder):
     return rates, {name: value.clone() for name, value in zero.full_parameters()}
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("scheduler", ["LambdaLR", "OneCycleLR", "CyclicLR"])
+@covering(stage=[*STAGES], scheduler=["LambdaLR", "OneCycleLR", "CyclicLR"])
 def test_a_schedule_goes_on_after_a_checkpoint(pools, tmp_path, stage, scheduler):
     results = pools[RANKS](stop_and_go_on, stage, scheduler, tmp_path)
     assert_as_alone(results, alone(scheduler))

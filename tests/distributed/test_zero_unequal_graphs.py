@@ -25,6 +25,7 @@ STAGES = {
     "zero3, no prefetch": partial(Zero3, prefetch=False),
     "zero3, kept after forward": partial(Zero3, reshard_after_forward=False),
 }
+OFTEN = ("zero2", "zero3")
 BLOCKS, RANKS = 5, 3
 
 
@@ -114,7 +115,10 @@ def each_rank_in_turn(*without):
     return [[without if rank == step else () for rank in range(RANKS)] for step in range(RANKS)]
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(s, marks=() if s in OFTEN else pytest.mark.slow) for s in STAGES],
+)
 @pytest.mark.parametrize(
     "without",
     [

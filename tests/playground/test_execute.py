@@ -163,6 +163,7 @@ def recorded(recorded_twice: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(recorded_twice, tmp_path / "book"))
 
 
+@pytest.mark.slow
 def test_recording_again_changes_nothing_of_a_page_that_does_not_measure(recorded: Path) -> None:
     files = {name: outputs.recorded(recorded, name) for name in PAGES}
     before = {name: file.read_text() for name, file in files.items()}

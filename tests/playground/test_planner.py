@@ -227,7 +227,9 @@ def code_of(name: str, recipe: str, checkpoint: str = "none", more: str = "") ->
     return torch_code(best._replace(checkpoint=checkpoint), job, cluster)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES[:-1]), "ZeRO-3"]
+)
 def test_copied_pytorch_trains_on_four_ranks(pools, name):
     for checkpoint, recipe in (
         ("none", "fp32, Adam"), ("selective", RECIPE_OF["bf16-adam-in-fp32-fp32-master-copy"]),

@@ -60,7 +60,7 @@ def losses(said: list) -> list[float]:
     return list(first)
 
 
-@pytest.mark.parametrize("how", ["--no-ddp", "--ddp"])
+@pytest.mark.parametrize("how", [pytest.param("--no-ddp", marks=pytest.mark.slow), "--ddp"])
 def test_a_run_that_is_stopped_goes_on_to_the_last_bit(how: str, train, tmp_path: Path) -> None:
     words = [how, "--steps=12", "--dropout=0.1"]
     expected = losses(train(*words, run="once"))
