@@ -98,6 +98,8 @@ class Watch:
     """Looks at all kernels and says which of them must end, and why.
 
     Without it the system ends processes of innocent pages too, and a reader is not told why.
+    RLIMIT_NPROC is no substitute: it counts all threads of a user. Below what a desktop has, a
+    kernel starts no rank at all; above it, one page that forks leaves no process to the others.
     """
 
     def __init__(self, limits: Limits) -> None:
