@@ -5,6 +5,7 @@ by itself, runs everything at full strength.
 """
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -38,6 +39,12 @@ settings.load_profile("full")
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """One for each core, but few: most tests start ranks or a browser of their own."""
     return min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests and all of torch stay to the end: no more looking for garbage there."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -78,8 +78,8 @@ def reduced(group: Group, parts: dict[int, torch.Tensor]) -> dict[int, torch.Ten
     return {key: mean.view(parts[key].shape) for key, mean in zip(parts, means, strict=True)}
 
 
-def numbers_to_send(shapes: list[tuple[int, int]], rank: int) -> int:
-    """Numbers that are all-reduced for matrices[a, b]; a ring sends 2(N − 1)/N of them."""
+def elements_to_send(shapes: list[tuple[int, int]], rank: int) -> int:
+    """Elements that are all-reduced for matrices[a, b]; a ring sends 2(N − 1)/N of them."""
     return sum(min(a * b, rank * (a + b)) for a, b in shapes)
 
 
@@ -109,7 +109,7 @@ def main(ranks: int = 4, a: int = 400, b: int = 300, steps: int = 4) -> None:
             shown = ", ".join(f"{error:.3f}" for error in errors)
             print(f"rank {rank}, warm start {warm_start}: off by {shown}; at best {best:.3f}")
             assert min(errors) > best * 0.999, "no matrix of this rank is closer"
-            expected = 2 * 4 * (ranks - 1) * numbers_to_send([(a, b)], rank) / ranks
+            expected = 2 * 4 * (ranks - 1) * elements_to_send([(a, b)], rank) / ranks
             assert abs(sent - expected) <= 2 * 2 * 4 * ranks  # the parts of a ring are rounded
 
 

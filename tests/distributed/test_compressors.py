@@ -16,7 +16,7 @@ from distributed.compressors import (
 )
 from distributed.ddp import DistributedDataParallel
 from distributed.one_bit import Sign, descend, pack, unpack
-from distributed.powersgd import PowerSGD, numbers_to_send
+from distributed.powersgd import PowerSGD, elements_to_send
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
@@ -77,7 +77,7 @@ def test_bytes_are_those_of_the_formula_and_ranks_agree(pools, name, ranks):
         "top": 8 * 50 * (ranks - 1),
         "random": 4 * 50 * around,
         "sign": (N // 8 + 4) * (ranks - 1),
-        "power": 4 * numbers_to_send([(40, 25)], 2) * around,
+        "power": 4 * elements_to_send([(40, 25)], 2) * around,
     }[name]
     results = pools[ranks](average_in, name, True, 2)
     for found, sent in results:

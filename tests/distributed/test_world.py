@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import gc
 import importlib
 import io
 import multiprocessing
@@ -633,6 +634,15 @@ def test_launches_leak_no_process_no_descriptor_no_file_no_shared_memory(
     after = psutil.Process().num_fds(), children(), threading.active_count()
     assert after == before
     assert not [*tmp_path.iterdir()]
+
+
+def test_a_rank_looks_for_garbage_but_not_among_what_was_imported_before_it():
+    def counted(group):
+        return gc.isenabled(), gc.get_freeze_count(), len(gc.get_objects())
+
+    for looks, kept, own in launch(counted, ranks=2, device="cpu"):
+        assert looks
+        assert kept > 10 * own
 
 
 def test_a_rank_computes_with_one_thread_unless_told_otherwise():

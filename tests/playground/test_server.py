@@ -923,6 +923,14 @@ def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path
         assert server.process.stdout.read() == ""
 
 
+COLLECTS = """
+import gc, time, torch
+for _ in range(100):  # another thread may be at the end of this import
+    if not gc.isenabled(): time.sleep(0.05)
+print(gc.isenabled())
+"""
+
+
 @pytest.mark.parametrize("warm", [True, False])
 def test_a_kernel_has_torch_before_a_cell_asks_for_it_unless_told_otherwise(
     html: Path, warm: bool
@@ -930,5 +938,7 @@ def test_a_kernel_has_torch_before_a_cell_asks_for_it_unless_told_otherwise(
     with running_server(html, warm=warm) as server:
         kernel = Kernel(logged_in(server))
         loaded = kernel.run("import sys; print('playground.server.warm' in sys.modules)")
+        collects = kernel.run(COLLECTS)
         kernel.socket.close()
     assert loaded == str(warm)
+    assert collects == "True"

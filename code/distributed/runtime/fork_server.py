@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 # torch.optim imports torch._dynamo when first used: once here, and not again in every rank.
-IMPORTED = ["distributed.runtime.rank", "distributed.runtime.fork_server", "torch._dynamo"]
+IMPORTED = ["distributed.runtime.no_collection", "distributed.runtime.rank"]
+IMPORTED += ["distributed.runtime.fork_server", "torch._dynamo"]
 
 
 def fork_server() -> Any:

@@ -7,6 +7,7 @@ the process that started it.
 import contextlib
 import ctypes
 import faulthandler
+import gc
 import multiprocessing
 import os
 import shutil
@@ -115,6 +116,8 @@ def be_a_rank(
     spec: RankSpec, calls: Connection, output: Connection, environ: dict[str, str]
 ) -> None:
     """Join the group and answer calls until None comes. The main function of every rank."""
+    gc.freeze()  # of what the fork server has imported: to look at it would copy its pages
+    gc.enable()
     die_with_parent(spec.folder)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who ends us
     print_into(output)

@@ -10,7 +10,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from distributed.cost import Cluster, Link, all_reduce, step_ddp
 from distributed.instruments.wire import LAYERS, SIDE
-from distributed.powersgd import numbers_to_send
+from distributed.powersgd import elements_to_send
 from playground.show.colours import GREY, KINDS, RANKS
 from playground.show.recorded import stamp
 from playground.show.tables import Table
@@ -98,7 +98,7 @@ def ways(recorded: dict[str, Any]) -> list[tuple[str, float, float, float]]:
     gradients = 4.0 * LAYERS * SIDE**2
     layers = [gradients / LAYERS] * LAYERS
     one_ring, by_hosts = hosts_of(1, 4, SPEED), hosts_of(2, 2, SPEED)
-    small = 4 * numbers_to_send([(SIDE, SIDE)] * LAYERS, 4)
+    small = 4 * elements_to_send([(SIDE, SIDE)] * LAYERS, 4)
     predicted = {
         "by hand": COMPUTE + all_reduce(one_ring, gradients),
         "one bucket": COMPUTE + all_reduce(one_ring, gradients),
