@@ -41,10 +41,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
 
 
+gc.disable()  # thousands of tests and all of torch stay to the end: no looking for garbage there
+
+
 def pytest_collection_finish() -> None:
-    """Thousands of tests and all of torch stay to the end: no more looking for garbage there."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

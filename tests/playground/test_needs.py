@@ -91,3 +91,9 @@ def test_a_cell_needs_what_one_above_needs_whose_names_it_uses():
     ]
     torch: list[list[str]] = [["torch"]]
     assert needs(cells, LACK) == [*torch * 3, [], [], [], *torch, [], [], []]
+
+
+def test_what_a_cell_needs_stands_in_one_order_in_every_build():
+    libraries = [f"library_{letter}" for letter in "abcdefgh"]
+    above = [(f"import {name}", False) for name in libraries]
+    assert needs([*above, (f"print({', '.join(libraries)})", False)], LACK)[-1] == libraries

@@ -43,7 +43,9 @@ def needs(cells: Sequence[tuple[str, bool]], lack: Lack) -> list[list[str]]:
         lacking = dict.fromkeys(filter(None, map(lack, imported(ast.walk(tree)))))
         made, used = names(scope)
         if not stands_alone:
-            lacking |= dict.fromkeys(lib for name in used - made for lib in missing.get(name, []))
+            lacking |= dict.fromkeys(
+                lib for name in sorted(used - made) for lib in missing.get(name, [])
+            )
             for name in made:
                 missing[name] = [*lacking]
         found.append([*lacking])
