@@ -35,6 +35,7 @@ STARTED = (  # files that say at their top how they are started
 BAD_DAY = (  # a page, and a part of the line in it
     ("book/at_scale/why_it_hangs.md", "py-spy dump"),
     ("book/at_scale/why_it_hangs.md", "TORCH_FR_DUMP_TEMP_FILE"),
+    ("book/at_scale/why_it_hangs.md", "torchfrtrace"),
     ("book/at_scale/is_it_fast.md", "read_trace"),
 )
 STYLE = """\
@@ -181,18 +182,20 @@ class CheatSheet(SphinxDirective):
         gpus += nodes.raw("", hardware_table(), format="html")
         gpus += self.part(
             "The last two are C/W at 40 % of the peak: tokens that each rank needs between two"
-            " messages, over one port alone, and if all ports of a host work for one message."
+            " messages, over a GPU's own share of the ports, and if all ports of a host work for"
+            " one message."
         ).children
         memory = self.part("**Memory**: bytes for each parameter, with Adam in mixed precision")
         memory += nodes.raw("", memory_table(), format="html")
         memory += self.part("and activations, two gathered blocks (ZeRO-3), the allocator").children
         bad = self.part(
-            "**On a bad day**: where a rank (`$pid`) stands, what NCCL did last, a trace read"
+            "**On a bad day**: where a rank (`$pid`) stands; where NCCL writes what it did last"
+            " (set it before the start), and where ranks parted; a trace read"
         )
         bad += nodes.literal_block("", "\n".join(bad_day(root)), language="bash")
         start = self.part(
             "**Start it**: on one host, on each of several, by Slurm, on Kubernetes"
-            " (RUN: for checkpoints, FIRST: the first host)"
+            " (ddp.py, fsdp.py: in code/scripts; DATA: tokens, RUN: checkpoints, FIRST: first host)"
         )
         start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
         letters = self.part(

@@ -1,7 +1,7 @@
 """Which strategy for which model on which GPUs: what fits, how long a step takes, and why.
 
-One rule: of all that fits, the one with the least exposed communication; of those within 2 % of
-it the simplest. What each strategy needs and how long it takes says `planner.job`.
+One rule: of all that fits, the one with the shortest step; of those within 2 % of it
+the simplest. What each strategy needs and how long it takes says `planner.job`.
 """
 
 from typing import NamedTuple
