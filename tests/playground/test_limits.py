@@ -2,10 +2,12 @@
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -68,9 +70,10 @@ def kernel(reader: Browser) -> Iterator[Kernel]:
     reader.api("DELETE", f"/api/sessions/{kernel.session['id']}")
 
 
-def end_of(kernel: Kernel, code: str) -> str:
+def end_of(kernel: Kernel, code: str, when_sent: Callable[[], None] = lambda: None) -> str:
     """Run what will be ended, and see that the server answers meanwhile; what the cell was told."""
     name = kernel.send(code)
+    when_sent()
     said = ""
     deadline = time.monotonic() + 2 * PATIENCE
     while time.monotonic() < deadline:
@@ -113,6 +116,24 @@ def test_a_cell_that_forks_without_end_is_ended_with_all_its_processes(
     assert soon(lambda: has_ended(leader))
     left = Families().look([leader])[leader]
     assert soon(lambda: all(has_ended(pid) for pid in left))
+    goes_on(reader)
+
+
+WAIT = """
+import os, subprocess
+many = "while [ ! -e {go} ]; do sleep 0.1; done; for i in $(seq 14); do sleep 60 & done; wait"
+subprocess.Popen(["sh", "-c", many])
+print(os.getpid())
+"""
+
+
+def test_the_reason_stands_in_a_cell_that_the_kernel_has_not_yet_begun(
+    kernel: Kernel, reader: Browser, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    os.kill(int(kernel.run(WAIT.format(go=go))), signal.SIGSTOP)
+    said = end_of(kernel, "print('never begun')", when_sent=go.touch)
+    assert "processes, and 12 are allowed" in said
     goes_on(reader)
 
 

@@ -1,17 +1,23 @@
 """The kernels of the book's server: which there are, how many, and what ends them."""
 
 import asyncio
+import json
 from collections.abc import Awaitable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_server.services.kernels.connection.base import (
+    deserialize_binary_message,
+    deserialize_msg_from_ws_v1,
+)
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
 from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
 from jupyter_server.services.sessions.handlers import SessionRootHandler
 from tornado import web
 from tornado.ioloop import IOLoop, PeriodicCallback
 from tornado.log import gen_log
+from traitlets import Dict
 
 from playground.server.limits import Limits, Watch, memory_of_machine
 from playground.server.start import at_start, importing
@@ -159,14 +165,30 @@ class BookChannels(ZMQChannelsWebsocketConnection):
     """
 
     limits = OwnKernel.limits
-    run: Any = None  # the header of the message that asked for the run
+    asked = Dict()  # the headers of the messages that ask for runs, until each is answered
+    run: Any = None  # of them, that of the run which began last
     text = shown = 0  # bytes that it has put out
     is_cut = has_failed = False
+
+    def handle_incoming_message(self, incoming_msg: str | bytes) -> None:
+        """Jupyter's, and note who asks for a run: its kernel may end before it has begun it."""
+        if self.subprotocol:
+            _, parts = deserialize_msg_from_ws_v1(incoming_msg)
+            header = self.session.unpack(parts[0])
+        else:
+            is_text = isinstance(incoming_msg, str)
+            header = (json.loads if is_text else deserialize_binary_message)(incoming_msg)["header"]
+        if header["msg_type"] == "execute_request":
+            self.asked[header["msg_id"]] = header
+        super().handle_incoming_message(cast(str, incoming_msg))
 
     def _limit_rate(self, channel: str, msg: dict[str, Any], msg_list: list[Any]) -> bool:
         """Is this message to be dropped?"""
         msg["header"] = self.get_part("header", msg["header"], msg_list)
         kind = msg["header"]["msg_type"]
+        if kind == "execute_reply":
+            answered = self.get_part("parent_header", msg["parent_header"], msg_list)
+            self.asked.pop(answered["msg_id"], None)
         if kind in ("error", "execute_reply"):
             self._shorten(msg, msg_list)
         if channel != "iopub" or kind == "status":
@@ -214,8 +236,10 @@ class BookChannels(ZMQChannelsWebsocketConnection):
     def on_kernel_restarted(self) -> None:
         """The kernel's process has ended. If we ended it, the run's output says why."""
         why = cast(FewKernels, self.multi_kernel_manager).why_ended(self.kernel_id)
-        if why and self.run:
-            self.write_stderr(why, self.run)
+        run = next(iter(self.asked.values()), self.run)
+        if why and run:
+            self.write_stderr(why, run)
+        self.asked.clear()
         super().on_kernel_restarted()
 
 
