@@ -16,6 +16,7 @@ from serving import Server
 from playground.server.app import main
 
 PATIENCE = 60  # s; long, because a slow machine is not a failure
+ON_ITS_WAY = 5  # s for a reply whose kernel is idle already
 Reply = tuple[int, dict[str, str], str]
 
 
@@ -114,12 +115,22 @@ class Kernel:
         return self.ask("execute_request", content)
 
     def wait(self, name: str) -> dict[str, str]:
-        """What the cell printed, and its reply's status."""
+        """What the cell printed, and its reply's status: "none" if an interrupt dropped that."""
         said = {"stdout": "", "stderr": "", "status": ""}
         idle = False
         deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline and not (idle and said["status"]):
-            message = json.loads(self.socket.recv())
+        while not (idle and said["status"]):
+            if time.monotonic() > deadline:
+                raise TimeoutError(said)
+            try:
+                self.socket.settimeout(ON_ITS_WAY if idle else PATIENCE)
+                message = json.loads(self.socket.recv())
+            except websocket.WebSocketTimeoutException:
+                if not idle:
+                    raise
+                return said | {"status": "none"}
+            finally:
+                self.socket.settimeout(PATIENCE)
             if message["parent_header"].get("msg_id") != name:
                 continue
             content, kind = message["content"], message["header"]["msg_type"]

@@ -162,10 +162,15 @@ export function execute(code, number) {
   const future = session.kernel.requestExecute({ code, stop_on_error: true });
   future.registerMessageHook(({ header, content }) => {
     const isOver = header.msg_type === "status" && content.execution_state === "idle";
-    if (isOver) setTimeout(() => future.dispose(), ON_ITS_WAY);
+    if (isOver) setTimeout(() => drop(future), ON_ITS_WAY);
     return true; // the message goes on
   });
   return future;
+}
+
+function drop(future) {
+  future.wasDropped = true;
+  future.dispose();
 }
 
 export async function restart() {

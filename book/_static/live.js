@@ -201,7 +201,7 @@ async function execute(cell, code) {
   try {
     return (await future.done).content;
   } catch { // the kernel or its answer is gone
-    if (cell.doing === "stopping") return { status: "stopped" };
+    if (cell.doing === "stopping" || future.wasDropped) return { status: "stopped" };
     const what = kernel.isThere() ? "connection" : "kernel";
     return { status: "lost", why: `the ${what} ended during the run` };
   }

@@ -232,6 +232,23 @@ class Base:"""
     assert live.run_and_wait(PRODUCT) == "product 42"
 
 
+@pytest.mark.slow
+def test_a_run_that_the_kernel_drops_by_itself_counts_as_stopped(live: LivePage) -> None:
+    """As when the server stops one that prints too much, just as it ends."""
+    dropped = """
+async def begin(*_, **__):
+    del kernel.do_execute
+    raise KeyboardInterrupt
+kernel = get_ipython().kernel
+kernel.do_execute = begin
+class Base:"""
+    live.edit(BASE, "class Base:", dropped)
+    live.run_and_wait(BASE)
+    live.run(DERIVED)
+    live.wait_state(DERIVED, "stopped")
+    assert live.run_and_wait(PRODUCT) == "product 42"
+
+
 # ---------------------------------------------------------------------- editing
 
 

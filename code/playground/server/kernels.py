@@ -165,7 +165,7 @@ class BookChannels(ZMQChannelsWebsocketConnection):
     """
 
     limits = OwnKernel.limits
-    asked = Dict()  # the headers of the messages that ask for runs, until each is answered
+    asked = Dict()  # the headers of the messages that ask for runs, until each is over
     run: Any = None  # of them, that of the run which began last
     text = shown = 0  # bytes that it has put out
     is_cut = has_failed = False
@@ -186,11 +186,10 @@ class BookChannels(ZMQChannelsWebsocketConnection):
         """Is this message to be dropped?"""
         msg["header"] = self.get_part("header", msg["header"], msg_list)
         kind = msg["header"]["msg_type"]
-        if kind == "execute_reply":
-            answered = self.get_part("parent_header", msg["parent_header"], msg_list)
-            self.asked.pop(answered["msg_id"], None)
         if kind in ("error", "execute_reply"):
             self._shorten(msg, msg_list)
+        if kind == "status":
+            self._note_end(msg, msg_list)
         if channel != "iopub" or kind == "status":
             return False
         if kind == "execute_input":
@@ -217,6 +216,13 @@ class BookChannels(ZMQChannelsWebsocketConnection):
             interrupt = self.multi_kernel_manager.interrupt_kernel
             IOLoop.current().add_callback(interrupt, self.kernel_id)
         return self.is_cut
+
+    def _note_end(self, msg: dict[str, Any], msg_list: list[Any]) -> None:
+        """A run is over when its kernel is idle: one that an interrupt meets has no reply."""
+        content = self.get_part("content", msg["content"], msg_list)
+        if content["execution_state"] == "idle":
+            parent = self.get_part("parent_header", msg["parent_header"], msg_list)
+            self.asked.pop(parent.get("msg_id"), None)
 
     def _shorten(self, msg: dict[str, Any], msg_list: list[Any]) -> None:
         """An error may be as long as one likes to raise it; a page needs its beginning and end."""
