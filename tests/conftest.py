@@ -37,8 +37,10 @@ settings.load_profile("full")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """One for each core, but few: most tests start ranks or a browser of their own."""
-    return min(4, len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1)
+    """One more than there are cores, because a quarter of the time a test waits for a clock or for
+    a process to end; but few: most start ranks or a browser of their own."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return min(4, cores + 1)
 
 
 gc.disable()  # thousands of tests and all of torch stay to the end: no looking for garbage there

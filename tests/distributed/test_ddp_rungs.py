@@ -384,9 +384,8 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.parametrize(
-    "how", [pytest.param("torchrun", marks=pytest.mark.slow), "init_process_group"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["torchrun", "init_process_group"])
 def test_without_a_group_it_is_the_default_process_group(tmp_path, how):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

@@ -458,6 +458,7 @@ def run_as_ranks(tmp_path, hosts):
     return [rank.communicate(timeout=100) for rank in ranks]
 
 
+@pytest.mark.slow
 def test_without_torchrun_ranks_ask_for_the_names_of_their_hosts(tmp_path):
     for out, err in run_as_ranks(tmp_path, ["a", "a", "a", "b"]):
         lines = out.splitlines()
