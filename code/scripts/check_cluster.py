@@ -6,8 +6,8 @@
 One file, and torch is all that it needs. It takes minutes, and it never hangs: every stage has a
 deadline, ranks say through a store (and not through the collective that may be stuck) how far they
 are, and what nobody said is reported as missing. Exit status: 0 all is well, 1 something is wrong,
-2 the check did not come to its end. With `torchrun --max-restarts 1` it also kills a rank, to see
-it come back.
+2 the check did not come to its end. On one host, with `torchrun --max-restarts 1`, it also kills a
+rank, to see it come back.
 
 The file, from top to bottom:
 
@@ -136,7 +136,8 @@ def who_am_i(env: Mapping[str, str]) -> Me:
     ):
         if names[0] in env and names[1] in env:
             rank, ranks = int(env[names[0]]), int(env[names[1]])
-            return Me(rank, ranks, int(env.get(names[2], 0)))
+            local = env.get(names[2]) or env.get("SLURM_LOCALID")  # Slurm's PMI-2 names none
+            return Me(rank, ranks, int(local or 0))
     return Me(0, 1, 0)
 
 
@@ -365,11 +366,15 @@ def who(member: Member, address: str) -> dict[str, Any]:
 
 
 def my_address(other: str) -> str:
-    """The address by which this host is known on the way to another: nothing is sent."""
+    """The address by which this host is known on the way to another: nothing is sent.
+
+    Where the other is this one, by a name that it has for itself alone, it is the given name.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((other, 9))
-            return str(probe.getsockname()[0])
+            own = str(probe.getsockname()[0])
+            return other if own.startswith("127.") else own
         except OSError:
             return socket.gethostname()
 
@@ -646,7 +651,7 @@ def ping(member: Member, name: str, first: bool, seconds: float = 3) -> dict[str
     patience = timedelta(seconds=10)
     if first:
         with socket.create_server(("", 0)) as server:
-            address = my_address(os.environ.get("MASTER_ADDR", "127.0.0.1"))
+            address = my_address(meeting_point(os.environ)[0])
             store.set(f"ping/{name}", json.dumps([address, server.getsockname()[1]]))
             server.settimeout(10)
             link, _ = server.accept()
@@ -1014,9 +1019,12 @@ class Conductor:
         self.found["overlap"] = self.order("overlap", 60, size=size)
 
     def kill(self) -> None:
-        """Let the last rank die, if torchrun will start all of us again."""
-        if self.state is None:
-            why = "give torchrun --max-restarts 1, and --shared a folder"
+        """Let the last rank die, if torchrun will start all of us again.
+
+        Each host's torchrun counts restarts for itself, so ranks of several do not meet again.
+        """
+        if self.state is None or len(self.report["hosts"]) > 1:
+            why = "on one host, give torchrun --max-restarts 1, and --shared a folder"
             self.report["skipped"]["kill"] = why
             return
         self.report["found"]["kill"] = {"rank": self.me.ranks - 1, "at": time.time()}
@@ -1729,7 +1737,8 @@ def main(words: Sequence[str] | None = None) -> int:
     options = arguments(words)
     if options.load_pictures:
         load_pictures(options.load_pictures)
-    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")  # a stuck rank says so, and lives
+    # Else NCCL's watchdog ends a rank that is stuck, before it has said so. torchrun sets it to 1.
+    os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     end_with_parent(signal.SIGTERM)
 
     def tell(number: int, _: Any) -> None:
@@ -1741,16 +1750,17 @@ def main(words: Sequence[str] | None = None) -> int:
     me = who_am_i(os.environ)
     me.cpu = options.cpu
     address, port, make = meeting_point(os.environ)
-    server = None
-    if make and me.rank == 0:
-        server = dist.TCPStore(address, port, is_master=True, wait_for_workers=False)
-        port = server.port
+    server, patience = None, timedelta(seconds=options.join)
     try:
+        if make and me.rank == 0:
+            server = dist.TCPStore(address, port, None, True, patience, wait_for_workers=False)
+            port = server.port
         line = Line(me, connect(address, port, options.join))
         store = connect(address, port, options.join)
     except (RuntimeError, OSError) as error:
-        print(f"rank {me.rank} on {me.host}: {address}:{port} cannot be reached: "
-              f"{str(error).splitlines()[0]}", file=sys.stderr, flush=True)  # fmt: skip
+        why = f"{address}:{port} cannot be reached (MASTER_ADDR has to be rank 0's host)"
+        print(f"rank {me.rank} on {me.host}: {why}: {str(error).splitlines()[0]}", file=sys.stderr,
+              flush=True)  # fmt: skip
         return 2
     line.start()
     member = Member(me, line, lambda: connect(address, port, 60), options)

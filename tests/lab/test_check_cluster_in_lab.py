@@ -6,8 +6,10 @@ called bad. What it concludes from a report alone is in tests/scripts/test_check
 
 import json
 import random
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jsonschema
@@ -18,6 +20,7 @@ from playground.lab.hosts import Laboratory, laboratory
 from playground.lab.one_host import SCRIPTS
 
 SCHEMA = json.loads((SCRIPTS / "check_cluster.schema.json").read_text())
+SCRIPT = str(SCRIPTS / "check_cluster.py")
 PATIENCE = 400  # s; 30 beside nothing else, and a slow machine is not a failure
 LINK = 300  # Mbit/s
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hosts")]
@@ -138,3 +141,22 @@ def test_when_the_first_host_dies_the_others_say_so_and_end() -> None:
         assert report["stage"].startswith("pairs of hosts")
         assert not report["finished"]
         assert {"clocks", "shm", "matmul", "storage"} <= report["found"].keys()
+
+
+def test_ranks_that_slurm_starts_reach_each_other(tmp_path: Path) -> None:
+    """By its variables alone: nobody names MASTER_ADDR."""
+    words = [sys.executable, SCRIPT, "--no-loader", f"--json={tmp_path / 'report.json'}"]
+    with laboratory(2, "100Mbit") as lab:
+        given = {"SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+        given["SLURM_LAUNCH_NODE_IPADDR"] = lab.hosts[0].address
+        ranks = [
+            host.popen([*words, "--shared", str(tmp_path)], given | {"SLURM_PROCID": f"{rank}"})
+            for rank, host in enumerate(lab.hosts)
+        ]
+        for rank in ranks:
+            rank.wait(timeout=PATIENCE)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["finished"]
+    assert [one["with"] for one in report["found"]["lost"]] == [1, 0]
+    assert not any("problem" in one for one in report["found"]["lost"])
+    assert "on one host" in report["skipped"]["kill"]

@@ -50,10 +50,16 @@ def losses_of(run: Path) -> dict[int, float]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hosts")
-def test_the_torchrun_file_runs_a_script_on_two_hosts(tokens: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hostname", ["its address", "unknown to all"])
+def test_the_torchrun_file_runs_a_script_on_two_hosts(
+    tokens: str, tmp_path: Path, hostname: str
+) -> None:
     with laboratory(2) as lab:
         given = {"HOSTS": "2", "FIRST": lab.hosts[0].address, "RANKS": "2"}
         given["PYTHON"] = sys.executable
+        if hostname == "unknown to all":
+            for host in lab.hosts:
+                host.run("hostname", f"machine-{host.number}")
         words = [TRAIN, tokens, str(tmp_path), *SMALL, "--steps=10"]
         script = [str(ENGINES / "torchrun.sh"), *words]
         processes = [host.popen(script, given, stdout=subprocess.PIPE) for host in lab.hosts]

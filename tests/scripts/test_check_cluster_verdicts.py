@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -281,6 +282,31 @@ def test_a_wrong_sum_is_the_worst_that_can_be_found() -> None:
 def test_it_knows_its_rank_whatever_started_it(names: tuple[str, ...]) -> None:
     me = check.who_am_i(dict(zip(names, "952", strict=True)))
     assert (me.rank, me.ranks, me.local_rank) == (9, 5, 2)
+
+
+def test_slurms_pmi_2_does_not_say_which_of_a_host_it_is() -> None:
+    slurm = {"SLURM_PROCID": "11", "SLURM_NTASKS": "16", "SLURM_LOCALID": "3"}
+    assert check.who_am_i(slurm | {"PMI_RANK": "11", "PMI_SIZE": "16"}).local_rank == 3
+
+
+def test_a_host_is_known_by_the_name_that_leads_to_it() -> None:
+    assert check.my_address("localhost") == "localhost", "no other host gets to 127.0.0.1"
+    assert check.my_address("192.0.2.77") != "192.0.2.77"
+
+
+class Begun(Exception):
+    """Enough of `main` has run."""
+
+
+def test_nccls_watchdog_ends_no_rank_whatever_torchrun_says(monkeypatch) -> None:
+    def begun(_: object) -> None:
+        raise Begun
+
+    monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
+    monkeypatch.setattr(check, "end_with_parent", begun)
+    with pytest.raises(Begun):
+        check.main([])
+    assert os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
 
 
 def test_torchruns_store_is_used_and_none_is_made_beside_it() -> None:
