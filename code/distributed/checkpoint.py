@@ -6,6 +6,7 @@
 Files are those of `torch.distributed.checkpoint`, which PyTorch's FSDP writes and reads too.
 """
 
+import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -271,11 +272,10 @@ def main(batch: int = 256, until: int = 20) -> None:
     from distributed.zero3 import Zero3
 
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
-        first = launch(train_and_save, Zero3, folder, batch, until // 2, 5, ranks=4, device="cpu")[
-            0
-        ]
-        then = launch(train_and_save, Zero1, folder, batch, until, 5, ranks=3, device="cpu")[0]
-        once = launch(train_and_save, Zero2, other, batch, until, until, ranks=2, device="cpu")[0]
+        run = functools.partial(launch, train_and_save, device="cpu")
+        first = run(Zero3, folder, batch, until // 2, 5, ranks=4)[0]
+        then = run(Zero1, folder, batch, until, 5, ranks=3)[0]
+        once = run(Zero2, other, batch, until, until, ranks=2)[0]
     apart = np.abs(np.array(first + then) / once - 1).max()
     print(f"{len(first)} steps on 4 ranks, {len(then)} on 3; last loss {then[-1]:.6f}")
     print(f"in one go on 2 ranks: {once[-1]:.6f}; losses differ by at most {apart:.1e}")

@@ -8,12 +8,15 @@ leaves the last checkpoint whole.
 
 import contextlib
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from distributed import Group
 from distributed.replicas import broadcast_text
+
+NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.old")
 
 
 @contextlib.contextmanager
@@ -55,15 +58,15 @@ def path_of(folder: str | Path, step: int) -> Path:
     return Path(folder) / f"step-{step:08}"
 
 
-def step_of(path: Path) -> int:
-    """The N of step-N, and of .step-N.old."""
-    return int(path.stem.strip(".").removeprefix("step-"))
+def by_step(paths: Iterable[Path]) -> dict[int, Path]:
+    """Step → path, in order. A folder of any other name is the user's own."""
+    matches = ((NAME.fullmatch(path.name), path) for path in paths)
+    return dict(sorted((int(match[1] or match[2]), path) for match, path in matches if match))
 
 
 def steps(folder: str | Path) -> dict[int, Path]:
     """Step → its whole checkpoint, in order; the old one where a kill was between two renames."""
-    paths = (*Path(folder).glob(".step-*.old"), *Path(folder).glob("step-*"))
-    return dict(sorted((step_of(path), path) for path in paths))
+    return by_step((*Path(folder).glob(".step-*.old"), *Path(folder).glob("step-*")))
 
 
 def as_rank_0_found(found: dict[int, Path], folder: str | Path, group: Group) -> dict[int, Path]:
@@ -73,7 +76,7 @@ def as_rank_0_found(found: dict[int, Path], folder: str | Path, group: Group) ->
     """
     text = " ".join(["names:", *(path.name for path in found.values())])
     names = broadcast_text(text, group).split()[1:]
-    return {step_of(Path(name)): Path(folder) / name for name in names}
+    return by_step(Path(folder) / name for name in names)
 
 
 def latest(group: Group, folder: str | Path) -> int | None:

@@ -265,6 +265,8 @@ def distribute(model: Model, settings: Settings, device: torch.device) -> nn.Mod
 class Checkpoints:
     """Written in a thread, which needs collectives of its own. All ranks call all methods."""
 
+    OURS = "step-" + 8 * "[0-9]"  # another name, as step-00000500-best, is the user's own
+
     def __init__(self, settings: Settings):
         self.folder, self.keep, self.rank = Path(settings.run), settings.keep, dist.get_rank()
         self.group = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
@@ -275,7 +277,7 @@ class Checkpoints:
         named, file = [""], self.folder / "latest"
         if self.rank == 0:
             named = [file.read_text().strip() if file.exists() else ""]
-            for folder in self.folder.glob("step-*"):
+            for folder in self.folder.glob(self.OURS):
                 if not (folder / ".metadata").exists():  # it was never whole
                     shutil.rmtree(folder)
         dist.broadcast_object_list(named)
@@ -321,7 +323,7 @@ class Checkpoints:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.folder / "latest")
-        whole = sorted(file.parent for file in self.folder.glob("step-*/.metadata"))
+        whole = sorted(file.parent for file in self.folder.glob(f"{self.OURS}/.metadata"))
         for old in whole[: whole.index(self.path) + 1][: -self.keep]:
             (old / ".metadata").unlink()  # first: without it nobody takes the rest for whole
             shutil.rmtree(old)

@@ -309,6 +309,14 @@ def test_a_folder_for_checkpoints_is_made_where_none_is_and_tidied(pools, ranks,
     assert len([*folder.glob("*/*")]) == ranks
 
 
+@pytest.mark.parametrize("name", ["step-00000004-best", "step-00000004.bak", "step-last"])
+def test_a_folder_with_a_name_of_the_users_own_is_no_checkpoint(pools, tmp_path, name):
+    (tmp_path / name).mkdir()
+    pools[2](write_a_file, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {name, "step-00000003"}
+    assert pools[2](latest, tmp_path) == [3, 3]
+
+
 def ours_to_torch(group, folder):
     zero = make(group, 3, odd=False)
     learn(zero, 3)

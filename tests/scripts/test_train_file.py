@@ -104,6 +104,15 @@ def test_old_checkpoints_go_when_a_new_one_is_whole(train, tmp_path: Path) -> No
     assert len([*(tmp_path / "run").glob("step-*")]) == 2
 
 
+def test_what_the_user_put_beside_the_checkpoints_is_left_alone(train, tmp_path: Path) -> None:
+    for name in ("step-00000001-best", "step-notes"):
+        (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run/step-00000001-best/.metadata").touch()
+    losses(train("--steps=6", "--save-every=2", "--keep=1"))
+    kept = {path.name for path in (tmp_path / "run").glob("step-*")}
+    assert kept == {"step-00000001-best", "step-notes", "step-00000006"}
+
+
 def test_what_was_begun_is_removed_and_what_is_gone_is_named(train, tmp_path: Path) -> None:
     run = tmp_path / "run"
     (begun := run / "step-00000003").mkdir(parents=True)
