@@ -63,7 +63,7 @@ class Zero3(ShardedOptimizer):
     by `initialise(module)`, for each module that has parameters or buffers.
 
     Where a block is sharded its parameters hold no values, only NaN: use `full_parameters()`. After
-    a backward pass `parameter.grad` is None: its mean is in the shards, on all ranks.
+    a backward pass `parameter.grad` only has a shape: its mean is in the shards, on all ranks.
 
     A rank can leave out blocks, or parameters of a block, that others use: it gathers and reduces
     with them, and its missing gradients are zeros. What all ranks must do alike: call a block twice
