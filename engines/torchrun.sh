@@ -15,17 +15,19 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
 # Seconds from SIGTERM to SIGKILL: time for a save.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${GRACE:-60}"
 # Hosts may not know each other by name. So torchrun gets the address from which
-# this one reaches FIRST, and the host that has FIRST is the one where all meet.
+# this one reaches FIRST; and the host that has FIRST is where all meet.
 read -r own first < <("${PYTHON:-python3}" -c '
 import socket, sys
 kind, *_, there = socket.getaddrinfo(sys.argv[1], 1, type=socket.SOCK_DGRAM)[0]
 way = socket.socket(kind, socket.SOCK_DGRAM)
 way.connect(there)  # of a datagram: nothing is sent
 print(way.getsockname()[0], there[0])' "$FIRST")
-meet=0
-if [[ "$first" == "$own" || "$first" == 127.* ]]; then meet=1 own=$FIRST; fi
+PORT="${PORT:-29400}"
+meet=(--rdzv-endpoint "$FIRST:$PORT" --rdzv-conf is_host=0 --local-addr "$own")
+if [[ "$first" == "$own" || "$first" == 127.* ]]; then
+  meet=(--rdzv-endpoint "localhost:$PORT" --local-addr "$FIRST")
+fi
 exec "${PYTHON:-python3}" -m torch.distributed.run \
   --nnodes "$HOSTS" --nproc-per-node "${RANKS:-auto}" \
-  --rdzv-backend c10d --rdzv-endpoint "$FIRST:${PORT:-29400}" \
-  --rdzv-id "${JOB:-book}" --rdzv-conf "is_host=$meet" --local-addr "$own" \
+  --rdzv-backend c10d --rdzv-id "${JOB:-book}" "${meet[@]}" \
   --max-restarts "${RESTARTS:-3}" -- "$@"
