@@ -8,6 +8,7 @@ import pytest
 
 from distributed.planner.hardware import GPUS
 from distributed.planner.schedules import threshold
+from playground.build.toc import core_path
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -16,7 +17,7 @@ import cheat_sheet  # type: ignore[import-not-found]  # noqa: E402
 
 
 def test_every_chapter_of_the_path_has_three_lines_each_in_one_piece():
-    for name in cheat_sheet.core_path(ROOT):
+    for name in core_path(ROOT):
         title, lines = cheat_sheet.title_and_remember(ROOT / f"{name}.md")
         assert title
         assert len(lines) == 3
@@ -28,11 +29,6 @@ def test_a_page_without_remember_is_named(tmp_path):
     page.write_text("# Title\n\n## Test yourself\n")
     with pytest.raises(ValueError, match=r"page\.md"):
         cheat_sheet.title_and_remember(page)
-
-
-def test_terms_are_plain_words():
-    text = "a {term}`rank` of {term}`ZeRO-3 <ZeRO>`"
-    assert cheat_sheet.without_terms(text) == "a rank of ZeRO-3"
 
 
 def test_the_tokens_that_hide_messages_are_the_planners():
@@ -63,11 +59,7 @@ def test_a_bad_day_has_lines_that_stand_on_their_pages(tmp_path):
         cheat_sheet.bad_day(tmp_path)
 
 
-def test_every_gpu_and_every_command_is_there():
-    table = cheat_sheet.hardware_table()
-    assert table.count("<tr>") == 1 + len(cheat_sheet.SHOWN)
-    assert "H100 SXM5 80 GB" in table
-    assert "989" in table
+def test_every_command_is_there():
     lines = cheat_sheet.launch_lines(ROOT)
     assert len(lines) == len(cheat_sheet.STARTED)
     assert lines[0].startswith("torchrun ")

@@ -6,15 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from playground.build.toc import LOOKED_UP
+from playground.build.toc import taught
 
 ROOT = Path(__file__).parents[1]
 TEMPLATE = (ROOT / "docs/chapter.md").read_text()
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
-TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
-PAGES = [c["file"] for p in TOC["parts"] if p["caption"] not in LOOKED_UP for c in p["chapters"]]
-CHAPTERS = [page for page in PAGES if "/exercises" not in page]  # these have another form
-
 LAST = ["Remember", "Test yourself", "Further reading"]  # how every chapter ends
 
 
@@ -26,20 +22,9 @@ def test_the_template_is_a_page_of_live_cells():
         compile(code, "cell", "exec")
 
 
-def text_of(chapter: str) -> str:
-    return TEMPLATE if chapter == "template" else (ROOT / f"{chapter}.md").read_text()
-
-
-def is_of_the_first_form(chapter: str) -> bool:
-    return "\nAfter this chapter you " in text_of(chapter)
-
-
-REWRITTEN = ["template", *(chapter for chapter in CHAPTERS if not is_of_the_first_form(chapter))]
-
-
-@pytest.mark.parametrize("chapter", REWRITTEN)
-def test_a_chapter_begins_with_a_question_and_ends_with_what_to_remember(chapter):
-    text = text_of(chapter)
+@pytest.mark.parametrize("page", ["docs/chapter", *taught(ROOT)])
+def test_a_chapter_begins_with_a_question_and_ends_with_what_to_remember(page):
+    text = (ROOT / f"{page}.md").read_text()
     assert text.split("---")[1] == TEMPLATE.split("---")[1], "the same head"
     opening = text.split("\n# ")[1].split("\n## ")[0]
     assert "?" in opening

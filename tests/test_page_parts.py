@@ -12,6 +12,7 @@ from nbformat.notebooknode import from_dict
 from pybtex.database import parse_string
 
 from playground.build import modules
+from playground.build.toc import core_path, pages_in_order
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -127,10 +128,10 @@ def test_minutes_are_told_to_read_and_to_do():
 
 
 def test_the_core_path_is_in_the_order_of_the_book():
-    found = opening.core_path(ROOT)
+    found = core_path(ROOT)
     assert found[0] == "book/first_steps/one_device"
     assert "book/ddp/overlap" in found
-    assert found == [page for page in opening.pages_in_order(ROOT) if page in found]
+    assert found == [page for page in pages_in_order(ROOT) if page in found]
 
 
 def test_a_chapter_names_the_nearest_chapters_that_its_modules_import():

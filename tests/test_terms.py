@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 from docutils import nodes
 from sphinx import addnodes
 
-from playground.build.toc import LOOKED_UP
+from playground.build.toc import taught
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -18,13 +17,7 @@ import tips  # type: ignore[import-not-found]  # noqa: E402
 
 GLOSSARY = (ROOT / "book/reference/glossary.md").read_text()
 DEFINITIONS = dict(re.findall(r"^(\S.*)\n((?:  .*\n)+)", GLOSSARY.split("```{glossary}")[1], re.M))
-TOC = yaml.safe_load((ROOT / "_toc.yml").read_text())
-CHAPTERS = [
-    chapter["file"]
-    for part in TOC["parts"]
-    for chapter in part["chapters"]
-    if part["caption"] not in LOOKED_UP and "/exercises" not in chapter["file"]
-]
+CHAPTERS = taught(ROOT)
 PAGES = [p for p in sorted((ROOT / "book").rglob("*.md")) if p.name != "glossary.md"]
 CODE = r"^(`{3,})\{(?:code-cell|literalinclude)\}.*?^\1"
 

@@ -17,12 +17,13 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.statemachine import StringList
+from downloads import without_terms
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from distributed.model_states import RECIPES, STAGES, total
 from distributed.planner.hardware import GPUS
-from playground.build.toc import pages_in_order
+from playground.build.toc import core_path
 
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
 STARTED = (  # files that say at their top how they are started
@@ -75,15 +76,6 @@ html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.5
 """
 
 
-def core_path(root: Path) -> list[str]:
-    """The chapters that the map of the book numbers, in its order."""
-    said = re.search(r"^core: (.+)$", (root / "book/index.md").read_text("utf-8"), re.M)
-    if said is None:
-        raise ValueError("book/index.md names no core path")
-    pages = {Path(name).name: name for name in pages_in_order(root)}
-    return [pages[name] for name in re.split(r",\s*", said[1])]
-
-
 def title_and_remember(page: Path) -> tuple[str, list[str]]:
     """A chapter's title, and the lines under its "Remember", each in one piece.
 
@@ -96,11 +88,6 @@ def title_and_remember(page: Path) -> tuple[str, list[str]]:
         raise ValueError(f"{page} has nothing to remember")
     lines = re.split(r"^- ", found[1], flags=re.M)[1:]
     return title[1], [" ".join(line.split()) for line in lines]
-
-
-def without_terms(text: str) -> str:
-    """Terms as plain words: a page links to each of them once."""
-    return re.sub(r"\{term\}`([^`<]+?)(?:\s*<[^`]*>)?`", r"\1", text)
 
 
 def hardware_table() -> str:

@@ -22,9 +22,14 @@ Both use the book's modules and say how.</p>
 """
 
 
+def without_terms(text: str) -> str:
+    """Terms as plain words."""
+    return re.sub(r"\{term\}`([^`<]+?)(?:\s*<[^`]*>)?`", r"\1", text)
+
+
 def plain(text: str, entries: Mapping[str, Entry]) -> str:
     """Text without the book's own marks of terms and citations, which no notebook knows."""
-    text = re.sub(r"\{term\}`([^`<]+?)(?:\s*<[^`]*>)?`", r"\1", text)
+    text = without_terms(text)
     return re.sub(r"\{cite:([tp])\}`([^`]+)`", lambda m: in_words(m[1], m[2], entries), text)
 
 

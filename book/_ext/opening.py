@@ -20,13 +20,12 @@ from sphinx.util.docutils import SphinxRole
 from playground.build.digest import CELL
 from playground.build.modules import modules_by_part, named
 from playground.build.reach import imports_of
-from playground.build.toc import LOOKED_UP, chapters, pages_in_order
+from playground.build.toc import core_path, pages_in_order, taught
 
 WORDS, LINES = 200, 25  # read in a minute
 CELL_MINUTES, TASK_MINUTES = 0.4, 2.0  # to run a cell and look; a question, or a thing to change
 STEP = 5  # what is to be done is told in such steps
 MOST = 4  # chapters to name
-TASK = re.compile(r"^Change one thing", re.I)
 
 
 class Amount(NamedTuple):
@@ -72,13 +71,6 @@ def amount(node: nodes.Node) -> Amount:
     for child in node.children:
         found = found.plus(amount(child))
     return found
-
-
-def core_path(root: Path) -> list[str]:
-    """The chapters that the map on the landing page marks, in the order of the book."""
-    names = re.search(r"^core: (.*)$", (root / "book/index.md").read_text("utf-8"), re.M)
-    wanted = set(re.split(r",\s*", names[1])) if names else set()
-    return [page for page in pages_in_order(root) if Path(page).name in wanted]
 
 
 class CoreTime(nodes.Inline, nodes.TextElement):
@@ -153,12 +145,6 @@ def needed(root: Path) -> dict[str, list[str]]:
     return {page: sorted(others, key=order.index)[-MOST:] for page, others in nearest.items()}
 
 
-def is_chapter(root: Path, page: str) -> bool:
-    """Exercises take as long as they take, and nobody reads the reference from top to bottom."""
-    parts = [files for caption, files in chapters(root).items() if caption not in LOOKED_UP]
-    return any(page in files for files in parts) and "/exercises" not in page
-
-
 def work_out_what_is_needed(app: Any) -> None:
     app.needed_pages = needed(Path(app.srcdir))
 
@@ -166,7 +152,7 @@ def work_out_what_is_needed(app: Any) -> None:
 def say_what_it_takes(app: Any, doctree: nodes.document, docname: str) -> None:
     root = Path(app.srcdir)
     title = next(iter(doctree.findall(nodes.title)), None)
-    if title is None or not is_chapter(root, docname):
+    if title is None or docname not in taught(root):
         return
     found = amount(doctree)
     line = nodes.inline("", f"{found.to_read} min to read, {found.to_do} to do")

@@ -10,6 +10,7 @@ import pytest
 
 from playground.build import outputs
 from playground.build.pieces import read_page
+from playground.build.toc import core_path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -38,7 +39,7 @@ def test_the_landing_page_adds_up_the_minutes_of_its_core_path(built: Path) -> N
     """It is held against the lines under the titles of the chapters."""
     said = [
         re.search(r"(\d+) min to read, (\d+) to do", (built / f"{page}.html").read_text())
-        for page in opening.core_path(ROOT)
+        for page in core_path(ROOT)
     ]
     to_read, to_do = (sum(int(found[i]) for found in said if found) for i in (1, 2))
     text = " ".join((built / "book/index.html").read_text().split())

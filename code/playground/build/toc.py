@@ -1,5 +1,6 @@
 """The order of the book, from `_toc.yml`; modules may use each other in this order only."""
 
+import re
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,21 @@ def chapters(root: Path) -> dict[str, list[str]]:
     """The pages of each part, in order."""
     parts = table_of_contents(root).get("parts", [])
     return {part["caption"]: [c["file"] for c in part["chapters"]] for part in parts}
+
+
+def taught(root: Path) -> list[str]:
+    """The chapters that are read from top to bottom: neither exercises nor what is looked up."""
+    parts = [files for caption, files in chapters(root).items() if caption not in LOOKED_UP]
+    return [file for files in parts for file in files if "/exercises" not in file]
+
+
+def core_path(root: Path) -> list[str]:
+    """The chapters that the map of the book in `book/index.md` numbers, in its order."""
+    said = re.search(r"^core: (.+)$", (root / "book/index.md").read_text("utf-8"), re.M)
+    if said is None:
+        raise ValueError("book/index.md names no core path")
+    pages = {Path(name).name: name for name in pages_in_order(root)}
+    return [pages[name] for name in re.split(r",\s*", said[1])]
 
 
 def pages_in_order(root: Path) -> list[str]:
