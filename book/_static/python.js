@@ -1,7 +1,7 @@
 // Python in a worker of a page: Pyodide, and the modules of this book that need no library.
 
 import { loadPyodide } from "./pyodide/pyodide.mjs";
-import { MODULES } from "./python-parts.js";
+import { Counter, MODULES, SIZE, fetchParts } from "./python-parts.js";
 
 const indexURL = new URL("pyodide/", import.meta.url).href;
 
@@ -16,6 +16,15 @@ export async function startPython({ program, files }, options = {}) {
   } finally {
     give.back();
   }
+}
+
+/** One of the book's modules, for the worker of a tool; its page is told how far that is. */
+export async function startWith(module) {
+  const parts = await fetchParts(new Counter((arrived) => {
+    postMessage({ progress: `Fetching Python for this tab: ${arrived} of ${SIZE} MB …` });
+  }));
+  postMessage({ progress: "Starting Python …" });
+  return (await startPython(parts)).pyimport(module);
 }
 
 /** Until `back()`, Pyodide gets what it asks the network for from here: one page starts it often. */

@@ -1,21 +1,11 @@
 // Python in a worker of its own: it reads traces by the piece and says what is wrong with a step.
 
-import { startPython } from "./python.js";
-import { Counter, SIZE, fetchParts } from "./python-parts.js";
+import { startWith } from "./python.js";
 
 const PIECE = 1 << 22; // bytes of a file that Python gets at a time
 const LIKELY = 40; // a trace is JSON of 10 to 30 times its bytes as gzip
 
-async function start() {
-  const parts = await fetchParts(new Counter((arrived) => {
-    postMessage({ progress: `Fetching Python for this tab: ${arrived} of ${SIZE} MB …` });
-  }));
-  postMessage({ progress: "Starting Python …" });
-  const python = await startPython(parts);
-  return python.pyimport("playground.trace_reader.answer").Reading;
-}
-
-const started = start();
+const started = startWith("playground.trace_reader.answer");
 started.catch((error) => postMessage({ failed: `Python did not start in this tab: ${error.message}` }));
 let reading = null; // the traces that were read last
 let turn = Promise.resolve(); // questions are answered one after the other
@@ -47,7 +37,7 @@ async function read(Reading, files, root) {
 }
 
 async function answer({ files, examples, root, asked, at }) {
-  const Reading = await started;
+  const { Reading } = await started;
   try {
     if (at) return postMessage({ found: reading ? reading.at(at.rank, at.lane, at.time) : "" });
     if (examples) {
