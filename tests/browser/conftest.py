@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from live_page import OPTIONS, PATIENCE, LivePage
+from plain import plain
 from playwright.sync_api import Browser, expect, sync_playwright
 from serving import Server, running_server
 
@@ -71,6 +73,13 @@ def server(small_book: Path) -> Iterator[Server]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def static(small_book: Path) -> Iterator[SimpleNamespace]:
+    """A server of files alone, of which a book in a folder is a part."""
+    with plain(small_book.parent) as origin:
+        yield SimpleNamespace(url=f"{origin}/{small_book.name}", origin=origin)
+
+
 @contextmanager
 def visits(browser: Browser) -> Iterator[Callable[..., LivePage]]:
     """`visit(server)` is a new reader: own cookies, own tab. Ends with: nothing went wrong."""
@@ -106,6 +115,20 @@ def visit_of_all(browser: Browser) -> Iterator[Callable[..., LivePage]]:
     """For a reader whom all tests of a file share."""
     with visits(browser) as visit:
         yield visit
+
+
+@pytest.fixture
+def read(visit: Callable[..., LivePage], static: SimpleNamespace) -> Callable[..., LivePage]:
+    """Opens a page of files, with the network cut."""
+
+    def read(path: str, **options) -> LivePage:
+        live = visit(static, log_in=False, reduced_motion="reduce", **options)
+        live.page.route(
+            lambda url: not url.startswith((static.origin, "blob:")), lambda route: route.abort()
+        )
+        return live.open(path)
+
+    return read
 
 
 @pytest.fixture

@@ -4,13 +4,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 
-class QuietPages(SimpleHTTPRequestHandler):
+class Quiet(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
+
+
+class QuietPages(Quiet, SimpleHTTPRequestHandler):
+    """Files of a folder."""
 
 
 @contextmanager

@@ -10,14 +10,13 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
 import pytest
 from live_page import LivePage
-from plain import plain, serving
+from plain import Quiet, plain, serving
 
 from playground.server.policy import with_policy
 
@@ -83,7 +82,7 @@ def machine() -> Iterator[dict[str, str]]:
 def binder() -> Iterator[Binder]:
     told = Binder()
 
-    class Events(BaseHTTPRequestHandler):
+    class Events(Quiet):
         def do_GET(self) -> None:
             told.asked.append(self.path)
             self.send_response(200)
@@ -93,9 +92,6 @@ def binder() -> Iterator[Binder]:
             for answer in told.answers:
                 self.wfile.write(f"data: {json.dumps(answer)}\n\n".encode())
                 time.sleep(0.2)
-
-        def log_message(self, *_: object) -> None:
-            pass
 
     with serving(Events) as told.url:
         yield told

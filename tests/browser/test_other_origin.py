@@ -6,16 +6,14 @@ must succeed: else it would prove nothing.
 """
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from http.cookies import SimpleCookie
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from live_page import LivePage
+from plain import Quiet, serving
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page
 from serving import Server, running_server
@@ -24,7 +22,7 @@ from visitor import Browser, Kernel
 BASE = 0
 
 
-class Hostile(BaseHTTPRequestHandler):
+class Hostile(Quiet):
     """The server of another user of this machine, who keeps what browsers send."""
 
     received: list[str]  # Cookie headers
@@ -36,17 +34,12 @@ class Hostile(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"<!doctype html><title>hostile</title><p>hostile")
 
-    def log_message(self, *args: Any) -> None:
-        pass
-
 
 @pytest.fixture
 def hostile_url() -> Iterator[str]:
     Hostile.received = []
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hostile) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{other.server_port}/"
-        other.shutdown()
+    with serving(Hostile) as origin:
+        yield f"{origin}/"
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +190,7 @@ def test_a_window_that_it_opens_is_out_of_its_reach(reader: LivePage, hostile: P
 # --- who served this port before --------------------------------------------------------------
 
 
-class Former(BaseHTTPRequestHandler):
+class Former(Quiet):
     """A server that leaves a service worker behind, which answers for it when it is gone."""
 
     page = b"""<!doctype html><title>former</title>
@@ -216,20 +209,15 @@ onfetch = (event) => event.respondWith(new Response("<title>the former server se
         self.end_headers()
         self.wfile.write(self.worker if is_worker else self.page)
 
-    def log_message(self, *args: Any) -> None:
-        pass
-
 
 @pytest.fixture
 def squatted(browser: Chromium) -> Iterator[tuple[Page, int]]:
     """A reader who has been to a server that left a worker behind, and the port of that."""
     page = browser.new_page()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Former) as former:
-        threading.Thread(target=former.serve_forever, daemon=True).start()
-        page.goto(f"http://127.0.0.1:{former.server_port}/")
+    with serving(Former) as origin:
+        page.goto(f"{origin}/")
         page.wait_for_function("navigator.serviceWorker.controller")
-        former.shutdown()
-    yield page, former.server_port
+    yield page, urlsplit(origin).port
     page.close()
 
 

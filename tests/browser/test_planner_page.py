@@ -4,14 +4,11 @@ The pages come from a plain file server, and whatever else a page would ask for 
 """
 
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import SimpleNamespace
+from collections.abc import Callable
 
 import pytest
 from live_page import LivePage
 from looks import needs_scrolling_sideways, violations_in_both_themes
-from plain import plain
 from playwright.sync_api import expect
 from serving import Server
 
@@ -23,27 +20,6 @@ from distributed.planner.speed import achieved
 from distributed.strategy import plan, run_of
 from playground.planner.answer import answer
 from playground.planner.form import state_of
-
-
-@pytest.fixture(scope="module")
-def static(small_book: Path) -> Iterator[SimpleNamespace]:
-    """A server of files alone, of which a book in a folder is a part."""
-    with plain(small_book.parent) as origin:
-        yield SimpleNamespace(url=f"{origin}/{small_book.name}", origin=origin)
-
-
-@pytest.fixture
-def read(visit: Callable[..., LivePage], static: SimpleNamespace) -> Callable[..., LivePage]:
-    """Opens the planner at an address, with the network cut."""
-
-    def read(query: str = "", **options) -> LivePage:
-        live = visit(static, log_in=False, reduced_motion="reduce", **options)
-        live.page.route(
-            lambda url: not url.startswith((static.origin, "blob:")), lambda route: route.abort()
-        )
-        return live.open(f"planner.html{query}")
-
-    return read
 
 
 def wait_for(live: LivePage, query: str) -> None:
@@ -78,7 +54,7 @@ def pyodide_in(live: LivePage) -> list[str]:
 
 @pytest.mark.slow
 def test_a_reader_drags_types_and_copies(read: Callable[..., LivePage]) -> None:
-    live = read(permissions=["clipboard-read", "clipboard-write"])
+    live = read("planner.html", permissions=["clipboard-read", "clipboard-write"])
     page = live.page
     page.wait_for_load_state()
     why = page.locator(".planner-why")
@@ -144,7 +120,7 @@ def test_a_reader_drags_types_and_copies(read: Callable[..., LivePage]) -> None:
 @pytest.mark.slow
 def test_the_address_is_the_plan(read: Callable[..., LivePage]) -> None:
     query = "model=own&nodes=1024&rows=2&layers=16"
-    live = read(f"?{query}")
+    live = read(f"planner.html?{query}")
     wait_for(live, query)
     check_answer(live, query)
     address = live.page.url
@@ -158,7 +134,9 @@ def test_the_address_is_the_plan(read: Callable[..., LivePage]) -> None:
 
 @pytest.mark.slow
 def test_a_plan_that_does_not_fit_says_what_to_change(read: Callable[..., LivePage]) -> None:
-    live = read("?nodes=1&utm=1#here", viewport={"width": 390, "height": 800}, has_touch=True)
+    live = read(
+        "planner.html?nodes=1&utm=1#here", viewport={"width": 390, "height": 800}, has_touch=True
+    )
     wait_for(live, "nodes=1")
     assert live.page.url.endswith("planner.html?nodes=1#here")
     assert not needs_scrolling_sideways(live)
@@ -175,7 +153,7 @@ def test_a_plan_that_does_not_fit_says_what_to_change(read: Callable[..., LivePa
 
 @pytest.mark.slow
 def test_a_link_with_nonsense_is_told_where_it_stands(read: Callable[..., LivePage]) -> None:
-    live = read("?gpu=%3Cb%3Eh1000")
+    live = read("planner.html?gpu=%3Cb%3Eh1000")
     expect(live.page.locator("#planner-gpu-wrong")).to_contain_text("'<b>h1000' is not known")
     assert live.page.get_by_label("GPU", exact=True).input_value() == "h100"
 
@@ -196,7 +174,7 @@ def test_it_runs_at_the_books_own_server_as_well(
 def test_where_python_does_not_start_the_recorded_plan_stands(
     read: Callable[..., LivePage],
 ) -> None:
-    live = read()
+    live = read("planner.html")
     live.page.route("**/python_stdlib.zip", lambda route: route.abort())
     live.page.get_by_role("slider", name="hosts").fill("2")
     expect(live.page.locator(".planner-status")).to_contain_text("Python did not start in this tab")
@@ -207,6 +185,6 @@ def test_where_python_does_not_start_the_recorded_plan_stands(
 
 
 def test_without_scripts_the_recorded_plan_stands_alone(read: Callable[..., LivePage]) -> None:
-    page = read(java_script_enabled=False).page
+    page = read("planner.html", java_script_enabled=False).page
     assert "Take ZeRO-3" in page.locator(".planner-why").inner_text()
     assert page.locator(".planner-bar").count() == 5

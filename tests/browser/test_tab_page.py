@@ -13,12 +13,6 @@ ENDED = ("ran", "failed")
 TORCH, RING, EACH, FORGET, COUNT, NAME = range(6)  # the cells of tab.md
 
 
-@pytest.fixture(scope="module")
-def static(small_book: Path) -> Iterator[SimpleNamespace]:
-    with plain(small_book.parent) as origin:
-        yield SimpleNamespace(url=f"{origin}/{small_book.name}", origin=origin)
-
-
 @pytest.fixture
 def read(visit: Callable[..., LivePage], static: SimpleNamespace) -> Iterator[Callable]:
     opened = []

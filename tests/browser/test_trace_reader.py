@@ -3,39 +3,16 @@
 import base64
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from live_page import LivePage
 from looks import needs_scrolling_sideways, violations_in_both_themes
-from plain import plain
 from playwright.sync_api import expect
 
 from playground.trace_reader.answer import Reading
 from playground.trace_reader.page import EXAMPLES, TRACES
-
-
-@pytest.fixture(scope="module")
-def static(small_book: Path) -> Iterator[SimpleNamespace]:
-    """A server of files alone, of which a book in a folder is a part."""
-    with plain(small_book.parent) as origin:
-        yield SimpleNamespace(url=f"{origin}/{small_book.name}", origin=origin)
-
-
-@pytest.fixture
-def read(visit: Callable[..., LivePage], static: SimpleNamespace) -> Callable[..., LivePage]:
-    """Opens the reader of traces, with the network cut."""
-
-    def read(**options) -> LivePage:
-        live = visit(static, log_in=False, reduced_motion="reduce", **options)
-        live.page.route(
-            lambda url: not url.startswith((static.origin, "blob:")), lambda route: route.abort()
-        )
-        return live.open("traces.html")
-
-    return read
 
 
 def content(name: str) -> bytes:
@@ -57,7 +34,7 @@ def wait_for(live: LivePage, said: str) -> None:
 
 @pytest.mark.slow
 def test_a_reader_drops_traces(read: Callable[..., LivePage], tmp_path: Path) -> None:
-    live = read(viewport={"width": 390, "height": 800})
+    live = read("traces.html", viewport={"width": 390, "height": 800})
     page = live.page
     why, status = page.locator(".traces-why"), page.locator(".traces-status")
     first = next(iter(EXAMPLES.values()))
@@ -115,7 +92,7 @@ def test_a_reader_drops_traces(read: Callable[..., LivePage], tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_the_timeline_zooms_and_names_a_kernel(read: Callable[..., LivePage]) -> None:
-    live = read()
+    live = read("traces.html")
     page = live.page
     page.get_by_role("button", name="an exchange in the way").click()
     names = ["recommender-128-rank-0", "recommender-128-rank-1"]
@@ -144,7 +121,7 @@ def test_the_timeline_zooms_and_names_a_kernel(read: Callable[..., LivePage]) ->
 
 
 def test_without_scripts_the_first_example_stands_alone(read: Callable[..., LivePage]) -> None:
-    page = read(java_script_enabled=False).page
+    page = read("traces.html", java_script_enabled=False).page
     assert "too slowly" in page.locator(".traces-why").inner_text()
     assert page.locator(".traces-bar i").count() >= 3
     assert page.locator(".traces-lanes path").count() >= 3
