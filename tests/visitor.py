@@ -20,11 +20,22 @@ ON_ITS_WAY = 5  # s for a reply whose kernel is idle already
 Reply = tuple[int, dict[str, str], str]
 
 
+def request(
+    port: int, method: str, target: str, body: str | None = None,
+    headers: dict[str, str] | None = None,
+) -> tuple[int, http.client.HTTPMessage, str]:  # fmt: skip
+    """What a server on this machine answers. The target goes out exactly as given."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    with closing(connection):
+        connection.request(method, target, body, headers or {})
+        reply = connection.getresponse()
+        return reply.status, reply.headers, reply.read().decode(errors="replace")
+
+
 class Browser:
     """What of a browser matters here: it keeps cookies, and a page can send the XSRF token back.
 
-    Paths are those below the book's own address, and go out exactly as given; `http.client` does
-    not tidy them.
+    Paths are those below the book's own address.
     """
 
     def __init__(self, server: Server, cookies: dict[str, str] | None = None) -> None:
@@ -36,14 +47,12 @@ class Browser:
     ) -> Reply:
         sent = {"Cookie": self.cookie_header} | (headers or {})
         data = None if body is None else json.dumps(body)
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=PATIENCE)
-        with closing(connection):
-            connection.request(method, self.server.prefix + path, data, sent)
-            reply = connection.getresponse()
-            for cookie in reply.headers.get_all("Set-Cookie") or []:
-                name, value = cookie.split(";")[0].split("=", 1)
-                self.cookies[name] = value
-            return reply.status, dict(reply.headers), reply.read().decode()
+        target = self.server.prefix + path
+        status, said, text = request(self.server.port, method, target, data, sent)
+        for cookie in said.get_all("Set-Cookie") or []:
+            name, value = cookie.split(";")[0].split("=", 1)
+            self.cookies[name] = value
+        return status, dict(said), text
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> Reply:
         return self.ask("GET", path, headers=headers)

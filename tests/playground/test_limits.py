@@ -21,7 +21,7 @@ from jupyter_server.services.kernels.kernelmanager import (
 )
 from rights import control_group, in_group
 from serving import Server, running_server
-from visitor import PATIENCE, Browser, Kernel, logged_in, refused, soon
+from visitor import PATIENCE, Browser, Kernel, logged_in, soon
 
 from playground.server.kernels import FewKernels
 from playground.server.limits import (
@@ -443,16 +443,6 @@ def test_a_container_has_free_what_it_may_take_and_has_not_taken(
         (tmp_path / name).write_text(text)
     found = memory_of_machine(tmp_path)
     assert found > 1e6 if free is None else found == free
-
-
-@pytest.mark.parametrize(
-    "option", ["memory", "kernel-memory", "processes", "text", "idle", "idle-open"]
-)
-def test_a_limit_of_nothing_is_refused_in_one_line(
-    html: Path, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = refused(capsys, "--html", str(html), f"--{option}", "0")
-    assert said == (2, f"--{option} 0: give more than 0\n")
 
 
 def test_a_kernel_that_is_on_its_way_has_its_place_already(monkeypatch: pytest.MonkeyPatch) -> None:
