@@ -44,22 +44,6 @@ def test_each_name_that_a_cell_uses_has_come_on_its_page(page: Path, live: bool)
     assert checked.returncode == 0, checked.stdout
 
 
-QUESTIONS = [
-    (page, *found)
-    for page in sorted((ROOT / "book").rglob("*.md"))
-    for found in re.findall(r"^:proof: (\S+)\n:cell: (.+)$", page.read_text(), re.M)
-]
-
-
-@pytest.mark.parametrize(("page", "proof", "words"), QUESTIONS)
-def test_the_proof_of_an_answer_is_one_live_cell(page: Path, proof: str, words: str) -> None:
-    """A build without that cell fails, after minutes."""
-    where = (page.parent / proof.partition("#")[0]).resolve()
-    live = [cell for cell in CELL.findall(where.read_text()) if not REMOVED.search(cell)]
-    texts = [load(where, loads[1]) if (loads := LOAD.search(cell)) else cell for cell in live]
-    assert [words in text for text in texts].count(True) == 1
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "book")))
 def test_a_page_needs_no_tool_of_the_tests(page: Path) -> None:
     """A reader who changes code has the page executed, and has not installed them."""

@@ -158,7 +158,6 @@ def test_the_lock_file_says_what_not_where_from():
     for name, package in packages.items():
         assert "resolved" not in package
         assert name == "" or package["integrity"].startswith("sha512-")
-    assert packages["node_modules/thebe"]["version"] == "0.9.3"
 
 
 def test_nothing_generated_is_committed():

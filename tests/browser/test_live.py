@@ -47,15 +47,6 @@ def test_math_is_set_with_the_books_own_fonts(
     assert any("/_static/mathjax/output/chtml/fonts/" in url for url in plain.requests)
 
 
-def test_no_file_names_another_host_for_the_page_to_ask(small_book: Path) -> None:
-    for page in small_book.rglob("*.html"):
-        html = page.read_text()
-        assert not re.findall(
-            r"<(?:script|link|img)[^>]*(?:src|href)=.(?:https?:)?//[^>]*", html
-        ), page
-        assert "THEBE_JS_URL" not in html, page
-
-
 def test_a_build_without_the_web_parts_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

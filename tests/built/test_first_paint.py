@@ -15,7 +15,9 @@ SEARCH = {"searchtools.js", "language_data.js", "searchindex.js"}
 
 def test_a_page_waits_for_no_script_and_for_few_styles(built):
     for page in built.glob("book/**/*.html"):
-        head = page.read_text(encoding="utf-8").partition("</head>")[0]
+        text = page.read_text(encoding="utf-8")
+        head = text.partition("</head>")[0]
+        assert "THEBE_JS_URL" not in text, "a script would fetch another thebe from another host"
         scripts = re.findall(r"<script[^>]*\ssrc=[^>]*>", head)
         names = {re.search(r'src="(?:[^"?]*/)?([^"?/]*)', script)[1] for script in scripts}
         assert names >= THEME, page
