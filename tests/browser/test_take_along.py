@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 from serving import Server
 
 ROOT = Path(__file__).parents[2]
-BASE, DERIVED, PRODUCT, TICKS, DISPLAYS, ERROR, AFTER = range(7)
+TICKS = 3
 
 
 def download(live: LivePage, name: str) -> Path:

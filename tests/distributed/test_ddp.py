@@ -230,6 +230,19 @@ class Odd(nn.Module):
         return self.single(h) + (self.sometimes(h) if use else 0)
 
 
+def assert_as_on_one_device(results, alone, **bounds):
+    """Of two ranks, rank 0 alone uses what the module need not use: all have that gradient."""
+    x, labels = data(4)
+    halves = [(alone(x[:2], True), labels[:2]), (alone(x[2:]), labels[2:])]
+    (sum(nn.functional.cross_entropy(*half) for half in halves) / 2).backward()
+    for grads in results:
+        for name, parameter in alone.named_parameters():
+            if parameter.grad is None:
+                assert grads[name] is None, name
+            else:
+                torch.testing.assert_close(grads[name], parameter.grad, msg=name, **bounds)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_tied_frozen_mixed_and_unused_parameters(pools, kind):
     def odd(group, kind):
@@ -238,20 +251,10 @@ def test_tied_frozen_mixed_and_unused_parameters(pools, kind):
         x, labels = share(group, 4)
         for _ in range(2):
             model.zero_grad()
-            # Rank 0 alone uses `sometimes`: its gradient must reach rank 1 as well.
             nn.functional.cross_entropy(model(x, group.rank == 0), labels).backward()
         return {name: p.grad for name, p in module.named_parameters()}
 
-    alone = Odd()
-    x, labels = data(4)
-    halves = [(alone(x[:2], True), labels[:2]), (alone(x[2:]), labels[2:])]
-    (sum(nn.functional.cross_entropy(*half) for half in halves) / 2).backward()
-    for grads in pools[2](odd, kind):
-        for name, parameter in alone.named_parameters():
-            if parameter.grad is None:
-                assert grads[name] is None, name
-            else:
-                torch.testing.assert_close(grads[name], parameter.grad, rtol=1e-5, atol=1e-8)
+    assert_as_on_one_device(pools[2](odd, kind), Odd(), rtol=1e-5, atol=1e-8)
 
 
 def unfrozen(group):
@@ -471,16 +474,7 @@ def test_a_static_graph_may_have_unused_parameters_and_reentrant_checkpoints(poo
             nn.functional.cross_entropy(model(x, group.rank == 0), labels).backward()
         return {name: p.grad for name, p in module.named_parameters()}
 
-    alone = Reentrant(2)
-    x, labels = data(4)
-    halves = [(alone(x[:2], True), labels[:2]), (alone(x[2:]), labels[2:])]
-    (sum(nn.functional.cross_entropy(*half) for half in halves) / 2).backward()
-    for got in pools[2](grads, kind):
-        for name, parameter in alone.named_parameters():
-            if parameter.grad is None:
-                assert got[name] is None, name
-            else:
-                torch.testing.assert_close(got[name], parameter.grad, msg=name)
+    assert_as_on_one_device(pools[2](grads, kind), Reentrant(2))
 
 
 @pytest.mark.parametrize(

@@ -172,9 +172,9 @@ def test_the_slowest_of_many():
 # --- the planner
 
 
-def seven_billion(gpus=8, rows=1, **more):
+def seven_billion(rows=1, **more):
     one, job = gpu("h100"), Job(of_size(7e9), rows, **more)
-    return job, cluster_of(one, gpus, speed=achieved(one, job.model, job.tokens)), one.memory
+    return job, cluster_of(one, 8, speed=achieved(one, job.model, job.tokens)), one.memory
 
 
 def test_seven_billion_on_eight_gpus_take_fsdp_in_pytorch_for_its_zero_1_has_fp32_everywhere():

@@ -12,7 +12,7 @@ from distributed.planner.schedules import STACKS, fsdp, threshold, zero2, zero3
 from distributed.planner.streams import Streams, Work, half, simulate
 
 ALL = [(stack, name) for stack, schedules in STACKS.items() for name in schedules]
-NONE, FREE = Link(0.0, math.inf), Link(0.0, 1.0)
+NONE = Link(0.0, math.inf)
 
 
 def work(tokens, psi=7e9, layers=100, speed=400e12, bandwidth=50e9, gradient=2.0, micro=1, **more):

@@ -19,17 +19,15 @@ from distributed.zero3 import Zero3
 PSI = 64 * 128 + 128 + 2 * (128 * 128 + 128) + 128 * 10 + 10
 
 
-def memory_of_rank(group, dtype, partition):
+def memory_of_rank(group, dtype):
     model = make_network(width=128, depth=3)
-    zero = Zero1(
-        model, torch.optim.Adam, group, param_dtype=dtype, reduce_dtype=dtype, partition=partition
-    )
+    zero = Zero1(model, torch.optim.Adam, group, param_dtype=dtype, reduce_dtype=dtype)
     return watch(model, zero, 16, 16).after["backward"]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 7])
 def test_memory_is_2_plus_2_plus_12_over_n(pools, ranks):
-    for found in pools[ranks](memory_of_rank, torch.bfloat16, "flat"):
+    for found in pools[ranks](memory_of_rank, torch.bfloat16):
         kept = {k: found[k] for k in ("parameters", "gradients", "master copy", "optimizer states")}
         assert sum(kept.values()) == pytest.approx((2 + 2 + 12 / ranks) * PSI, rel=1e-3)
         assert kept["master copy"] == pytest.approx(4 * PSI / ranks, rel=1e-3)
@@ -38,13 +36,13 @@ def test_memory_is_2_plus_2_plus_12_over_n(pools, ranks):
 
 
 def test_memory_in_fp32_is_8_plus_8_over_n(pools):
-    for found in pools[4](memory_of_rank, None, "flat"):
+    for found in pools[4](memory_of_rank, None):
         assert "master copy" not in found
         kept = sum(found[k] for k in ("parameters", "gradients", "optimizer states"))
         assert kept == pytest.approx((4 + 4 + 8 / 4) * PSI, rel=1e-3)
 
 
-def sent_in(group, phase_of_interest, partition):
+def sent_in(group, partition):
     rings = RingGroup(group)
     model = make_network(width=128, depth=3)
     zero = Zero1(model, torch.optim.Adam, rings, partition=partition)
@@ -58,7 +56,7 @@ def sent_in(group, phase_of_interest, partition):
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("partition", ["flat", "parameter"])
 def test_a_step_sends_2_n_minus_1_shares_and_the_backward_pass_nothing(pools, ranks, partition):
-    for before, sent, share in pools[ranks](sent_in, "step", partition):
+    for before, sent, share in pools[ranks](sent_in, partition):
         assert before == 0
         assert sent == 2 * (ranks - 1) * share * 4
         if partition == "flat":

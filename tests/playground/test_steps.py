@@ -13,8 +13,6 @@ from distributed.halving_doubling import halving_doubling
 from distributed.workbench.measure import count
 from playground.show.steps import record
 
-SLOW = pytest.mark.slow
-
 
 @pytest.mark.parametrize("algorithm", [central, tree, ring, halving_doubling, double_tree])
 @pytest.mark.parametrize(
