@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from playground.build.needs_of_modules import lines_with_needs, needs, sentence, share
+from playground.build.tab import imported
 from playground.build.toc import pages_in_order
 
 ROOT = Path(__file__).parents[1]
@@ -34,18 +35,6 @@ def chapters_in_order() -> list[str]:
     return [(ROOT / f"{file}.md").read_text() for file in pages_in_order(ROOT)[1:]]
 
 
-def imports(path: Path) -> set[str]:
-    """`package.module` for every module of ours that a file imports, wherever in the file."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-        elif isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-    return {name for name in found if name.split(".")[0] in ("distributed", "playground")}
-
-
 def floor_of(module: str) -> int:
     """The chapter that teaches a module: the first that shows it, or imports from it."""
     shown = re.compile(rf"code/distributed/{module}\.py|(?<!torch\.)distributed\.{module}\b")
@@ -56,9 +45,9 @@ def floor_of(module: str) -> int:
 
 def parts(path: Path) -> set[str]:
     """The modules and rooms of `distributed` that a file imports, and what the package offers."""
-    used = imports(path)
+    used = {*imported(ast.walk(ast.parse(path.read_text())))}
     assert not [name for name in used if name.startswith("playground")]
-    return {name.split(".")[1] for name in used if "." in name}
+    return {name.split(".")[1] for name in used if name.startswith("distributed.")}
 
 
 @pytest.mark.parametrize("module", MODULES)

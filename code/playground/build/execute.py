@@ -22,7 +22,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from tqdm import tqdm
@@ -47,20 +47,12 @@ from playground.build.pieces import read_page
 from playground.build.toc import pages_in_order
 from playground.server.start import at_start, importing, transport
 
-if TYPE_CHECKING:  # a second of imports, which a build without stale pages does not need
-    from nbformat import NotebookNode
-
 LOG = "_build/execute.log"
 ANSI = re.compile(r"\x1b\[[\d;]*m")
 
 
 class PageError(Exception):
     """A page cannot be executed; the message says which cell of it, and why."""
-
-
-def read(root: Path, name: str) -> NotebookNode:
-    """A page as a notebook."""
-    return read_page(root / f"{name}.md")
 
 
 async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
@@ -71,7 +63,7 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
 
     page = root / f"{name}.md"
     settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["execute"]
-    notebook, before = read(root, name), digest(page)
+    notebook, before = read_page(page), digest(page)
     # The language stands in the head of a page; a kernel that finds pytest's mark is a test's.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     modules = ["shutdown"] + ["warm"] * ("distributed" in cells_of(page))

@@ -14,27 +14,20 @@ import tokenize
 from pathlib import Path
 
 from playground.build.reach import ROOT
+from playground.build.tab import imports_of
 
 SENTENCE = r"\d+ of the \d+ need only\n`runtime/` and at most one other"  # in the README
 PROGRAMS = {"elastic", "plan", "train_text"}
-OFFERED = {"launch": "launching", "world": "launching"}  # by the package itself, and not counted
-
-
-def imports_of(path: Path, modules: set[str]) -> set[str]:
-    """The taught modules that a module imports as soon as it is imported itself."""
-    found = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and node.module == "distributed":
-            found |= {alias.name for alias in node.names if alias.name not in OFFERED}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module.removeprefix("distributed."))
-    return found & modules - {path.stem}
 
 
 def needs(root: Path) -> dict[str, set[str]]:
     """Module → the taught modules without which it cannot be imported."""
     paths = {path.stem: path for path in sorted(root.glob("code/distributed/[!_]*.py"))}
-    direct = {name: imports_of(path, {*paths}) for name, path in paths.items()}
+    direct = {
+        name: {used.split(".")[1] for used in imports_of(path) if used.startswith("distributed.")}
+        & {*paths}
+        for name, path in paths.items()
+    }
     found = {}
     for name in paths:
         needed, new = set[str](), direct[name]

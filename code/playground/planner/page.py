@@ -1,33 +1,21 @@
 """The planner as the build writes it: the form, and a first plan below it."""
 
-import ast
 import json
 from html import escape
 from pathlib import Path
 
-from playground.build.reach import path_of
+from playground.build.reach import files_of, imports_of
 from playground.planner.answer import answer
 from playground.planner.form import FIRST, MORE, OWN, SHAPE, Field
 
-CODE = Path(__file__).parents[2]
-
 
 def files() -> list[Path]:
-    """The modules of this project that `answer` needs, with the packages in which they stand."""
-    left, found = [path_of("playground.planner.answer")], set[Path]()
+    """The modules of this project that `answer` imports, and those that they do."""
+    left, found = {*files_of(["playground.planner.answer"])}, set[Path]()
     while left:
         path = left.pop()
-        if path is None or path in found:
-            continue
         found.add(path)
-        folder = path.parent
-        while folder != CODE:
-            left.append(folder / "__init__.py")
-            folder = folder.parent
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ImportFrom) and node.module:
-                is_ours = node.module.split(".")[0] in ("distributed", "playground")
-                left.append(path_of(node.module) if is_ours else None)
+        left |= imports_of(path) - found
     return sorted(found)
 
 
