@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 
 from publish import (  # type: ignore[import-not-found]  # noqa: E402
     NOT_FOUND,
+    bare,
     metatags,
     sitemap,
 )
@@ -41,7 +42,7 @@ def test_a_page_with_an_address_has_a_card():
 
 
 def test_the_page_for_404_asks_nothing_of_anybody():
-    page = NOT_FOUND.format(title="Book", home="/book/index.html")
+    page = bare("Book", NOT_FOUND.format(home="/book/index.html"))
     assert 'href="/book/index.html"' in page
     assert "src=" not in page
     assert "http" not in page

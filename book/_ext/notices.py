@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from publish import bare
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ExtensionError
@@ -230,24 +231,6 @@ PARTS = (
 )
 
 PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>Licences · {title}</title>
-<style>
-body {{ font: 1rem/1.6 system-ui, sans-serif; max-width: 50rem; margin: 3rem auto;
-  padding: 0 1rem; color: #20262e; background: #fff; }}
-th, td {{ text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }}
-a {{ color: #0b5cad; }}
-@media (prefers-color-scheme: dark) {{ body {{ color: #dfe3e8; background: #14181e; }}
-  a {{ color: #7fbcff; }} }}
-</style>
-</head>
-<body>
-<main>
 <h1>Licences</h1>
 <p>The programs of <a href="{home}">this book</a> are under the
 <a href="_static/licences/this-book-programs.txt">MIT licence</a>, its text, tables and figures
@@ -256,11 +239,7 @@ unchanged but for one line (<code>vega-interpreter.js</code> says where it finds
 <table>
 <tr><th>what</th><th>version</th><th>licence</th></tr>
 {rows}
-</table>
-</main>
-</body>
-</html>
-"""
+</table>"""
 ROW = """<tr><td><a href="{source}">{name}</a></td><td>{version}</td>\
 <td><a href="_static/licences/{file}">{licence}</a></td></tr>"""
 
@@ -344,11 +323,8 @@ def write_notices(app: Sphinx, failed: Exception | None) -> None:
         known = {"name": part.name, "source": part.source, "licence": part.licence}
         known |= {"version": version(part, packages), "file": part.file}
         rows.append(ROW.format(**{key: escape(value) for key, value in known.items()}))
-    page = PAGE.format(
-        title=escape(app.config.project),
-        home=f"{app.config.root_doc}.html",
-        rows="\n".join(rows),
-    )
+    body = PAGE.format(home=f"{app.config.root_doc}.html", rows="\n".join(rows))
+    page = bare(f"Licences · {app.config.project}", body)
     (out / "licences.html").write_text(page, encoding="utf-8")
 
 

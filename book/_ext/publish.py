@@ -21,17 +21,18 @@ from playground.server.policy import with_policy
 
 CARD = "docs/page.png"  # the README's picture
 CARD_ALT = "A page of the book: a cell of code, its Run button, and what four ranks printed."
-NOT_FOUND = """\
+BARE = """\
 <!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,">
-<title>No such page · {title}</title>
+<title>{title}</title>
 <style>
-body {{ font: 1.1rem/1.6 system-ui, sans-serif; max-width: 32rem; margin: 20vh auto;
+body {{ font: 1.1rem/1.6 system-ui, sans-serif; max-width: 50rem; margin: 3rem auto;
   padding: 0 1rem; color: #20262e; background: #fff; }}
+th, td {{ text-align: left; vertical-align: top; padding: .2rem 1rem .2rem 0; }}
 a {{ color: #0b5cad; }}
 @media (prefers-color-scheme: dark) {{ body {{ color: #dfe3e8; background: #14181e; }}
   a {{ color: #7fbcff; }} }}
@@ -39,12 +40,19 @@ a {{ color: #0b5cad; }}
 </head>
 <body>
 <main>
-<h1>No such page</h1>
-<p>There is no page at this address. <a href="{home}">The map of the book</a> lists them all.</p>
+{body}
 </main>
 </body>
 </html>
 """
+NOT_FOUND = """\
+<h1>No such page</h1>
+<p>There is no page at this address. <a href="{home}">The map of the book</a> lists them all.</p>"""
+
+
+def bare(title: str, body: str) -> str:
+    """A page beside those of the book, which needs no file of theirs."""
+    return BARE.format(title=escape(title), body=body)
 
 
 def take_address(app: Sphinx, config: Config) -> None:
@@ -93,13 +101,12 @@ def write_beside_the_pages(app: Sphinx, failed: Exception | None) -> None:
         return
     out, address = Path(app.outdir), app.config.html_baseurl
     home = f"{address or '/'}{app.config.root_doc}.html"
-    (out / "404.html").write_text(
-        NOT_FOUND.format(title=escape(app.config.project), home=escape(home)), encoding="utf-8"
-    )
+    page = bare(f"No such page · {app.config.project}", NOT_FOUND.format(home=escape(home)))
+    (out / "404.html").write_text(page, encoding="utf-8")
     binder = (app.config.html_context.get("live_binder") or {}).get("url", "")
     for file in out.rglob("*.html"):
-        page = file.read_bytes()
-        if (confined := with_policy(page, binder)) != page:
+        found = file.read_bytes()
+        if (confined := with_policy(found, binder)) != found:
             file.write_bytes(confined)
     if address:
         pages = [f"{name}.html" for name in sorted(app.env.found_docs)]
