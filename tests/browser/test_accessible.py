@@ -8,8 +8,8 @@ from live_page import LivePage
 from looks import violations
 from serving import Server
 
+# Steps, calculators and tips stand on real pages, which test_chapters looks at.
 PAGES = ["index", "plain", "cells", "ranks", "planner", "tracebacks"]
-ON_REAL_PAGES = ["steps", "calculators", "tips"]  # which test_chapters looks at
 
 
 def check(live: LivePage) -> None:
@@ -27,9 +27,7 @@ def visitor(visit: Callable[..., LivePage], server: Server) -> Callable[..., Liv
     return functools.partial(visit, server, color_scheme="light", reduced_motion="reduce")
 
 
-@pytest.mark.parametrize(
-    "page", [*PAGES, *(pytest.param(page, marks=pytest.mark.slow) for page in ON_REAL_PAGES)]
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_a_page_as_it_was_built(visitor: Callable[..., LivePage], page: str) -> None:
     live = visitor().open(f"{page}.html")
     live.page.wait_for_load_state()

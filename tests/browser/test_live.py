@@ -34,7 +34,7 @@ def test_pages_without_cells_load_nothing_of_this(
     visit: Callable[..., LivePage], server: Server
 ) -> None:
     plain = visit(server).open("plain.html")
-    assert plain.page.locator("#live-status").count() == 0
+    assert plain.page.locator("#live-status, .live-downloads").count() == 0
     assert not any("live." in url or "thebe" in url for url in plain.requests)
 
 

@@ -54,13 +54,6 @@ def test_the_script_of_a_page_runs(live: LivePage) -> None:
     assert "# This one prints nothing:" in file.read_text()
 
 
-def test_a_page_without_cells_offers_nothing(
-    visit: Callable[..., LivePage], server: Server
-) -> None:
-    plain = visit(server).open("plain.html")
-    assert plain.page.locator(".live-downloads").count() == 0
-
-
 def test_a_cell_has_an_address_that_leads_to_it(
     visit: Callable[..., LivePage], server: Server, live: LivePage
 ) -> None:
