@@ -5,7 +5,6 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable
 from contextlib import closing, suppress
 from typing import Any
 
@@ -177,13 +176,6 @@ def open_channels(browser: Browser, kernel: str, headers: dict[str, str]) -> web
         suppress_origin=True,
         timeout=PATIENCE,
     )
-
-
-def soon(done: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + PATIENCE
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return done()
 
 
 def refused(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int | str | None, str]:

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 import pytest
 from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager, start_new_kernel
-from test_world import alive, wait_for
+from waiting import soon
+
+from playground.server.limits import has_ended
 
 SLEEP = """
 import os, time
@@ -109,7 +111,7 @@ def test_interrupting_the_kernel_ends_the_ranks_and_the_kernel_lives_on(lasting)
     pids = lasting.pids()
     lasting.manager.interrupt_kernel()
     assert "KeyboardInterrupt" in lasting.read_until(lambda text: False)
-    assert not any(alive(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
     assert "[0, 1]" in lasting.run("launch(lambda group: group.rank, ranks=2)")
 
 
@@ -126,7 +128,7 @@ def test_restarting_the_kernel_ends_the_ranks(kernel):
     kernel.start(SLEEP)
     pids = kernel.pids()
     kernel.manager.restart_kernel(now=True)
-    assert wait_for(lambda: not any(alive(pid) for pid in pids))
+    assert soon(lambda: all(has_ended(pid) for pid in pids))
     kernel.client.wait_for_ready(timeout=60)
     assert "[0, 1]" in kernel.run(
         "from distributed.launching import launch\nlaunch(lambda group: group.rank, ranks=2)"
@@ -138,7 +140,7 @@ def test_shutting_the_kernel_down_ends_the_ranks(kernel):
     kernel.start(SLEEP)
     pids = kernel.pids()
     kernel.manager.shutdown_kernel(now=False)
-    assert wait_for(lambda: not any(alive(pid) for pid in pids), seconds=20)
+    assert soon(lambda: all(has_ended(pid) for pid in pids))
 
 
 IMPORTED = """

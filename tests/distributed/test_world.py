@@ -26,6 +26,7 @@ import torch.distributed as dist
 from leftovers import shared_memory
 from rights import as_root, control_group
 from threadpoolctl import ThreadpoolController
+from waiting import soon
 
 from distributed.launching import launch, world
 from distributed.runtime.board import Board
@@ -33,25 +34,11 @@ from distributed.runtime.caller import World
 from distributed.runtime.group import timeout_of
 from distributed.runtime.rank import RankSpec, choose_backend, join
 from distributed.runtime.report import Output, RankError, Screen
+from playground.server.limits import has_ended
 
 
 def process_ids(group):
     return os.getpid()
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and waits to be reaped does not."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def wait_for(condition, seconds=30.0):
-    give_up = time.monotonic() + seconds
-    while not condition() and time.monotonic() < give_up:
-        time.sleep(0.02)
-    return condition()
 
 
 def run_script(tmp_path: Path, text: str) -> subprocess.Popen:
@@ -72,7 +59,7 @@ def test_results_come_in_rank_order(ranks):
 def test_every_rank_is_a_process_of_its_own_and_none_is_left():
     pids = launch(process_ids, ranks=4)
     assert len({*pids, os.getpid()}) == 5
-    assert not any(alive(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
 def test_the_first_line_says_how_many_ranks_over_what_on_which_device(capsys):
@@ -172,7 +159,7 @@ def test_a_hang_is_reported_with_the_line_of_each_rank_and_killed(capsys):
     assert "group.all_reduce(torch.ones(1))" in report
     pids = [int(pid) for pid in re.findall(r"\] (\d+)$", capsys.readouterr().out, re.MULTILINE)]
     assert len(pids) == 3
-    assert not any(alive(pid) for pid in pids)
+    assert all(has_ended(pid) for pid in pids)
 
 
 def test_a_rank_that_computes_for_ever_is_found_and_killed():
@@ -188,8 +175,8 @@ def test_a_world_keeps_its_ranks_between_calls_and_ends_them_after():
     with world(3) as run:
         first, second = run(process_ids), run(process_ids)
         assert first == second
-        assert all(alive(pid) for pid in first)
-    assert not any(alive(pid) for pid in first)
+        assert not any(has_ended(pid) for pid in first)
+    assert all(has_ended(pid) for pid in first)
 
 
 def test_a_world_that_failed_has_ended_and_says_so():
@@ -197,7 +184,7 @@ def test_a_world_that_failed_has_ended_and_says_so():
         pids = run(process_ids)
         with pytest.raises(RankError):
             run(lambda group: 1 / 0)
-        assert not any(alive(pid) for pid in pids)
+        assert all(has_ended(pid) for pid in pids)
         with pytest.raises(RuntimeError, match="these ranks have ended"):
             run(process_ids)
 
@@ -388,7 +375,7 @@ def test_no_rank_outlives_a_caller_that_is_interrupted_or_killed(tmp_path, how):
         pids = pids_of_ranks(process)
         process.send_signal(how)
         process.wait(timeout=60)
-        assert wait_for(lambda: not any(alive(pid) for pid in pids))
+        assert soon(lambda: all(has_ended(pid) for pid in pids))
         if how == signal.SIGINT:
             assert "KeyboardInterrupt" in process.stderr.read()
     finally:
@@ -411,7 +398,7 @@ def test_a_caller_that_is_killed_leaves_no_file(tmp_path, monkeypatch, how):
         assert len(files()) == 2
         process.send_signal(how)
         process.wait(timeout=60)
-        assert wait_for(lambda: not files())
+        assert soon(lambda: not files())
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -478,7 +465,7 @@ def test_a_process_that_a_rank_has_started_ends_with_the_call():
 
     for fails in (False, True):
         child = started(fails)
-        assert wait_for(lambda child=child: not alive(child))
+        assert soon(lambda child=child: has_ended(child))
 
 
 def test_a_flood_of_output_is_capped_and_counted(capfd):
@@ -612,7 +599,7 @@ def test_many_more_ranks_than_cores(ranks):
 def children() -> set[int]:
     """All living descendants of this process."""
     found = psutil.Process().children(recursive=True)
-    return {child.pid for child in found if alive(child.pid)}
+    return {child.pid for child in found if not has_ended(child.pid)}
 
 
 @pytest.mark.parametrize("launches", [21, pytest.param(200, marks=pytest.mark.slow)])
@@ -709,4 +696,4 @@ def test_a_thread_that_never_ends_is_told_of_and_killed(capsys):
 
     (pid,) = launch(leave_a_thread, ranks=1, device="cpu")
     assert "rank 0 returned, but a thread of it did not end: killed" in capsys.readouterr().out
-    assert not alive(pid)
+    assert has_ended(pid)

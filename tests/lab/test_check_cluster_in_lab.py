@@ -18,6 +18,7 @@ import pytest
 from playground.lab import illnesses
 from playground.lab.hosts import Laboratory, laboratory
 from playground.lab.one_host import SCRIPTS
+from playground.server.limits import has_ended
 
 SCHEMA = json.loads((SCRIPTS / "check_cluster.schema.json").read_text())
 SCRIPT = str(SCRIPTS / "check_cluster.py")
@@ -109,7 +110,7 @@ def test_what_is_ill_is_named_and_nothing_else(number: int) -> None:
             pid
             for host in up
             for pid in host.processes()
-            if pid != host.first and illnesses.lives(pid)
+            if pid != host.first and not has_ended(pid)
         ]  # nobody reaps orphans there
     case = f"{ill.what}, {len(lab.hosts)} hosts, seed {seed}:\n{said}"
     assert findings(report) == [(ill.kind, ill.where)], case

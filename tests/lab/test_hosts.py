@@ -4,16 +4,17 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from bench.lab import watch
 from rights import lacking
+from waiting import soon
 
 from playground.lab import hosts as module
 from playground.lab.hosts import Laboratory, laboratory, unavailable
+from playground.server.limits import has_ended
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("hosts")
@@ -188,13 +189,6 @@ def test_on_a_runner_what_lacks_rights_fails(monkeypatch: pytest.MonkeyPatch) ->
         lacking("hosts")
 
 
-def is_running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize(
     "how",
     [
@@ -221,14 +215,11 @@ def test_nothing_is_left_however_its_owner_ends(how: signal.Signals) -> None:
     assert owner.stdout is not None
     pids = [int(pid) for pid in owner.stdout.readline().split()]
     assert len(pids) >= 3
-    assert all(map(is_running, pids))
+    assert not any(map(has_ended, pids))
     os.kill(owner.pid, how)
     owner.wait(20)
     owner.stdout.close()
-    until = time.monotonic() + 60
-    while any(map(is_running, pids)) and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not any(map(is_running, pids))
+    assert soon(lambda: all(map(has_ended, pids)))
     assert interfaces() == before
 
 

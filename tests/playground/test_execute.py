@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from visitor import soon
+from waiting import soon
 
 from playground.build import outputs
 from playground.server.limits import has_ended

@@ -21,7 +21,8 @@ from jupyter_server.services.kernels.kernelmanager import (
 )
 from rights import control_group, in_group
 from serving import Server, running_server
-from visitor import PATIENCE, Browser, Kernel, logged_in, soon
+from visitor import PATIENCE, Browser, Kernel, logged_in
+from waiting import soon
 
 from playground.server.kernels import FewKernels
 from playground.server.limits import (

@@ -21,7 +21,8 @@ import pytest
 import websocket
 from rights import SUDO, as_root
 from serving import Server, running_server
-from visitor import Browser, Kernel, Reply, logged_in, open_channels, refused, request, soon
+from visitor import Browser, Kernel, Reply, logged_in, open_channels, refused, request
+from waiting import soon
 
 from playground.server import address, app, peers
 from playground.server.address import NotSecret, bind, kept_secret

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from playground.lab.hosts import Host, Laboratory
+from playground.server.limits import has_ended
 
 SCRIPT = Path(__file__).parents[2] / "scripts/check_cluster.py"
 PACKET, VNET_HEADER, IGNORE_OUTGOING = 263, 15, 23  # of linux/if_packet.h
@@ -161,7 +162,7 @@ def throttled(running: Check, rank: int, share: float, period: float = 0.1) -> I
             signal.SIGSTOP
         )  # else it stops with the rank, and goes on when it likes
         with contextlib.suppress(ProcessLookupError):
-            while pid is not None and lives(pid) and not ended.wait(period * share):
+            while pid is not None and not has_ended(pid) and not ended.wait(period * share):
                 os.kill(pid, signal.SIGSTOP)
                 ended.wait(period * (1 - share))
                 os.kill(pid, signal.SIGCONT)
@@ -175,14 +176,6 @@ def throttled(running: Check, rank: int, share: float, period: float = 0.1) -> I
     finally:
         ended.set()
         thread.join()
-
-
-def lives(pid: int) -> bool:
-    """Whether a process has not ended yet: nobody may have asked for its exit status."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def little_shm(host: Host, mib: int = 64, left: int = 4) -> None:
