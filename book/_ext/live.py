@@ -173,7 +173,7 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
             "name", "python3"
         )
         offer_downloads(app, pagename, context)
-        for part in ("live", "ranks", "steps", "frames", "exercise", "calculator"):
+        for part in ("live", "ranks", "steps", "exercise", "calculator"):
             app.add_css_file(f"{part}.css")
         app.add_js_file(None, body=KEEP_PRESSES)
         app.add_js_file("live.js", type="module")  # it imports the others
