@@ -71,3 +71,11 @@ def built() -> Path:
 def pools() -> Iterator[Pools]:
     with ExitStack() as stack:
         yield Pools(stack)
+
+
+@pytest.fixture(scope="session")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder of tokens, which code/scripts/train.py learns."""
+    from playground.lab.rehearsal import write_tokens  # late: most tests need no torch
+
+    return write_tokens(tmp_path_factory.mktemp("tokens"))

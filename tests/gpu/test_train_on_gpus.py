@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from playground.lab.one_host import SCRIPTS
-from playground.lab.rehearsal import write_tokens
 
 GPUS = torch.cuda.device_count()
 COUNTS = [
@@ -20,11 +19,6 @@ pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")
 SIZE = ["--vocab=256", "--context=64", "--width=256", "--layers=4", "--heads=4", "--batch=16"]
 SIZE += ["--micro=4", "--lr=1e-3", "--warmup=5", "--log-every=1", "--eval-every=10"]
 SIZE += ["--eval-batches=1", "--save-every=10"]
-
-
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_tokens(tmp_path_factory.mktemp("tokens"))
 
 
 def records_of(tokens: str, run: Path, ranks: int, *words: str) -> dict[int, dict]:

@@ -24,7 +24,7 @@ import yaml
 
 from playground.lab.hosts import Host, laboratory
 from playground.lab.one_host import torchrun
-from playground.lab.rehearsal import SMALL, write_tokens
+from playground.lab.rehearsal import SMALL
 
 ROOT = Path(__file__).parents[2]
 ENGINES = ROOT / "engines"
@@ -36,11 +36,6 @@ ENGINES = ROOT / "engines"
 PATIENCE = 200  # s; 50 beside other work on two cores, and a slow machine is not a failure
 FIRST_LINE = "{} ranks · gloo · no GPU found, so on CPUs"  # by the script, before it trains
 TRAIN = str(ROOT / "code/scripts/train.py")
-
-
-@pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_tokens(tmp_path_factory.mktemp("tokens"))
 
 
 def losses_of(run: Path) -> dict[int, float]:

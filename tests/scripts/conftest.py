@@ -7,14 +7,7 @@ from typing import Any
 import pytest
 
 from playground.lab.one_host import torchrun
-from playground.lab.rehearsal import SMALL, train_with, write_tokens
-
-
-@pytest.fixture(scope="session")
-def tokens(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder of tokens."""
-    return write_tokens(tmp_path_factory.mktemp("tokens"))
-
+from playground.lab.rehearsal import SMALL, train_with
 
 PATIENCE = 300  # s; one or two beside nothing else, and a slow machine is not a failure
 Train = Callable[..., list[tuple[str, Any]]]
