@@ -1,12 +1,6 @@
 // Python in a tab: what the build, the page and its workers must agree on.
 
 export const MODULES = "/home/pyodide/code"; // a file, though its name is a folder's: a zip
-export const IMPORTS = `
-import sys
-sys.path.insert(0, "${MODULES}")
-import playground.tab.kernel, playground.tab.rank, playground.tab.turns
-`;
-
 export const SIZE = 13; // MB, of Pyodide and the modules
 const FILES = ["pyodide/pyodide-lock.json", "pyodide/python_stdlib.zip", "python.zip"];
 const MB = 1e6;

@@ -84,17 +84,16 @@ export class TabKernel {
     const whole = SIZE + this.known.memory; // MB
     const counter = new Counter((arrived) => this.page.progress(Math.min(1, arrived / whole)));
     this.parts = fetchParts(counter);
-    this.remembered = this.remember(counter);
-    this.memory = this.remembered.then((memory) => memory ?? new Promise((gives) => { this.kernelGives = gives; }));
+    this.memory = this.remember(counter);
     const ready = new Promise((resolve, reject) => {
-      this.kernel = this.startWorker({}, this.remembered, (said) => {
+      this.kernel = this.startWorker({}, this.memory, (said) => {
         if (said.ready) resolve();
         else if (said.failed) reject(new Error(`Python did not start in this tab: ${said.failed}`));
         else this.heard(said);
       });
     });
     this.want(this.wanted);
-    await Promise.all([this.parts, this.remembered]);
+    await Promise.all([this.parts, this.memory]);
     await ready;
   }
 
@@ -134,8 +133,7 @@ export class TabKernel {
 
   // ------------------------------------------------------------ what the kernel says
 
-  heard({ memory, kind, content, reply, need, replace, failed }) {
-    if (memory) this.kernelGives(memory);
+  heard({ kind, content, reply, need, replace, failed }) {
     if (need) {
       this.used = Math.max(this.used ?? 0, need);
       this.want(need);
@@ -193,12 +191,11 @@ export class TabKernel {
     if (why) this.page.ended(why);
   }
 
-  /** What the build kept of a started Python; null where it kept nothing, or nothing that fits. */
+  /** What the build kept of a started Python. */
   async remember(counter) {
-    if (!this.known.memory || !globalThis.DecompressionStream) return null;
     const name = `python-memory.bin?${this.known.digest}`;
-    const answer = await fetch(new URL(name, import.meta.url)).catch(() => null);
-    if (!answer?.ok) return null;
+    const answer = await fetch(new URL(name, import.meta.url));
+    if (!answer.ok) throw new Error(`${answer.url}: ${answer.status}`);
     const whole = counter.counted(answer).body.pipeThrough(new DecompressionStream("gzip"));
     const bytes = new Uint8Array(await new Response(whole).arrayBuffer());
     const memory = new (this.shared ? SharedArrayBuffer : ArrayBuffer)(bytes.length);

@@ -1,10 +1,9 @@
 // A worker of the tab: the kernel, in which cells run, or one of the ranks.
 //
-// Each begins with the memory of a Python that was started before, and has imported what all of them
-// need: by the build, or else here by the kernel. That takes a tenth of the time.
+// Each begins with the memory of a Python that the build has started, and that has imported what all
+// of them need. That takes a tenth of the time.
 
 import { startPython } from "./python.js";
-import { IMPORTS } from "./python-parts.js";
 import { CALLER, Mailboxes, STOPPED } from "./tab-mailboxes.js";
 
 import("./pyodide/pyodide.asm.mjs"); // Pyodide asks for it when all else is here
@@ -15,25 +14,9 @@ onmessage = ({ data }) => {
 };
 
 async function begin({ rank, number, shared, memory, parts }) {
-  const python = await (memory ? copyOf(memory, parts) : first(parts));
+  const python = await startPython(parts, { _loadSnapshot: new Uint8Array(memory).slice() }); // which is not shared
   if (rank === undefined) beKernel(python, shared);
   else beRank(python, new Mailboxes(shared, rank), rank, number);
-}
-
-/** `memory` is shared between workers, which Pyodide does not expect. */
-function copyOf(memory, parts) {
-  return startPython(parts, { _loadSnapshot: new Uint8Array(memory).slice() });
-}
-
-async function first(parts) {
-  const python = await startPython(parts, { _makeSnapshot: true });
-  python.runPython(IMPORTS);
-  const found = python.makeMemorySnapshot();
-  const Memory = globalThis.SharedArrayBuffer ?? ArrayBuffer;
-  const memory = new Memory(found.length);
-  new Uint8Array(memory).set(found);
-  postMessage({ memory });
-  return python;
 }
 
 /** Lend the bytes of a Python object for as long as `use` takes. */

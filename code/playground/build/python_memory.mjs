@@ -6,9 +6,13 @@ import { pathToFileURL } from "node:url";
 
 const [pyodide, modules, out] = process.argv.slice(2);
 const { loadPyodide } = await import(pathToFileURL(`${pyodide}/pyodide.mjs`));
-const { IMPORTS, MODULES } = await import("../../../book/_static/python-parts.js");
+const { MODULES } = await import("../../../book/_static/python-parts.js");
 
 const python = await loadPyodide({ _makeSnapshot: true, env: { HOME: "/home/pyodide" } });
 python.FS.writeFile(MODULES, readFileSync(modules));
-python.runPython(IMPORTS);
+python.runPython(`
+import sys
+sys.path.insert(0, "${MODULES}")
+import playground.tab.kernel, playground.tab.rank, playground.tab.turns
+`);
 writeFileSync(out, python.makeMemorySnapshot());
