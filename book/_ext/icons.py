@@ -84,6 +84,6 @@ def look_at_few_siblings(static: Path) -> None:
 
 def write_icons(app: Sphinx) -> None:
     target = Path(app.outdir, "_static", "icons.css")
-    if app.builder.format == "html" and not target.exists():
+    if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(style_sheet())

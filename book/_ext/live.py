@@ -138,8 +138,6 @@ def only_imports(cell: nodes.Element) -> bool:
 
 
 def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    if app.builder.format != "html":
-        return
     for number, cell in enumerate(cells_to_make_live(doctree), start=1):
         look = ["live-imports"] * only_imports(cell)
         live = LiveCell("", *cell.children, classes=[*cell["classes"], *look], number=number)
@@ -192,7 +190,7 @@ def drop_options_of_the_theme(
 
 
 def remove_what_no_page_loads(app: Sphinx, failed: Exception | None) -> None:
-    if not failed and app.builder.format == "html":
+    if not failed:
         for pattern in DEAD_WEIGHT:
             for file in Path(app.outdir, "_static").glob(pattern):
                 file.unlink()
@@ -201,8 +199,6 @@ def remove_what_no_page_loads(app: Sphinx, failed: Exception | None) -> None:
 
 
 def copy_web_parts(app: Sphinx) -> None:
-    if app.builder.format != "html":
-        return
     for package, (folder, patterns, target) in WEB_PARTS.items():
         source = Path(app.srcdir) / "node_modules" / package / folder
         if not source.is_dir():

@@ -309,7 +309,7 @@ def version(part: Part, packages: Path) -> str:
 
 
 def write_notices(app: Sphinx, failed: Exception | None) -> None:
-    if failed or app.builder.format != "html":
+    if failed:
         return
     out, packages = Path(app.outdir), Path(app.srcdir, "node_modules")
     folder = out / "_static/licences"

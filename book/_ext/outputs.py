@@ -97,7 +97,7 @@ def say_when(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """A mark beside the title that opens: when and on what the outputs were made."""
     file = outputs.fresh(Path(app.srcdir), docname)
     title = next(iter(doctree.findall(nodes.title)), None)
-    if file is None or title is None or app.builder.format != "html":
+    if file is None or title is None:
         return
     stamp = outputs.load(file)["stamp"]
     line = (

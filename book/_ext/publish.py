@@ -97,7 +97,7 @@ def describe_page(
 
 
 def write_beside_the_pages(app: Sphinx, failed: Exception | None) -> None:
-    if failed or app.builder.format != "html":
+    if failed:
         return
     out, address = Path(app.outdir), app.config.html_baseurl
     home = f"{address or '/'}{app.config.root_doc}.html"

@@ -33,8 +33,6 @@ class Tab:
         pyodide = Path(app.srcdir, "node_modules", "pyodide").resolve()
         standard = tab.standard(pyodide)
         self.lack = lack_in(standard)
-        if app.builder.format != "html":
-            return
         static = Path(app.outdir, "_static")
         static.mkdir(parents=True, exist_ok=True)
         packed = tab.archive(standard)
@@ -59,7 +57,7 @@ def code_of(cell: LiveCell) -> str:
 
 def write_worker(app: Sphinx, failed: Exception | None) -> None:
     """Last of all, since it names what it keeps by all that was built."""
-    if failed or app.builder.format != "html":
+    if failed:
         return
     out = Path(app.outdir)
     text = WORKER.read_text(encoding="utf-8")

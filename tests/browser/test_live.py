@@ -52,7 +52,7 @@ def test_a_build_without_the_web_parts_says_what_to_do(
 ) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "book" / "_ext"))
     copy_web_parts = importlib.import_module("live").copy_web_parts
-    app = SimpleNamespace(builder=SimpleNamespace(format="html"), srcdir=tmp_path, outdir=tmp_path)
+    app = SimpleNamespace(srcdir=tmp_path, outdir=tmp_path)
     with pytest.raises(ExtensionError, match="run `npm ci`"):
         copy_web_parts(app)
 
