@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from packaging.utils import canonicalize_name
+from wheels import write_wheel
 
 ROOT = Path(__file__).parents[1]
 ENTRY = r"^([\w.-]+)==(\S+).*?\n((?:    --hash=sha256:[0-9a-f]{64}.*\n)+)"
@@ -54,36 +55,22 @@ def test_nothing_else_is_installed():
     assert {name: found[name] for name in others} == {name: PINNED.get(name) for name in others}
 
 
-def wheel(folder: Path, name: str, needs: str = "") -> Path:
-    """A package without code, in version 1."""
-    path = folder / f"{name}-1-py3-none-any.whl"
-    info = f"{name}-1.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{needs}"
-        )
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", "")
-    return path
-
-
 @pytest.mark.parametrize("exchanged", [None, "asked", "needed"])
 def test_pip_takes_no_other_file(exchanged, tmp_path):
     """Nor of what comes only because another package needs it, which `requirements.txt` is silent
     about."""
-    files = [wheel(tmp_path, "asked", "Requires-Dist: needed\n"), wheel(tmp_path, "needed")]
+    files = [write_wheel(tmp_path, "asked", about="Requires-Dist: needed\n")]
+    files += [write_wheel(tmp_path, "needed")]
     (tmp_path / "requirements.txt").write_text("asked==1\ntorch==1\n")
     hashes = {path.name.split("-")[0]: hashlib.sha256(path.read_bytes()) for path in files}
     lines = [f"{name}==1 --hash=sha256:{hash_.hexdigest()}\n" for name, hash_ in hashes.items()]
     (tmp_path / "constraints.txt").write_text("".join(lines))
     if exchanged:
-        wheel(tmp_path, exchanged, "Requires-Dist: needed\nSummary: exchanged\n")
+        write_wheel(tmp_path, exchanged, about="Requires-Dist: needed\nSummary: exchanged\n")
     (tmp_path / "install.py").write_bytes((ROOT / "install.py").read_bytes())
     target = tmp_path / "target"  # with a PyTorch that has no hash, as install.py leaves it
     target.mkdir()
-    with zipfile.ZipFile(wheel(tmp_path, "torch")) as archive:
+    with zipfile.ZipFile(write_wheel(tmp_path, "torch")) as archive:
         archive.extractall(target)
     (tmp_path / "torch-1-py3-none-any.whl").unlink()
     done = subprocess.run(

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-import zipfile
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -14,25 +13,11 @@ from pathlib import Path
 import install
 import pip
 import pytest
+from wheels import write_wheel
 
 ROOT = Path(install.__file__).parent
 RECORD = install.RECORD.relative_to(ROOT)
 CPUS, GPUS = f"torch-{install.TORCH}+cpu", f"torch-{install.TORCH}"
-
-
-def write_wheel(folder: Path, name: str) -> None:
-    """An empty package of this name and version."""
-    folder.mkdir(parents=True)
-    info = f"{name}.dist-info"
-    package, version = name.split("-")
-    with zipfile.ZipFile(folder / f"{name}-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(
-            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n"
-        )
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", "")
 
 
 class Machine:
@@ -41,8 +26,9 @@ class Machine:
     def __init__(self, folder: Path):
         self.folder = folder
         self.asked: list[str] = []
-        write_wheel(folder / "index/pytorch/torch", CPUS)
-        write_wheel(folder / "index/everybody/torch", GPUS)
+        for index, name in (("pytorch", CPUS), ("everybody", GPUS)):
+            (folder / "index" / index / "torch").mkdir(parents=True)
+            write_wheel(folder / "index" / index / "torch", *name.split("-"))
         self.interrupted: list[str] = []  # paths that end in these are not served once
         asked, interrupted = self.asked, self.interrupted
 
