@@ -10,6 +10,7 @@ import pytest
 from live_page import LivePage
 from looks import needs_scrolling_sideways, violations_in_both_themes
 from playwright.sync_api import expect
+from serving import Server
 
 from playground.trace_reader.answer import Reading
 from playground.trace_reader.page import EXAMPLES, TRACES
@@ -118,6 +119,15 @@ def test_the_timeline_zooms_and_names_a_kernel(read: Callable[..., LivePage]) ->
     share = ((longest.start + longest.end) / 2 - trace.steps[0].start) / end
     page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
     expect(page.locator(".traces-what")).to_contain_text("ncclKernel")
+
+
+@pytest.mark.slow
+def test_it_reads_at_the_books_own_server_as_well(
+    visit: Callable[..., LivePage], server: Server
+) -> None:
+    live = visit(server).open("traces.html")
+    live.page.get_by_role("button", name="a slow rank").click()
+    wait_for(live, answer(["slow-rank-0", "slow-rank-1"])["said"])
 
 
 def test_without_scripts_the_first_example_stands_alone(read: Callable[..., LivePage]) -> None:

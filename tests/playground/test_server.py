@@ -49,6 +49,7 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> Path:
     html.joinpath("book/first_steps/data_parallelism.html").write_text(PAGE)
     html.joinpath("book/cells.html").write_text("<div class=cell data-live=0>SECRET CELL</div>")
     html.joinpath("_static/app.js").write_text("let secret = 1")
+    html.joinpath("_static/any-worker.js").write_text("let secret = 1")
     html.joinpath("_static/style.css").write_text("body {}")
     html.joinpath("_static/plot.svg").write_text("<svg/>")
     html.joinpath(".buildinfo").write_text("OUTSIDE")
@@ -97,6 +98,7 @@ def test_a_reader_gets_the_pages_of_the_book(reader: Browser) -> None:
     [
         ("/index.html", "text/html; charset=utf-8"),
         ("/_static/app.js", "application/javascript"),
+        ("/_static/any-worker.js", "application/javascript"),
         ("/_static/style.css", "text/css; charset=utf-8"),
         ("/_static/plot.svg", "image/svg+xml"),
     ],
@@ -113,7 +115,8 @@ def test_files_have_their_type_and_the_headers_that_confine_them(
     assert "frame-ancestors 'none'" in policy
     assert "default-src 'none'" in policy
     assert "script-src 'self'" in policy
-    assert "eval" not in policy
+    assert "'unsafe-eval'" not in policy
+    assert ("'wasm-unsafe-eval'" in policy) == path.endswith("-worker.js")
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
     assert headers["Cache-Control"] == "no-cache"
     assert "Access-Control-Allow-Origin" not in headers

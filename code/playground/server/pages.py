@@ -49,11 +49,6 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
     "Content-Security-Policy": FORM_POLICY,  # of all but the book's own pages
 }
-# These workers compile Python's interpreter; no page that a server sends may compile anything.
-SCRIPTS_OF_WORKERS: dict[str, tuple[str, ...]] = {
-    "planner-worker.js": (COMPILE,),
-    "tab-worker.js": (COMPILE,),
-}
 
 
 def header(host: str, scripts: tuple[str, ...] = ()) -> str:
@@ -166,11 +161,13 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
         # Ask again each time (a 304 costs little on one machine), so that a rebuild shows at once.
         self.set_header("Cache-Control", "no-cache")
         file, changed_at = self.file()
-        scripts = SCRIPTS_OF_WORKERS.get(file.name)
         if file.suffix == ".html":
             scripts = scripts_in(file, changed_at)
-        if scripts is not None:
-            self.set_header("Content-Security-Policy", header(self.request.host, scripts))
+        elif file.name.endswith("-worker.js"):  # it compiles Python's interpreter; no page may
+            scripts = (COMPILE,)
+        else:
+            return
+        self.set_header("Content-Security-Policy", header(self.request.host, scripts))
 
     def compute_etag(self) -> str:
         # Tornado's is a hash kept for the life of the server: a rebuilt page would look unchanged.
