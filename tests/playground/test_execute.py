@@ -211,6 +211,7 @@ def test_a_stale_page_is_executed_for_the_build_and_its_record_waits(recorded: P
         ("loss 0.1234 after 3 steps", "loss 0.1334 after 3 steps", False),
         ("loss 0.1 after 3 steps", "loss 0.1 after 4 steps", False),
         ("an error of 3e-08", "an error of 7e-09", True),
+        ("an error of 9e−16", "an error of 6e−16", True),
         ("in 3 ms at 2.1 GB/s", "in 14 ms at 0.9 GB/s", True),
         ("3 messages", "4 messages", False),
         ("1,000 bytes", "1,001 bytes", False),
