@@ -19,6 +19,8 @@ from hypothesis import settings
 from pools import Pools
 
 from distributed.runtime import fork_server
+from playground.build.outputs import stale
+from playground.build.toc import pages_in_order
 
 # A shell's background job ignores Ctrl+C, and so would every script that a test starts to press it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -41,6 +43,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     a process to end; but few: most start ranks or a browser of their own."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     return min(4, cores + 1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Which pages are stale takes two seconds to find out: once, and not in each worker."""
+    if getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ["STALE_PAGES"] = " ".join(stale(ROOT, pages_in_order(ROOT)))
 
 
 gc.disable()  # thousands of tests and all of torch stay to the end: no looking for garbage there

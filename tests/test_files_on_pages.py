@@ -110,10 +110,16 @@ EVERY = [cells_of(page) for page in PAGES]
 FILES = [file for cells in EVERY for file in files_of(cells)]
 IN_RANKS = [file for file in FILES if file.counts]
 RUNS = [(file, ranks) for file in IN_RANKS for ranks in file.counts]
+LOOK = "test_a_file_runs_by_itself_and_does_what_its_page_says"
+
+
+# Forty steps of `fully_shard` on four ranks each, as the page of ZeRO-3 has them, too.
+COSTLY = ("at_scale/which_strategy", "zero/hsdp", "zero/zero2")
 
 
 def as_parameter(file: File) -> object:
-    marks = pytest.mark.slow if "slow" in file.cell.tags else ()
+    is_slow = "slow" in file.cell.tags or file.cell.page in COSTLY
+    marks = pytest.mark.slow if is_slow else ()
     return pytest.param(file, marks=marks, id=file.cell.name)
 
 
@@ -147,19 +153,23 @@ def run_files(
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], list[Any]]:
-    """What `main` of each file returned, on each of so many ranks."""
+def results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, int], list[Any]]:
+    """What `main` of each file that is to be looked at returned, on each of so many ranks."""
+    wanted = {item.name for item in request.session.items}
+    runs = [run for run in RUNS if f"{LOOK}[{run[0].cell.name}]" in wanted]
     stores = [
         dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        for _ in (*RUNS, "between runs")
+        for _ in (*runs, "between runs")
     ]
-    files = [(file.cell.name, file.cell.source, ranks) for file, ranks in RUNS]
-    most, folder = max(ranks for _, ranks in RUNS), str(tmp_path_factory.mktemp("copied"))
+    files = [(file.cell.name, file.cell.source, ranks) for file, ranks in runs]
+    most, folder = max(ranks for _, ranks in runs), str(tmp_path_factory.mktemp("copied"))
     given = files, [store.port for store in stores], folder
     of_ranks = launch(run_files, *given, ranks=most, device="cpu", timeout=PATIENCE)
     return {
         (file.cell.name, ranks): [of_one[number] for of_one in of_ranks[:ranks]]
-        for number, (file, ranks) in enumerate(RUNS)
+        for number, (file, ranks) in enumerate(runs)
     }
 
 

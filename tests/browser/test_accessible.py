@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from live_page import LivePage
-from looks import violations
+from looks import BY_THEME, violations
 from serving import Server
 
 # Steps, calculators and tips stand on real pages, which test_chapters looks at.
@@ -15,10 +15,10 @@ PAGES = ["index", "plain", "cells", "ranks", "planner", "tracebacks"]
 def check(live: LivePage) -> None:
     """In the theme of the system, as it stands for a reader who has chosen none: it changes."""
     found = []
-    for theme in ("light", "dark"):
+    for theme, rules in (("light", None), ("dark", BY_THEME)):
         live.page.emulate_media(color_scheme=theme, reduced_motion="reduce")
         live.page.locator(f'html[data-theme="{theme}"]').wait_for(state="attached")
-        found += [f"{theme}: {problem}" for problem in violations(live)]
+        found += [f"{theme}: {problem}" for problem in violations(live, rules)]
     assert not found, "\n\n".join(found)
 
 

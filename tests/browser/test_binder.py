@@ -140,6 +140,7 @@ def test_a_binder_that_fails_says_why_and_is_asked_again_at_the_next_press(
     page.expect_problems(STATIC)
 
 
+@pytest.mark.slow
 def test_without_a_binder_a_static_page_says_how_to_run_it(
     visit: Callable[..., LivePage], pages: Web
 ) -> None:

@@ -164,6 +164,7 @@ def test_time_of_an_all_reduce_is_steps_and_bytes_as_the_modules_say(page: LiveP
                 assert got == pytest.approx(expected, rel=1e-9), (algorithm, signals)
 
 
+@pytest.mark.slow
 def test_the_time_lost_is_what_the_module_says_for_any_cluster(page: LivePage) -> None:
     chart, random_ = calculator(page, 3), random.Random(0)
     for _ in range(20):

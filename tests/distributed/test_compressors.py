@@ -101,6 +101,7 @@ def test_with_error_feedback_nothing_is_lost_for_ever(pools, name):
         assert off(False, 120) > off(False, 30) * 0.9
 
 
+@pytest.mark.slow
 def test_only_without_error_feedback_one_bit_diverges(pools):
     whole, kept, lost = (
         pools[4](descend, compressor)[0] for compressor in (None, Sign(), Sign(False))

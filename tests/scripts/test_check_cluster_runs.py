@@ -129,6 +129,7 @@ def test_eight_ranks_are_done_in_five_minutes(job) -> None:
     assert len(report["ranks"]) == 8
 
 
+@pytest.mark.slow
 def test_a_killed_rank_is_named_and_nobody_is_left(job) -> None:
     run = job(2)
     run.until("matmul")
