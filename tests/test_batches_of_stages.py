@@ -76,7 +76,10 @@ def no_group_is_left() -> Iterator[None]:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(s, marks=pytest.mark.slow if s in ("mixed", "compiled") else ()) for s in STAGES],
+)
 def test_every_step_has_the_whole_batch_or_the_script_says_why_not(stage, tmp_path):
     script = (SCRIPTS / f"{stage}.py").read_text()
     batch, pieces = 128, 4 if "PIECES" in script else 1

@@ -206,6 +206,7 @@ def test_without_scripts_a_picture_stands(visit: Callable[..., LivePage], server
     assert "4,096 tokens on each of 8 GPUs" in picture.get_attribute("aria-label")
 
 
+@pytest.mark.slow
 def test_a_calculator_that_a_reader_runs_is_drawn_again(page: LivePage) -> None:
     page.run_and_wait(0)
     chart = calculator(page, 0)

@@ -19,6 +19,7 @@ def said(capsys, *words):
     return json.loads(capsys.readouterr().out)["executed"]
 
 
+@pytest.mark.slow
 def test_each_strategy_that_fits_is_executed_and_differs_by_less_than_5_percent(capsys):
     found = said(capsys, *SMALL)
     assert [each["name"] for each in found] == ["DDP", "ZeRO-1", "ZeRO-2", "HSDP", "ZeRO-3"]

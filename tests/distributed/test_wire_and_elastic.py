@@ -13,6 +13,7 @@ from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
 
 
+@pytest.mark.slow
 def test_the_interface_lo_sees_every_message_of_every_rank(pools):
     """Others use `lo` as well, in the work or in what is taken off for the timing: look again."""
     cases = ["ring", "ZeRO-1", "ZeRO-3"]
