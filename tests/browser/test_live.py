@@ -204,38 +204,31 @@ def test_the_old_output_stays_until_the_new_one_arrives(live: LivePage) -> None:
     assert "factor 2" not in live.output(BASE)
 
 
-def test_a_stop_that_comes_before_the_code_begins_ends_the_run(live: LivePage) -> None:
-    """Then the kernel drops the run and never answers."""
-    slow = """
-import time
+@pytest.mark.parametrize(
+    ("at_first", "is_stopped"),
+    [
+        ("__import__('time').sleep(600)", True),
+        # As when the server stops one that prints too much, just as it ends.
+        pytest.param("raise KeyboardInterrupt", False, marks=pytest.mark.slow),
+    ],
+    ids=["a stop before the code begins", "an interrupt of the server's"],
+)
+def test_a_run_that_the_kernel_drops_without_an_answer_counts_as_stopped(
+    live: LivePage, at_first: str, is_stopped: bool
+) -> None:
+    next_run = f"""
 async def begin(*_, **__):
     del kernel.do_execute
-    time.sleep(600)
+    {at_first}
 kernel = get_ipython().kernel
 kernel.do_execute = begin
 class Base:"""
-    live.edit(BASE, "class Base:", slow)
+    live.edit(BASE, "class Base:", next_run)
     live.run_and_wait(BASE)
     live.run(DERIVED)
-    live.wait_state(DERIVED, "running")
-    live.stop(DERIVED)
-    live.wait_state(DERIVED, "stopped")
-    assert live.run_and_wait(PRODUCT) == "product 42"
-
-
-@pytest.mark.slow
-def test_a_run_that_the_kernel_drops_by_itself_counts_as_stopped(live: LivePage) -> None:
-    """As when the server stops one that prints too much, just as it ends."""
-    dropped = """
-async def begin(*_, **__):
-    del kernel.do_execute
-    raise KeyboardInterrupt
-kernel = get_ipython().kernel
-kernel.do_execute = begin
-class Base:"""
-    live.edit(BASE, "class Base:", dropped)
-    live.run_and_wait(BASE)
-    live.run(DERIVED)
+    if is_stopped:
+        live.wait_state(DERIVED, "running")
+        live.stop(DERIVED)
     live.wait_state(DERIVED, "stopped")
     assert live.run_and_wait(PRODUCT) == "product 42"
 
