@@ -110,8 +110,9 @@ def convert(module: nn.Module, group: Group) -> nn.Module:
     """`module` with every BatchNorm in it replaced by one over all ranks; weights are kept."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return SyncBatchNorm(module, group)
-    for name, child in module.named_children():
-        setattr(module, name, convert(child, group))
+    for path, part in [*module.named_modules(remove_duplicate=False)]:  # a norm may stand twice
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            module.set_submodule(path, SyncBatchNorm(part, group))
     return module
 
 

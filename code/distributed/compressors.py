@@ -72,6 +72,11 @@ class Cast:
         bucket.buffer.copy_(group.all_reduce(small))
 
 
+def finite(x: torch.Tensor) -> torch.Tensor:
+    """x with 0 for inf and nan. One that stays in a memory would be in every later step."""
+    return torch.nan_to_num(x, nan=0, posinf=0, neginf=0)
+
+
 class WithMemory:
     """Error feedback for a compressor: `send` averages what it can, the rest waits for next time.
 
@@ -92,7 +97,7 @@ class WithMemory:
                     view += self.memory[key].view(view.shape)
         mean, sent = self.send(group, flat)
         if self.error_feedback:
-            residuals = (flat - sent).split([view.numel() for view in bucket.views])
+            residuals = finite(flat - sent).split([view.numel() for view in bucket.views])
             self.memory.update(zip(keys, residuals, strict=True))
         flat.copy_(mean)
 

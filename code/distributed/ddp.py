@@ -139,7 +139,7 @@ class DistributedDataParallel(nn.Module):
         """
         self._abandon_failed_pass()
         self._check_is_trained_as_wrapped()
-        if self.sync and self.training:
+        if self.sync and (self.training or (self.joining and torch.is_grad_enabled())):
             if self.joining:
                 self.joining.start_step(have_batch=True)
             self._share_buffers()

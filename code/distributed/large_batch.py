@@ -52,8 +52,9 @@ def noise_of_ranks(group: Group, gradients: list[torch.Tensor]) -> tuple[float, 
     Costs one number more than the all-reduce that a step does anyway. Gradients become the mean.
     """
     flat = torch.cat([g.reshape(-1) for g in gradients])
-    small = group.all_reduce(flat.square().sum(), "avg").item()
-    large = group.all_reduce(flat, "avg").square().sum().item()
+    wide = torch.promote_types(flat.dtype, torch.float32)  # squares of 1e-4 are 0 in float16
+    small = group.all_reduce(flat.to(wide).square().sum(), "avg").item()
+    large = group.all_reduce(flat, "avg").to(wide).square().sum().item()
     for g, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
         g.copy_(mean.view(g.shape))
     return small, large

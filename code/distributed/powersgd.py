@@ -11,7 +11,7 @@ are linear in M, so they can be all-reduced: ranks need not gather what each oth
 import torch
 
 from distributed import Group, launch
-from distributed.compressors import Gradients
+from distributed.compressors import Gradients, finite
 from distributed.runtime.script import run_script
 
 
@@ -63,11 +63,12 @@ class PowerSGD:
                 self.q[key] = drawn.to(m.device, m.dtype)
         p = reduced(group, {key: m @ self.q[key] for key, m in matrices.items()})
         p = {key: torch.linalg.qr(each).Q for key, each in p.items()}
-        self.q = self.q | reduced(group, {key: m.T @ p[key] for key, m in matrices.items()})
+        q = reduced(group, {key: m.T @ p[key] for key, m in matrices.items()})
         for key, m in matrices.items():
-            close = p[key] @ self.q[key].T
+            close = p[key] @ q[key].T
+            self.q[key] = finite(q[key])
             if self.error_feedback:
-                self.memory[key] = m - close
+                self.memory[key] = finite(m - close)
             m.copy_(close)
 
 

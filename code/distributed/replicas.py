@@ -17,7 +17,7 @@ from distributed.runtime.script import run_script
 
 def check_same_model(module: nn.Module, group: Group) -> None:
     """Raise ValueError where this rank's module is not shaped as rank 0's, naming the tensor."""
-    tensors = module.state_dict().items()
+    tensors = [*module.named_parameters(), *module.named_buffers()]
     lines = [f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}" for name, tensor in tensors]
     check_same_lines("tensor", lines, group)
 

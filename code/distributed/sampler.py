@@ -79,10 +79,16 @@ class ShardSampler(Sampler[int]):
         return len(self.order()[self.rank :: self.ranks])
 
     def state_dict(self) -> dict[str, int]:
-        """Where it stands: the epoch, and how many examples of it this rank has trained on."""
-        return {"epoch": self.epoch, "done": self.done}
+        """Where it stands: the epoch, and how many examples of it each rank has trained on."""
+        return {"epoch": self.epoch, "done": self.done, "ranks": self.ranks}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on there. Raises ValueError on another number of ranks: shares would be others."""
+        if state["ranks"] != self.ranks:
+            raise ValueError(
+                f"state: it is of {state['ranks']} ranks, and here are {self.ranks}, who would skip "
+                "examples or repeat them: go on with as many, or begin the next epoch"
+            )
         self.epoch, self.done, self.was_loaded = state["epoch"], state["done"], True
 
 

@@ -131,7 +131,7 @@ class Tokens:
         self.files = [(path, self.map(path)) for path in paths]
         if not self.files:
             raise ValueError(f"{settings.data}: no {part}*.bin there. make_tokens.py makes it")
-        counts = [(len(tokens) - 1) // settings.context for _, tokens in self.files]
+        counts = [max(0, len(tokens) - 1) // settings.context for _, tokens in self.files]
         self.starts = torch.tensor([0, *counts]).cumsum(0)
         if len(self) < settings.batch:
             raise ValueError(f"{part}*.bin: {len(self)} sequences, fewer than --batch")

@@ -68,6 +68,25 @@ def average_in(group, name, memory, steps):
     return found, trace.sent
 
 
+def average_after_an_inf(group, name):
+    """Which of five steps had a finite average, where one rank's first gradient has an inf."""
+    compressor, parameter, found = COMPRESSORS[name](True), torch.zeros(40, 25), []
+    for step in range(5):
+        x = gradient_of(group.rank)
+        if step == group.rank == 0:
+            x[3, 3] = torch.inf
+        compressor.average(group, Gradients(x.view(-1), [x], [parameter]))
+        found.append(x.isfinite().all().item())
+    return found
+
+
+@pytest.mark.parametrize("name", ["top", "random", "sign", "power"])
+def test_an_inf_is_not_remembered(pools, name):
+    for found in pools[2](average_after_an_inf, name):
+        assert all(found[1:])
+        assert not found[0] or name == "random", "which has not drawn that place"
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 @pytest.mark.parametrize("name", [*COMPRESSORS])
 def test_bytes_are_those_of_the_formula_and_ranks_agree(pools, name, ranks):

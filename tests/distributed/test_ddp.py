@@ -836,6 +836,52 @@ def test_buffers_come_from_a_rank_that_still_has_data(pools, kind, lengths):
     assert results[0][:2] == (max(lengths), max(lengths))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranks_join_that_fine_tune_in_eval_mode(pools, kind):
+    def uneven(group, kind):
+        module = WithNorm().double()
+        model = wrap(kind, module, group)
+        model.eval()
+        with model.join():
+            for _ in range([1, 3][group.rank]):
+                x = torch.ones(8, 6, dtype=torch.float64)
+                model(x).sum().backward()
+        return module.norm.num_batches_tracked.item(), [p.grad for p in module.parameters()]
+
+    (batches, _), (others, gradients) = pools[2](uneven, kind)
+    assert batches == others == 0
+    assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_module_keeps_beside_its_tensors_is_its_own(pools, kind):
+    class Counts(nn.Linear):
+        def get_extra_state(self):
+            return {"calls": 3}
+
+        def set_extra_state(self, state):
+            assert state == {"calls": 3}
+
+    def wrapped(group, kind):
+        module = Counts(2, 2)
+        wrap(kind, module, group)
+        return module.weight.tolist()
+
+    first, second = pools[2](wrapped, kind)
+    assert first == second
+
+
+def test_a_buffer_that_is_never_saved_is_compared_too(pools):
+    def swapped(group):
+        module = nn.Linear(2, 2)
+        for name in ("ab", "ba")[group.rank]:
+            module.register_buffer(name, torch.zeros(3), persistent=False)
+        wrap("ours", module, group)
+
+    with pytest.raises(RankError, match=r"a float32\[3\] on rank 0"):
+        pools[2](swapped)
+
+
 def weights_after_an_uneven_epoch(group, kind, shares):
     """Two epochs of 2 and 6 steps with Adam: the weights after the second one's first step."""
     module = network()

@@ -362,6 +362,16 @@ def test_the_noise_of_a_known_distribution(pools):
     assert mean == pytest.approx(1, abs=0.2)
 
 
+def test_small_gradients_in_16_bits_have_the_same_noise(pools):
+    def noise(group, dtype):
+        random = torch.Generator().manual_seed(group.rank)
+        g = 2e-4 * (0.5 + torch.randn(1000, generator=random))
+        return noise_of_ranks(group, [g.to(dtype)])
+
+    exact = pools[4](noise, torch.float32)[0]
+    assert pools[4](noise, torch.float16)[0] == pytest.approx(exact, rel=0.01)
+
+
 def test_tuning_finds_the_rate_of_the_fewest_steps():
     every = {rate: train(64, rate, 80, 1.0).steps_to_goal for rate in (0.05, 0.1, 0.2)}
     rate, steps = tune(64, tuple(every), 80, 1.0, seeds=2)

@@ -84,6 +84,13 @@ def test_a_run_that_was_stopped_reads_the_rest_of_the_epoch_and_nothing_else(wor
     assert list(later) == list(sampler) != whole, "the next epoch begins at its beginning"
 
 
+def test_a_share_of_other_ranks_is_not_gone_on_with():
+    sampler = ShardSampler(16, 0, 2)
+    sampler.advance(4)
+    with pytest.raises(ValueError, match="of 2 ranks, and here are 4, who would skip"):
+        ShardSampler(16, 0, 4).load_state_dict(sampler.state_dict())
+
+
 def test_a_look_at_a_sampler_takes_nothing_away():
     sampler = ShardSampler(10, 0, 1)
     next(iter(sampler))
@@ -273,6 +280,17 @@ def test_evaluation_uses_running_statistics_and_weights_are_kept(pools):
         return (plain(x) == synced(x)).all().item(), isinstance(synced[1], SyncBatchNorm)
 
     assert pools[2](evaluate) == [(True, True)] * 2
+
+
+def test_a_norm_that_stands_in_several_places_is_converted_in_all_of_them(pools):
+    def kinds(group):
+        norm, pair = nn.BatchNorm1d(4), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        model = convert(nn.Sequential(norm, nn.ReLU(), norm, pair, pair), group)
+        found = [type(part) for _, part in model.named_modules(remove_duplicate=False)]
+        assert model[0].running_mean is model[2].running_mean
+        return found.count(nn.BatchNorm1d), found.count(SyncBatchNorm)
+
+    assert pools[2](kinds) == [(0, 4)] * 2
 
 
 @pytest.mark.parametrize("norm_dtype", ["16 bits", "32 bits"])

@@ -278,6 +278,17 @@ def test_files_of_tokens_have_the_format_of_llm_c(tmp_path: Path) -> None:
         assert struct.unpack(f"<{len(tokens)}H", found[1024:]) == tuple(tokens)
 
 
+def test_a_file_of_no_tokens_takes_nothing_from_the_others(tmp_path: Path) -> None:
+    module = as_module(SCRIPTS / "train.py")
+    for name, numbers in {"val_a": range(41), "val_b": [], "val_c": range(100, 141)}.items():
+        header = struct.pack("<256i", 20240520, 1, len(numbers), *[0] * 253)
+        (tmp_path / f"{name}.bin").write_bytes(header + struct.pack(f"<{len(numbers)}H", *numbers))
+    settings = module.Settings(str(tmp_path), "run", vocab=256, context=8, batch=4)
+    tokens = module.Tokens("val", settings)
+    firsts = tokens.read(torch.arange(len(tokens)))[:, 0].tolist()
+    assert firsts == [0, 8, 16, 24, 32, 100, 108, 116, 124, 132]
+
+
 @pytest.mark.parametrize(
     ("damage", "line"),
     [

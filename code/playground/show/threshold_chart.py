@@ -1,7 +1,8 @@
 """When gradients hide: one step of DDP on GPUs, with sliders for T, C, W and g.
 
 The chart's expressions are those of the page *Overlap*: forward 2ΨT/C, backward 4ΨT/C, and
-sending 2gΨ/W from the first layer's worth of gradients on. Ψ stretches all bars alike.
+sending 2gΨ/W, which begins when the first layer's gradients are there; the last layer's share of it
+cannot leave before the backward pass is over. Ψ stretches all bars alike.
 """
 
 import altair as alt
@@ -26,15 +27,27 @@ def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 50.0
         {"lane": LANES[0], "part": "forward"},
         {"lane": LANES[0], "part": "backward"},
         {"lane": LANES[1], "part": "all-reduce"},
+        {"lane": LANES[1], "part": "last message"},
     ]
     forward = f"(2 * {BILLIONS} * tokens / speed)"  # ms: 10⁹ parameters by 10¹² FLOP/s
     backward, send = f"(2 * {forward})", f"(2 * bytes * {BILLIONS} / link * 1000)"
-    first = f"({forward} + {backward} / {LAYERS})"
-    begins = f"datum.part == 'forward' ? 0 : datum.part == 'backward' ? {forward} : {first}"
-    wide = f"datum.part == 'forward' ? {forward} : datum.part == 'backward' ? {backward} : {send}"
+    first, over = f"({forward} + {backward} / {LAYERS})", f"({forward} + {backward})"
+    last, others = f"({send} / {LAYERS})", f"({send} * {LAYERS - 1} / {LAYERS})"
+    last_begins = f"max({over}, {first} + {others})"
+    bars_of = {
+        "forward": ("0", forward),
+        "backward": (forward, backward),
+        "all-reduce": (first, others),
+        "last message": (last_begins, last),
+    }
     base = (
         alt.Chart(alt.Data(values=rows))
-        .transform_calculate(begin=begins, wide=wide)
+        .transform_calculate(
+            begin=" : ".join(f"datum.part == '{part}' ? {at}" for part, (at, _) in bars_of.items())
+            + " : 0",
+            wide=" : ".join(f"datum.part == '{part}' ? {it}" for part, (_, it) in bars_of.items())
+            + " : 0",
+        )
         .transform_calculate(
             end="datum.begin + datum.wide",
             kind=f"datum.lane == '{LANES[1]}' ? 'communication' : 'compute'",
@@ -56,15 +69,17 @@ def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 50.0
         tooltip=["part:N", alt.Tooltip("wide:Q", format=",.0f", title="ms")],
     )
     done = alt.Chart(alt.Data(values=[{}])).transform_calculate(
-        over=f"{forward} + {backward}",
+        over=over,
+        waits=f"{last_begins} + {last} - {over}",
+        alone=last,
         least="1000 * bytes * speed / (2 * link)",
     )
     rule = done.mark_rule(strokeDash=[6, 4]).encode(x="over:Q")
     said = (
         done.transform_calculate(
             said="'hides from ' + format(datum.least, ',.0f') + ' tokens on: with '"
-            f" + format(tokens, ',') + ({first} + {send} <= datum.over ? ' nothing waits'"
-            f" : ', ' + format(max(0, {first} + {send} - datum.over), ',.0f') + ' ms wait')"
+            " + format(tokens, ',') + ', ' + format(datum.waits, ',.0f') + ' ms wait'"
+            " + (datum.waits > 1.001 * datum.alone ? '' : ', the last message')"
         )
         .mark_text(align="left", fontWeight="bold", dy=-8)
         .encode(x=alt.value(0), y=alt.value(0), text="said:N")
