@@ -4,7 +4,9 @@
 
 Change DATA and RUN (folders that all hosts see), and the address of Ray's head; all other words are
 train.py's. This repository is on all hosts at the same path, or in the image of their containers:
-`docker run --gpus all --network host --shm-size 16g IMAGE ray start --address … --block`.
+`docker run --gpus all --network host --shm-size 16g IMAGE ray start --address … --block`, and with
+InfiniBand `--device /dev/infiniband --ulimit memlock=-1`. Where a host's own name leads nowhere, or
+to 127.0.1.1, start Ray with GLOO_SOCKET_IFNAME, the network card that gloo has to take.
 
 Ray starts the workers, gives them ranks, makes their process group, and starts all of them again
 when one dies: train.py then goes on from its checkpoint.

@@ -86,8 +86,8 @@ class ShardSampler(Sampler[int]):
         """Go on there. Raises ValueError on another number of ranks: shares would be others."""
         if state["ranks"] != self.ranks:
             raise ValueError(
-                f"state: it is of {state['ranks']} ranks, and here are {self.ranks}, who would skip "
-                "examples or repeat them: go on with as many, or begin the next epoch"
+                f"state: it is of {state['ranks']} ranks, and here are {self.ranks}, who would "
+                "skip examples or repeat them: go on with as many, or begin the next epoch"
             )
         self.epoch, self.done, self.was_loaded = state["epoch"], state["done"], True
 

@@ -84,9 +84,14 @@ HARDWARE = {
 }
 
 
+# Where no switch gives two GPUs of a host all of "inside": what they have between them.
+PAIRS = {"P100": 20, "V100": 25, "MI300X": 64}
+
+
 def hardware(device: str) -> Gpu | None:
     """What the data sheet says of a device, if it is known."""
-    return next((gpu for name, gpu in HARDWARE.items() if name in device), None)
+    known = [n for n in HARDWARE if n in device and ("PCI" in n or "PCI" not in device)]
+    return HARDWARE[known[0]] if known and "NVL" not in device else None
 
 
 # nccl-tests, doc/PERFORMANCE.md: busbw = algbw × this, where algbw = S/t and S is the whole array
@@ -136,7 +141,8 @@ def who_am_i(env: Mapping[str, str]) -> Me:
     ):
         if names[0] in env and names[1] in env:
             rank, ranks = int(env[names[0]]), int(env[names[1]])
-            local = env.get(names[2]) or env.get("SLURM_LOCALID")  # Slurm's PMI-2 names none
+            local = env.get(names[2]) or env.get("PMI_LOCAL_RANK")  # Cray's
+            local = local or env.get("SLURM_LOCALID")  # Slurm's PMI-2 names none
             return Me(rank, ranks, int(local or 0))
     return Me(0, 1, 0)
 
@@ -148,7 +154,8 @@ def meeting_point(env: Mapping[str, str]) -> tuple[str, int, bool]:
     if not address:
         raise SystemExit("check_cluster: set MASTER_ADDR to the address of rank 0's host")
     made = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return address, int(env.get("MASTER_PORT", "0" if alone else "29500")), not made
+    port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
+    return address, int(env.get("MASTER_PORT", "0" if alone else port)), not made
 
 
 def connect(address: str, port: int, seconds: float) -> dist.Store:
@@ -253,7 +260,7 @@ class Member:
             self.world = self.group("world", range(self.me.ranks), 60)
         return self.world
 
-    def wait(self, works: Iterable[Any], seconds: float = 60) -> None:
+    def wait(self, works: Iterable[Any], seconds: float = 20) -> None:
         """Until they are done, GPU included; never longer. Raises RuntimeError or TimeoutError."""
         for work in works:
             work.wait()  # on a GPU this only makes its stream wait
@@ -298,6 +305,10 @@ def gpu_health() -> dict[str, Any]:
             for line in words_of("nvidia-smi", *asked)]  # fmt: skip
     if not rows:
         return {}
+    spare = ["--query-remapped-rows=remapped_rows.pending,remapped_rows.failure", asked[1]]
+    for row, line in zip(rows, words_of("nvidia-smi", *spare), strict=False):
+        if any(said.strip() in ("Yes", "1") for said in line.split(",")):
+            row["retired"] = "Yes"  # since Ampere rows are remapped, and no page is retired
     xid = [line.strip()[-160:] for line in words_of("dmesg") if "NVRM: Xid" in line]
     return {"gpus": rows, "xid": xid[-8:]}
 
@@ -352,9 +363,7 @@ def who(member: Member, address: str) -> dict[str, Any]:
         found["numa"] = numa_node(device)
     found["cores"], found["quota"] = cores()
     found["machine_cores"] = os.cpu_count()
-    for name in ("NOFILE", "MEMLOCK"):
-        soft = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
-        found[name.lower()] = None if soft == resource.RLIM_INFINITY else soft
+    found |= limits()
     found["infiniband"] = sorted(path.name for path in Path("/sys/class/infiniband").glob("*"))
     found["environment"] = {
         name: value for name, value in sorted(os.environ.items())
@@ -365,18 +374,32 @@ def who(member: Member, address: str) -> dict[str, Any]:
     return found
 
 
+def limits() -> dict[str, int | None]:
+    """How many files this process may open, and how much memory it may lock; None: any."""
+    found: dict[str, int | None] = {}
+    for name in ("NOFILE", "MEMLOCK"):
+        soft = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
+        found[name.lower()] = None if soft == resource.RLIM_INFINITY else soft
+    with contextlib.suppress(OSError):
+        held = Path("/proc/self/status").read_text().partition("CapEff:")[2].split()[0]
+        if int(held, 16) >> 14 & 1:  # CAP_IPC_LOCK, as pods get it: then no limit holds
+            found["memlock"] = None
+    return found
+
+
 def my_address(other: str) -> str:
     """The address by which this host is known on the way to another: nothing is sent.
 
     Where the other is this one, by a name that it has for itself alone, it is the given name.
     """
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((other, 9))
+    try:
+        family, kind, *_, there = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(there)
             own = str(probe.getsockname()[0])
-            return other if own.startswith("127.") else own
-        except OSError:
-            return socket.gethostname()
+            return other if own.startswith("127.") or own == "::1" else own
+    except OSError:
+        return socket.gethostname()
 
 
 def clocks(member: Member, askers: Sequence[int]) -> dict[str, Any]:
@@ -650,7 +673,9 @@ def ping(member: Member, name: str, first: bool, seconds: float = 3) -> dict[str
     assert store is not None
     patience = timedelta(seconds=10)
     if first:
-        with socket.create_server(("", 0)) as server:
+        both = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if both else socket.AF_INET
+        with socket.create_server(("", 0), family=family, dualstack_ipv6=both) as server:
             address = my_address(meeting_point(os.environ)[0])
             store.set(f"ping/{name}", json.dumps([address, server.getsockname()[1]]))
             server.settimeout(10)
@@ -936,6 +961,10 @@ class Conductor:
         self.report["ranks"] = ranks = self.order("who", 60, address=address)
         if len(ranks) < self.me.ranks:
             raise Lost("not all ranks said who they are")
+        there = {(one["host"], one["address"]) for one in ranks}
+        for one in ranks:
+            if sum(host == one["host"] for host, _ in there) > 1:  # clones, all of one name
+                one["host"] = f"{one['host']} {one['address']}"
         for one in ranks:
             self.report["hosts"].setdefault(one["host"], []).append(one["rank"])
         hosts = list(self.report["hosts"].values())
@@ -1297,6 +1326,8 @@ def judge_limits(report: Mapping[str, Any]) -> list[Verdict]:
         mine = [one for one in ranks if one["rank"] in its]
         may = {core for one in mine for core in one["cores"]}
         there, quota = mine[0]["machine_cores"] or 0, mine[0]["quota"]
+        if quota == len(mine[0]["cores"]):  # no container's limit, but the cores of one rank
+            quota = len(may)
         if may and len(may) < len(mine) and len(may) < there:
             line = f"{host}: {len(mine)} ranks may use {len(may)} of {there} cores"
             said.append(Verdict("cores", "bad", line, "bound to few cores", [host]))
@@ -1377,7 +1408,7 @@ def small_shm(report: Mapping[str, Any]) -> list[str]:
     for one in report["found"].get("shm", []):
         host = host_of(report, one["rank"])
         need = 64 * MIB * len(report["hosts"][host])
-        if not one.get("there") or one.get("problem") or one["free"] < need:
+        if not one.get("there") or one.get("problem") or one["free"] <= need:
             small.add(host)
     return sorted(small)
 
@@ -1522,7 +1553,9 @@ def judge_link_of(report: Mapping[str, Any], kind: str, check: str) -> list[Verd
     line = f"{speed(usual)} is usual, {speed(min(rates))} the least, between two ranks"
     wanted = report.get("link") if kind == "between" else None
     if gpu and not wanted:
-        wanted = gpu.network if kind == "between" else gpu.inside
+        device = report["ranks"][0]["device"]
+        pair = next((pair for name, pair in PAIRS.items() if name in device), gpu.inside)
+        wanted = gpu.network if kind == "between" else pair
     if wanted and usual < wanted * GB / 2:
         return [Verdict(check, "bad", f"{line}; {wanted:g} GB/s was to be expected", "links slow")]
     return [] if lost else [Verdict(check, "ok", line)]
@@ -1572,8 +1605,8 @@ def judge_collectives(report: Mapping[str, Any]) -> list[Verdict]:
     line = "busbw: " + ", ".join(f"{name} {speed(rate)}" for name, rate in best.items())
     if gpu := hardware(report["ranks"][0]["device"]):
         per_host = min(len(its) for its in report["hosts"].values())
-        many = len(report["hosts"]) > 1
-        wanted = min(gpu.inside, gpu.network * per_host) if many else gpu.inside
+        many, link = len(report["hosts"]) > 1, report.get("link") or gpu.network
+        wanted = min(gpu.inside, link * per_host) if many else gpu.inside
         line += f"; links would carry {wanted:g} GB/s"
         if best.get("all-reduce", math.inf) < wanted * GB / 2:
             said.append(Verdict("collectives", "bad", line, "collectives slow"))

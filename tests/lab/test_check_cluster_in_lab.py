@@ -150,6 +150,7 @@ def test_ranks_that_slurm_starts_reach_each_other(tmp_path: Path) -> None:
     with laboratory(2, "100Mbit") as lab:
         given = {"SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
         given["SLURM_LAUNCH_NODE_IPADDR"] = lab.hosts[0].address
+        given["GLOO_SOCKET_IFNAME"] = "eth0"
         ranks = [
             host.popen([*words, "--shared", str(tmp_path)], given | {"SLURM_PROCID": f"{rank}"})
             for rank, host in enumerate(lab.hosts)
@@ -161,3 +162,16 @@ def test_ranks_that_slurm_starts_reach_each_other(tmp_path: Path) -> None:
     assert [one["with"] for one in report["found"]["lost"]] == [1, 0]
     assert not any("problem" in one for one in report["found"]["lost"])
     assert "on one host" in report["skipped"]["kill"]
+
+
+def test_two_hosts_of_one_name_are_two(tmp_path: Path) -> None:
+    """As clones of one image are: else nothing between them would be looked at."""
+    with laboratory(2, f"{LINK}Mbit") as lab:
+        for host in lab.hosts:
+            host.run("hostname", "localhost")
+            host.run("mount", "-t", "tmpfs", "tmpfs", str(tmp_path))
+        with illnesses.check(lab, "--no-loader", f"--shared={tmp_path}") as check:
+            check.wait(PATIENCE)
+            assert findings(check.report()) == [
+                ("not shared", [["localhost 10.77.0.1", "localhost 10.77.0.2"]])
+            ]

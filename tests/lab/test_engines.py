@@ -16,6 +16,7 @@ import threading
 import time
 import uuid
 from contextlib import suppress
+from itertools import permutations
 from pathlib import Path
 
 import psutil
@@ -45,16 +46,21 @@ def losses_of(run: Path) -> dict[int, float]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("hosts")
-@pytest.mark.parametrize("hostname", ["its address", "unknown to all"])
+@pytest.mark.parametrize("names", ["unknown", "as on Debian"])
 def test_the_torchrun_file_runs_a_script_on_two_hosts(
-    tokens: str, tmp_path: Path, hostname: str
+    tokens: str, tmp_path: Path, names: str
 ) -> None:
     with laboratory(2) as lab:
         given = {"HOSTS": "2", "FIRST": lab.hosts[0].address, "RANKS": "2"}
         given["PYTHON"] = sys.executable
-        if hostname == "unknown to all":
-            for host in lab.hosts:
-                host.run("hostname", f"machine-{host.number}")
+        if names == "as on Debian":
+            given["FIRST"] = lab.hosts[0].name
+            for host, other in permutations(lab.hosts):
+                own = tmp_path / f"hosts{host.number}"
+                known = ["127.0.0.1 localhost", f"127.0.1.1 {host.name}"]
+                own.write_text("\n".join([*known, f"{other.address} {other.name}", ""]))
+                host.run("mount", "--bind", str(own), "/etc/hosts")
+                host.run("ip", "route", "add", "default", "dev", "eth0")
         words = [TRAIN, tokens, str(tmp_path), *SMALL, "--steps=10"]
         script = [str(ENGINES / "torchrun.sh"), *words]
         processes = [host.popen(script, given, stdout=subprocess.PIPE) for host in lab.hosts]
@@ -89,6 +95,7 @@ def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tokens: str, tmp_path
     expected = dict(enumerate(losses, start=1))
     ray, mark = str(Path(sys.executable).with_name("ray")), uuid.uuid4().hex
     env = {"PYTHONPATH": str(ROOT / "code"), "RAY_TRAIN_V2_ENABLED": "1", "MARK": mark}
+    env |= {"GLOO_SOCKET_IFNAME": "eth0"}  # these hosts do not know each other by name
     env |= {"RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "200"}  # 60 is little for two busy cores,
     env |= {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}  # and each process that Ray starts is work
     # Else a token that any `ray.init` has left in the home folder is asked for, by the head alone.
@@ -206,6 +213,7 @@ def test_the_jobsets_command_trains_on_two_hosts(tokens: str, tmp_path: Path) ->
     env = {item["name"]: item["value"] for item in container["env"] if "value" in item}
     with laboratory(2) as lab:
         env |= {"PET_MASTER_ADDR": lab.hosts[0].address, "PET_NPROC_PER_NODE": "1"}
+        env |= {"GLOO_SOCKET_IFNAME": "eth0"}  # pods know each other by name; these hosts do not
         for steps in ("10", "20"):
             words = [*command, "--steps", steps]
             processes = [
@@ -293,12 +301,24 @@ def test_the_slurm_file_is_a_script_with_known_options(tmp_path: Path) -> None:
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))
     assert not any(line.startswith("#SBATCH") for line in lines[first:]), "sbatch reads no further"
-    env = stand_ins(tmp_path, 'echo "$HOSTS $FIRST $RANKS $JOB: $*"')
+    env = stand_ins(tmp_path, 'echo "$HOSTS $FIRST $PORT $JOB: $*"')
     command = ["bash", str(ENGINES / "slurm.sbatch"), "code/scripts/train.py"]
     said = subprocess.check_output(command, env=env, text=True)
     assert (tmp_path / "asked").read_text() == "show hostnames node[7-8]\n"
     passed = "--kill-on-bad-exit=1 --cpus-per-task=4 engines/torchrun.sh code/scripts/train.py"
-    assert said == f"2 127.0.0.1 auto 11: {passed}\n"
+    assert said == f"2 127.0.0.1 20011 11: {passed}\n"
+
+
+@pytest.mark.parametrize("preempted", [True, False])
+def test_a_job_that_was_preempted_with_a_grace_time_is_queued_again(tmp_path, preempted) -> None:
+    env = stand_ins(tmp_path, "exit 1")
+    if preempted:
+        with (tmp_path / "scontrol").open("a") as scontrol:
+            scontrol.write("echo 'PreemptEligibleTime=None PreemptTime=2026-11-25T20:59:59'\n")
+    done = subprocess.run(["bash", str(ENGINES / "slurm.sbatch"), "train.py"], env=env, check=False)
+    assert done.returncode == 1
+    _, *asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked == ["show job 11", "requeue 11"] if preempted else ["show job 11"]
 
 
 @pytest.mark.slow

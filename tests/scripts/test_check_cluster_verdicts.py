@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import re
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,13 @@ def test_its_gpus_are_those_of_the_planner() -> None:
     for key, device in keys.items():
         known, gpu = check.hardware(device), GPUS[key]
         assert known == (gpu.peak / 1e12, gpu.inside / 1e9, gpu.network / 1e9), key
-    assert check.hardware("NVIDIA T4") is None
+    for unknown in (
+        "NVIDIA T4",
+        "NVIDIA A100-PCIE-40GB",
+        "Tesla V100-PCIE-32GB",
+        "NVIDIA H100 NVL",
+    ):
+        assert check.hardware(unknown) is None, "nothing is better than what another card has"
     assert len(check.HARDWARE) == len(keys)
 
 
@@ -216,6 +223,9 @@ def test_little_shared_memory_explains_a_loader_that_fails() -> None:
     loader = [{"rank": 0, "problem": "Bus error"}, {"rank": 1, "batches": 10, "bytes": 1}]
     assert wrong(report(shm=shm, loader=loader)) == [("shm", ["a"])]
     assert wrong(report(loader=loader)) == [("loader", ["a"])]
+    for one in shm:
+        one["free"] = 64 << 20  # what a container gets that asks for nothing, for one rank
+    assert wrong(report(shm=shm)) == [("shm", ["a", "b", "c", "d"])]
 
 
 def test_loaders_are_as_fast_as_the_slowest_and_no_speed_is_said_where_one_fails() -> None:
@@ -234,6 +244,15 @@ def test_all_ranks_of_a_host_on_one_core() -> None:
     for one in bound["ranks"][4:]:
         one["cores"] = [0]
     assert wrong(bound) == [("bound to few cores", ["b"])]
+
+
+def test_ranks_with_cores_of_their_own_share_none() -> None:
+    """As srun --cpus-per-task binds them: no rank may use more than its part of the host."""
+    bound = report(2, 4)
+    for one in bound["ranks"]:
+        own = 2 * one["local_rank"]
+        one |= {"cores": [own, own + 1], "quota": 2}
+    assert not [one for one in check.judge(bound) if one.check == "cores" and one.level != "ok"]
 
 
 def test_a_folder_that_one_host_does_not_share() -> None:
@@ -266,6 +285,18 @@ def test_gpus_and_links_below_their_data_sheet() -> None:
          "seconds": (1 << 28) * 2 * 15 / 16 / busbw}
         for busbw in (40e9, 50e9)]}  # fmt: skip
     assert wrong(found) == [("collectives slow", [])], "eight ports would carry 400 GB/s"
+    assert wrong(found | {"link": 10}) == [], "but the reader's carry 80"
+
+
+def test_two_gpus_without_a_switch_have_one_link_of_several_between_them() -> None:
+    pairs = dict.fromkeys(itertools.combinations(range(4), 2), 48e9)
+    found = report(1, 4, inside=carried(pairs)) | {"backend": "nccl"}
+    for one in found["ranks"]:
+        one["device"] = "AMD Instinct MI300X"
+    assert wrong(found) == [], "64 GB/s is the link of two, 448 what one has to all others"
+    for one in found["ranks"]:
+        one["device"] = "NVIDIA H100 80GB HBM3"
+    assert wrong(found) == [("links slow", [])]
 
 
 def test_a_wrong_sum_is_the_worst_that_can_be_found() -> None:
@@ -278,6 +309,7 @@ def test_a_wrong_sum_is_the_worst_that_can_be_found() -> None:
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),
 ])  # fmt: skip
 def test_it_knows_its_rank_whatever_started_it(names: tuple[str, ...]) -> None:
     me = check.who_am_i(dict(zip(names, "952", strict=True)))
@@ -292,6 +324,17 @@ def test_slurms_pmi_2_does_not_say_which_of_a_host_it_is() -> None:
 def test_a_host_is_known_by_the_name_that_leads_to_it() -> None:
     assert check.my_address("localhost") == "localhost", "no other host gets to 127.0.0.1"
     assert check.my_address("192.0.2.77") != "192.0.2.77"
+    assert check.my_address("::1") == "::1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="its capabilities are Linux's")
+def test_who_may_lock_memory_has_no_limit_of_it(monkeypatch) -> None:
+    limit = check.resource.RLIMIT_MEMLOCK
+    of_all = {limit: (1 << 16, 1 << 16), check.resource.RLIMIT_NOFILE: (256, 256)}
+    monkeypatch.setattr(check.resource, "getrlimit", of_all.get)
+    for held, memlock in {"0000000000004000": None, "0000000000000400": 1 << 16}.items():
+        monkeypatch.setattr(check.Path, "read_text", lambda _, held=held: f"\nCapEff:\t{held}\n")
+        assert check.limits() == {"nofile": 256, "memlock": memlock}
 
 
 class Begun(Exception):
@@ -315,20 +358,25 @@ def test_torchruns_store_is_used_and_none_is_made_beside_it() -> None:
     assert check.meeting_point(env | {"TORCHELASTIC_USE_AGENT_STORE": "True"}) == ("a", 7, False)
     with pytest.raises(SystemExit, match="MASTER_ADDR"):
         check.meeting_point({"RANK": "1", "WORLD_SIZE": "2"})
+    of_slurm = {"SLURM_JOB_ID": "123456", "SLURM_LAUNCH_NODE_IPADDR": "a"}
+    of_slurm |= {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+    assert check.meeting_point(of_slurm) == ("a", 23456, True), "each job's own"
 
 
 def test_what_nvidia_smi_and_the_kernel_say(tmp_path, monkeypatch) -> None:
-    for name, text in {
-        "nvidia-smi": "570.1, 1980, 1980, 41, 0, No\n570.1, 345, 1980, 88, 2, Yes",
-        "dmesg": "[1] usb 1-1: new\n[2] NVRM: Xid (PCI:0000:3b:00): 48, pid=1",
+    of_all = "cat <<'X'\n570.1, 1980, 1980, 41, 0, No\n570.1, 345, 1980, 88, 2, [N/A]\nX"
+    remapped = "echo No, No; echo Yes, No"
+    for name, script in {
+        "nvidia-smi": f"case $* in *remapped*) {remapped};; *) {of_all}\nesac",
+        "dmesg": "cat <<'X'\n[1] usb 1-1: new\n[2] NVRM: Xid (PCI:0000:3b:00): 48, pid=1\nX",
     }.items():
         program = tmp_path / name
-        program.write_text(f"#!/bin/sh\ncat <<'X'\n{text}\nX\n")
+        program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     found = check.gpu_health()
     assert [one["uncorrected"] for one in found["gpus"]] == ["0", "2"]
-    assert found["gpus"][1]["retired"] == "Yes"
+    assert [one["retired"] for one in found["gpus"]] == ["No", "Yes"]
     assert found["xid"] == ["[2] NVRM: Xid (PCI:0000:3b:00): 48, pid=1"]
 
 

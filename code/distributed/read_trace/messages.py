@@ -40,7 +40,8 @@ class Collective(NamedTuple):
         if not self.bytes or n < 2 or seconds <= 0:
             return 0.0
         factor = 2 * (n - 1) / n if self.kind == "all-reduce" else (n - 1) / n
-        return (1.0 if self.kind == "broadcast" else factor) * self.bytes / seconds
+        whole = self.kind in ("broadcast", "reduce", "send and receive")  # on one link
+        return (1.0 if whole else factor) * self.bytes / seconds
 
 
 def kind_of(name: str) -> str:

@@ -31,7 +31,6 @@ if os.name == "posix" and os.geteuid() != 0:
 UBUNTU = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 SETTINGS = {
     "PYTHONPATH": str(Path(__file__).parents[2]),
-    "GLOO_SOCKET_IFNAME": "eth0",
     "OMP_NUM_THREADS": "1",
     # Else a restarted rank can find the addresses of the ranks before it: PyTorch's issue 135712.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
@@ -121,7 +120,7 @@ class Host(Namespace):
     def __init__(self, number: int, switch: Namespace):
         self.number, self.switch = number, switch
         self.address, self.port = f"10.77.0.{number + 1}", f"port{number}"
-        super().__init__(self.address, switch)  # a name that needs nobody to resolve it
+        super().__init__(f"machine-{number}", switch)  # a name that nobody can resolve
         self.started: list[subprocess.Popen[str]] = []
         ends = ["name", self.port, "netns", str(switch.first), "type", "veth",
                 "peer", "name", "eth0", "netns", str(self.first)]  # fmt: skip
@@ -225,11 +224,15 @@ class Laboratory:
         hosts: Sequence[int] | None = None, options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> list["subprocess.Popen[str]"]:  # fmt: skip
-        """`torchrun` on each host: per_host ranks of the script. They meet on the first host."""
+        """`torchrun` on each host: per_host ranks of the script. They meet on the first host.
+
+        It gets what hosts need that do not know each other by name: an address, and gloo's NIC.
+        """
         chosen = [self.hosts[i] for i in (range(len(self.hosts)) if hosts is None else hosts)]
         ranks = [per_host] * len(chosen) if isinstance(per_host, int) else per_host
         meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint={chosen[0].address}:29400"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", *meet, *options]
+        env = {"GLOO_SOCKET_IFNAME": "eth0", **(env or {})}
         if not any(option.startswith("--nnodes") for option in options):
             torchrun.append(f"--nnodes={len(chosen)}")
         return [

@@ -42,7 +42,8 @@ class Check:
         for rank in range(ranks):
             host = rank // per_host
             where = {"RANK": rank, "WORLD_SIZE": ranks, "LOCAL_RANK": rank % per_host,
-                     "MASTER_ADDR": lab.hosts[0].address, "MASTER_PORT": port}  # fmt: skip
+                     "MASTER_ADDR": lab.hosts[0].address, "MASTER_PORT": port,
+                     "GLOO_SOCKET_IFNAME": "eth0"}  # fmt: skip
             settings = {name: str(value) for name, value in where.items()}
             self.ranks.append(
                 lab.hosts[host].popen(
