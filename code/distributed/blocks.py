@@ -18,8 +18,8 @@ from torch import nn
 from distributed.flat_unit import MOVED, FlatUnit, Layout
 
 WRITTEN = (
-    "{name} was written in place while it was gathered, and the next all-gather would undo it: "
-    "write into the shards, between two steps, or freeze it"
+    "{name} was written in place, and the next all-gather would undo it: write into the shards, "
+    "between two steps, or freeze it"
 )
 
 
@@ -101,6 +101,7 @@ class Block:
         self.handles: list[Any] = []  # of all-gathers that nobody has waited for: GATHERING only
         # Of the parameters while UNSHARDED; one more while they are NaN.
         self.version = 1 + max((parameter._version for parameter in self.views), default=0)
+        self._show(self.placeholders, self.version + 1)
 
     def _enter(self, state: State) -> None:
         assert (self.state, state) in TRANSITIONS, f"{self.state} → {state}"
@@ -143,6 +144,7 @@ class Block:
         """→ SHARDED, and what autograd has saved of W[N·s] is of no use: W[s] has changed."""
         self.reshard()
         self.version += 2
+        self._show(self.placeholders, self.version + 1)
 
     def _show(self, values: Mapping[nn.Parameter, torch.Tensor], version: int) -> None:
         """Let the module see these: its parameters become views of them."""
@@ -154,10 +156,11 @@ class Block:
     def check_untouched(self) -> None:
         """RuntimeError where a parameter is not what was shown, or was written into."""
         unsharded = self.state is State.UNSHARDED
+        version = self.version if unsharded else self.version + 1
         for parameter, shown in (self.views if unsharded else self.placeholders).items():
             if parameter.data_ptr() != shown.data_ptr():
                 raise RuntimeError(MOVED.format(name=self.names[parameter]))
-            if unsharded and parameter._version != self.version:
+            if parameter._version != version:
                 raise RuntimeError(WRITTEN.format(name=self.names[parameter]))
 
     def is_view_of(self, tensor: torch.Tensor) -> bool:

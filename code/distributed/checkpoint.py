@@ -49,7 +49,7 @@ def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
         for parameter, of, at in unit.layout.pieces(zero.group.rank):
             add("model", zero.names[parameter], parameter, of, unit.shard[at])
     in_units = {parameter for unit in zero.units for parameter in unit.layout.parameters}
-    for name, tensor in zero.module.state_dict(keep_vars=True).items():
+    for name, tensor in tensors_of(zero.module).items():
         if tensor not in in_units:
             found["model"][name] = tensor.detach()  # whole on every rank: buffers, what is frozen
         elif zero.names[tensor] in found["model"]:  # tied: the same under its other name
@@ -68,13 +68,22 @@ def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
     return found
 
 
+def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Its parameters and the buffers that are saved, by name. Raises ValueError for extra state."""
+    found = module.state_dict(keep_vars=True)
+    for name, value in found.items():
+        if not isinstance(value, torch.Tensor):
+            raise ValueError(f"module: {name} is not a tensor: save it yourself, as extra")
+    return found
+
+
 def names_in_group(zero: ShardedOptimizer, kind: int) -> list[str]:
     """The parameters of one of the optimizer's groups, on all ranks."""
     return [zero.names[p] for p, i in zero.plan.group_of.items() if i == kind]
 
 
 def save(zero: ShardedOptimizer, folder: str | Path, step: int, **extra: Any) -> Path:
-    """Write folder/step-N. Every rank of `zero.group` must call it (HSDP: those of one host).
+    """Write folder/step-N. Every rank must call it; with HSDP, those of the first host write.
 
     What rank 0 gives as `extra` is returned by `load`. Buffers that ranks do not share, such as
     running statistics, are rank 0's, as in `full_state_dict` and as DDP has it.
@@ -86,8 +95,11 @@ def save(zero: ShardedOptimizer, folder: str | Path, step: int, **extra: Any) ->
     else:
         about = {"optimizer": type(zero.optimizer).__name__, "scalars": scalar_states(zero)}
         parts |= {"extra": extra, "about": about}
-    with new_checkpoint(folder, step, zero.group) as path:
-        dcp.save(parts, checkpoint_id=path, process_group=zero.group.backend)
+    if not zero.replicas or zero.replicas.rank == 0:  # one host has all of it
+        with new_checkpoint(folder, step, zero.group) as path:
+            dcp.save(parts, checkpoint_id=path, process_group=zero.group.backend)
+    if zero.replicas:
+        zero.replicas.barrier()
     return path_of(folder, step)
 
 
@@ -197,7 +209,7 @@ def check_model(zero: ShardedOptimizer, saved: dict[str, Any], path: str | Path)
     there = {k: f"{v.properties.dtype}{list(v.size)}" for k, v in below("model.", saved).items()}
     dtypes = {p: unit.layout.dtype for unit in zero.units for p in unit.layout.parameters}
     here = {}
-    for name, tensor in zero.module.state_dict(keep_vars=True).items():
+    for name, tensor in tensors_of(zero.module).items():
         here[name] = f"{dtypes.get(tensor, tensor.dtype)}{list(tensor.shape)}"
         if tensor in zero.frozen and name in there:
             kept = saved[f"model.{name}"].properties.dtype
@@ -234,7 +246,7 @@ def full_state_dict(zero: ShardedOptimizer) -> dict[str, torch.Tensor]:
     if zero.group.rank:
         return {}
     found = {}
-    for name, tensor in zero.module.state_dict(keep_vars=True).items():
+    for name, tensor in tensors_of(zero.module).items():
         kept = whole.get(zero.names.get(tensor, ""))
         found[name] = tensor.detach().cpu() if kept is None else kept
     return found

@@ -18,6 +18,8 @@ REFUSED = {
     "averages gradients as well: call the module itself",
     "unfrozen": "{name} requires a gradient now, but was frozen when the module was sharded, so "
     "nothing would update it: unfreeze it first, and make the optimizer then",
+    "frozen": "{name} requires no gradient now, but was trained when the module was sharded, so "
+    "momentum and weight decay would move it on: freeze it first, and make the optimizer then",
     "GradScaler": "GradScaler looks for infinities in whole gradients, and this rank has shards of "
     "their mean: compute in bfloat16, which needs no scaler",
     "clipping": "this gradient is one rank's own, before the mean, so each rank would clip it "
@@ -64,7 +66,8 @@ def check_unchanged(
     for parameter, name in names.items():
         if now.pop(name, None) is not parameter:
             raise RuntimeError(REFUSED["parameter"].format(name=name))
-        if parameter.requires_grad and parameter in frozen:
-            raise RuntimeError(REFUSED["unfrozen"].format(name=name))
+        if parameter.requires_grad == (parameter in frozen):
+            change = "unfrozen" if parameter.requires_grad else "frozen"
+            raise RuntimeError(REFUSED[change].format(name=name))
     for name in now:
         raise RuntimeError(REFUSED["parameter"].format(name=name))

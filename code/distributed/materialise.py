@@ -15,7 +15,8 @@ from distributed.runtime.script import run_script
 def free_values(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
     """NaN instead of a parameter's values: in the same shape, but one element in memory."""
     dtype = dtype or parameter.dtype
-    nothing = torch.full((), torch.nan, dtype=dtype, device=parameter.device)
+    has_nan = dtype.is_floating_point or dtype.is_complex  # a quantized weight has none
+    nothing = torch.full((), torch.nan if has_nan else 0, dtype=dtype, device=parameter.device)
     parameter.data = nothing.expand(parameter.shape)
 
 

@@ -251,7 +251,8 @@ def distribute(model: Model, settings: Settings, device: torch.device) -> nn.Mod
         policy = bf16 if settings.bf16 else MixedPrecisionPolicy()
         for part in (*model.blocks, model):  # the root last: it takes what no block has
             fully_shard(part, mesh=mesh, mp_policy=policy)
-    model.to_empty(device=device)  # a buffer of yours is empty now, too: fill it in `init`
+    # Your buffers are empty after this, and tied weights are two (--ddp): see to both in `init`
+    model.to_empty(device=device)
     model.init()
     if settings.ddp:
         ids = [device] if device.type == "cuda" else None

@@ -387,14 +387,12 @@ def test_the_full_state_is_never_whole_on_the_other_ranks(pools):
     assert first > 10 * others[0][1]
 
 
-def hosts_save_once(group, folder):
+def hosts_save(group, folder):
     inside, between = mesh(group, 2)
     model = make_network(width=9)
     zero = Hsdp(model, torch.optim.Adam, inside, between, lr=0.01)
     train(model, zero.step, batches(1797, 8, 2), 8.0)
-    if between.rank == 0:
-        save(zero, folder, 2)
-    group.barrier()
+    assert save(zero, folder, 2).is_dir()
     before = [unit.shard.clone() for unit in zero.units]
     for unit in zero.units:
         unit.shard.zero_()
@@ -402,8 +400,21 @@ def hosts_save_once(group, folder):
     return all(torch.equal(a, unit.shard) for a, unit in zip(before, zero.units, strict=True))
 
 
-def test_one_host_saves_and_every_host_loads(pools, tmp_path):
-    assert pools[4](hosts_save_once, tmp_path) == [True] * 4
+def test_every_host_calls_save_and_load_and_one_writes(pools, tmp_path):
+    assert pools[4](hosts_save, tmp_path) == [True] * 4
+
+
+def save_extra_state(group, folder):
+    class Counts(nn.Linear):
+        def get_extra_state(self):
+            return {"calls": 3}
+
+    save(Zero1(Counts(2, 2), torch.optim.Adam, group, lr=0.01), folder, 1)
+
+
+def test_a_modules_extra_state_is_not_lost_in_silence(pools, tmp_path):
+    with pytest.raises(RankError, match="module: _extra_state is not a tensor: save it yourself"):
+        pools[2](save_extra_state, tmp_path)
 
 
 # --- what goes wrong
@@ -628,10 +639,8 @@ def hosts_with_stale_listings(group, folder):
     """The second of two hosts does not see the last step."""
     inside, between = mesh(group, 2)
     zero = Hsdp(make_network(width=4), torch.optim.SGD, inside, between, lr=0.1)
-    if between.rank == 0:
-        for step in (1, 2):
-            save(zero, folder, step, done=step)
-    group.barrier()
+    for step in (1, 2):
+        save(zero, folder, step, done=step)
     shown = checkpoint.steps
     with pytest.MonkeyPatch.context() as patch:
         if between.rank:

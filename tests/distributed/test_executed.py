@@ -72,6 +72,15 @@ def test_shards_of_gradients_stay_between_micro_batches_and_each_is_sent():
     assert two.memory["Sharded Grad"] > 2 * one.memory["Sharded Grad"]
 
 
+@pytest.mark.parametrize(("recipe", "context"), [(RECIPE, 2048), (RECIPE, 128), (IN_FP32, 128)])
+def test_hosts_reduce_the_sum_of_all_micro_batches(recipe, context):
+    one, three = (
+        compare("HSDP", recipe, "full", SHALLOW, 8, micro, context=context) for micro in (1, 3)
+    )
+    assert three.sent["all-reduce"] == one.sent["all-reduce"]
+    assert three.sent["reduce-scatter"] == pytest.approx(3 * one.sent["reduce-scatter"])
+
+
 def test_what_hsdp_all_reduced_stays_to_the_end_of_the_backward_pass():
     """In bf16, beside the shard in fp32 that was made from it."""
     few = {"context": 128}  # so that the end of the backward pass is the peak

@@ -130,6 +130,23 @@ def test_unfreezing_after_wrapping_is_refused(pools, stage):
         pools[2](unfrozen, stage)
 
 
+def frozen_later(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.AdamW, group, lr=0.1)
+    backward(model)
+    zero.step()
+    model[0].requires_grad_(False)
+    backward(model)
+    zero.step()
+
+
+@every_stage
+def test_freezing_after_wrapping_is_refused(pools, stage):
+    """Its gradient would be zero, and not none: momentum and weight decay would move it on."""
+    with pytest.raises(RankError, match=r"0\.weight requires no gradient now, but was trained"):
+        pools[2](frozen_later, stage)
+
+
 # --- what is written in place is followed
 
 

@@ -509,6 +509,10 @@ def write_into_the_root(model):
         model.head.bias.mul_(0.5)
 
 
+def begin_anew(model):
+    nn.init.zeros_(model.head.bias)
+
+
 def nothing(model):
     model.double().to("cpu")
 
@@ -545,6 +549,30 @@ def test_replaced_storage_is_refused(pools, meddle, when, options):
 def test_what_is_written_into_a_gathered_parameter_is_refused(pools, when, options):
     with pytest.raises(RankError, match=r"RuntimeError: head\.bias was written in place"):
         pools[RANKS](meddled, write_into_the_root, when, options)
+
+
+@EACH
+@pytest.mark.parametrize("when", ["before step", "after step"])
+def test_a_parameter_that_begins_anew_out_of_turn_is_refused(pools, when, options):
+    with pytest.raises(RankError, match=r"RuntimeError: head\.bias was written in place"):
+        pools[RANKS](meddled, begin_anew, when, options)
+
+
+def test_a_frozen_quantized_weight_is_sharded(pools):
+    def norm(group, sharded):
+        torch.manual_seed(7)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double()
+        model.base = nn.Parameter(torch.ones(4, 4, dtype=torch.int8), requires_grad=False)
+        x = torch.ones(2, 4, dtype=torch.float64)
+        if not sharded:
+            return [model(x).sum().item()]
+        zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
+        found = dict(zero.full_parameters())["base"]
+        assert found.dtype is torch.int8
+        assert found.eq(1).all()
+        return [model(x).sum().item()]
+
+    assert pools[2](norm, True) == pools[2](norm, False)
 
 
 def test_a_forward_pass_that_writes_into_its_weight_is_refused(pools):

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -253,6 +254,18 @@ def test_copied_pytorch_trains_on_four_ranks(pools, name, checkpoint, recipe):
         assert after < before, code
         assert optimizer == ("ZeroRedundancyOptimizer" if name == "ZeRO-1" else expected)
         assert expected in code
+
+
+@pytest.mark.parametrize("name", ["DDP", "ZeRO-1"])
+def test_copied_code_needs_only_what_torchrun_sets(tmp_path, name):
+    """No process group: who copies the text has none yet."""
+    script = tmp_path / "copied.py"
+    made = 'parallelize(lambda: torch.nn.Linear(2, 2), device="cpu")'
+    script.write_text(f"{code_of(name, 'fp32, Adam')}\n\nmodel, _ = {made}\nprint(model)\n")
+    where = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    done = subprocess.run([sys.executable, script], env=os.environ | where, text=True,
+                          capture_output=True, check=False)  # fmt: skip
+    assert done.stdout.startswith("DistributedDataParallel("), done.stderr
 
 
 def train_compiled(group, code):

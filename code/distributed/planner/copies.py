@@ -154,7 +154,7 @@ def ddp(best: Option, job: Job) -> tuple[set[str], str, str]:
     half = ", dtype=torch.bfloat16" if job.recipe.parameters == 2 and not autocasts else ""
     if half:
         note = AVERAGES
-    lines = f"{note}    model = make_model().to(device{half})\n    WRAPPED\n"
+    lines = f"{JOINED}{note}    model = make_model().to(device{half})\n    WRAPPED\n"
     lines += "    model = DistributedDataParallel(model, gradient_as_bucket_view=True)\n"
     if autocasts and job.recipe.gradients == 2:
         imports.add(COMPRESS)
@@ -186,6 +186,10 @@ def ddp(best: Option, job: Job) -> tuple[set[str], str, str]:
     return imports, lines, step
 
 
+JOINED = """\
+    if not torch.distributed.is_initialized():  # where there is a mesh, that does it
+        torch.distributed.init_process_group()
+"""
 AVERAGES = """\
     # PyTorch's optimizers keep averages in the parameters' dtype: in bf16, fewer bytes than
     # the plan counts.
@@ -243,9 +247,18 @@ def fsdp(best: Option, job: Job, cluster: Cluster) -> tuple[set[str], str, str]:
     )
     name, arguments, _ = optimizer_of(job)
     lines += f"    optimizer = {name}(model.parameters(), {arguments})\n"
+    each = (
+        "    for batch in micro_batches:  # each is reduced: no rank has room for whole gradients\n"
+    )
+    if best.name == "HSDP":
+        each = (
+            "    for number, batch in enumerate(micro_batches, start=1):\n"
+            "        # Ranks of a host reduce each, and hosts the sum of all.\n"
+            "        model.set_requires_all_reduce(number == len(micro_batches))\n"
+        )
     step = (
         "def train_step(model, optimizer, micro_batches):\n"
-        "    for batch in micro_batches:  # each is reduced: no rank has room for whole gradients\n"
+        f"{each}"
         "        loss = model(*batch) / len(micro_batches)\n"
         "        loss.backward()\n"
         f"{UPDATE}"

@@ -339,7 +339,8 @@ def replicas(narrow: str, code: str, make: MakeModel, job: Job, cluster: Cluster
     names = names_of(code)
     names["DistributedDataParallel"] = Unwrapped
     names["ZeroRedundancyOptimizer"] = lambda parameters, kind, **more: kind(parameters, **more)
-    with FakeTensorMode(), mock.patch.object(nn.Module, "to", to_dtype):
+    alone = world_of(cluster.ranks)  # whose messages nobody sends
+    with alone, FakeTensorMode(), mock.patch.object(nn.Module, "to", to_dtype):
         whole = second_step(names, make, words_of(job), job)
     held |= {part: size for part, size in whole.memory.items() if part not in STATES}
     return Executed(held, {name: larger * size for name, size in counter.sent.items()})

@@ -124,14 +124,17 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
         "optimizer states": states_size(recipe) * count / n,
     }
     gradients = kept * count / n
-    before = gradients if job.accumulate > 1 else 0.0  # shards of earlier micro-batches
+    over_hosts = name == "HSDP" and cluster.ranks > n
+    # Shards of earlier micro-batches; over hosts a sum in the dtype of reductions, until it is sent
+    before = gradients if job.accumulate > 1 and not over_hosts else 0.0
+    unsent = recipe.gradients / n if job.accumulate > 1 and over_hosts else 0.0
     # Until the backward pass ends, HSDP keeps what it all-reduced, unless it is the shard itself
-    casts = name == "HSDP" and recipe.gradients != kept and cluster.ranks > n
+    casts = over_hosts and recipe.gradients != kept
     all_reduced = recipe.gradients / n if casts else 0.0
     stays = name == "ZeRO-2"  # a block's parameters, from its forward to its backward pass
 
     saved, layer, ends, scores = activations(job, checkpoint, size)
-    others = (model.layers - 2) * saved
+    others = max(0, model.layers - 2) * saved
     # A block's parameters while the next one's arrive; at the loss the last one's buffer is there
     one = size * (model.root + model.block)
     two = one + size * model.block
@@ -141,14 +144,16 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     begun, ended = size * model.words * model.d, size * (model.words * model.d + model.block)
     of_root = (recipe.gradients + size) * model.root
 
-    moments = [(before, model.layers * saved + ends, scores, at_the_loss, 0.0)]
+    first = before + unsent * count
+    moments = [(first, model.layers * saved + ends, scores, at_the_loss, 0.0)]
     for done, activation, there in (
         (1, others, size * count if stays else two),  # the last block but one
         (model.layers - 2, 0.0, two),  # the second
         (model.layers - 1, 0.0, one),  # the first
     ):
         blocks = max(0, done) * model.block
-        shards, kept_whole = max(before, kept * blocks / n), all_reduced * blocks
+        shards = max(before, kept * blocks / n) + unsent * (count - blocks)
+        kept_whole = all_reduced * blocks
         moments.append((shards, activation + layer, 0.0, there, sends + begun + kept_whole))
         moments.append((shards, activation, 0.0, there, sends + ended + kept_whole))
     moments.append((gradients, 0.0, 0.0, size * model.root, sends + of_root + all_reduced * count))
@@ -189,5 +194,5 @@ def sent(job: "Job", name: str, cluster: Cluster) -> Held:
         "reduce-scatter": micro * recipe.gradients * count,
     }
     if name == "HSDP":
-        found["all-reduce"] = micro * recipe.gradients * count / sharded_over(name, cluster)
+        found["all-reduce"] = recipe.gradients * count / sharded_over(name, cluster)
     return found

@@ -96,7 +96,7 @@ def fsdp(
 ) -> None:
     """FSDP2: every unit is gathered one ahead, in the backward pass again if it was resharded.
 
-    `between` is called with every unit whose gradients were reduced, and when.
+    `between` is called with every unit whose last gradients were reduced, and when.
     """
     gathers = [half(work.cluster, size) for size in work.parameters]
     scatters = [half(work.cluster, size) for size in work.gradients]
@@ -105,7 +105,7 @@ def fsdp(
     def gather(i: int, freed: float) -> float:
         return streams.run("gather", f"gather {i}", gathers[i], freed, wire=hold)
 
-    for _ in range(work.micro_batches):
+    for micro in range(work.micro_batches):
         freed = [streams.free.get("compute", 0.0)] * 2  # two units may be there at a time
         arrived = gather(0, freed[0])
         for i in work.units:
@@ -122,7 +122,9 @@ def fsdp(
             if reshard and i > 1:  # the first unit is the root: it stays
                 arrived = gather(i - 1, freed[0])
             freed.append(streams.compute(f"backward {i}", work.backward * work.shares[i], here))
-            between(i, streams.run("reduce", f"reduce {i}", scatters[i], freed[-1], wire=hold))
+            reduced = streams.run("reduce", f"reduce {i}", scatters[i], freed[-1], wire=hold)
+            if micro == work.micro_batches - 1:
+                between(i, reduced)
 
 
 def zero2(work: Work, streams: Streams) -> None:
@@ -136,7 +138,7 @@ def zero3(work: Work, streams: Streams) -> None:
 
 
 def hsdp(work: Work, streams: Streams) -> None:
-    """FSDP2 on a mesh of hosts × ranks: an all-reduce between hosts, on a stream of its own."""
+    """FSDP2 on a mesh of hosts × ranks: one all-reduce between hosts, on a stream of its own."""
     inside, hosts = hosts_apart(work)
     link = work.cluster.network
 
