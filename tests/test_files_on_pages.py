@@ -35,7 +35,9 @@ TAGS = re.compile(r"^:?tags: *\[(.*)\]\n", re.M)
 OPTION = re.compile(r"\A(?::.*\n)+")
 RANKS = re.compile(r"\btorchrun\(main(?:, (?:(?!torchrun).)*?)??, ranks=(\d+)")
 PATIENCE = 600  # s; long, because a slow machine is not a failure
-END = "\n\nmain()\ndist.destroy_process_group()\n"  # `main` leaves no model behind: that can hang
+# `main` leaves no model behind: that can hang. And who left at once would close connections that
+# others still make.
+END = "\n\nmain()\ndist.barrier()\ndist.destroy_process_group()\n"
 TO_COPY = re.compile(r"^(?:import|from) torch\b|^(?:def|class) ", re.M)
 
 

@@ -716,7 +716,7 @@ def test_ctrl_c_ends_the_server_and_all_that_it_started(html: Path) -> None:
         assert soon(lambda: all(has_ended(pid) for pid in pids))
         assert not home.exists()
         # The kernel shows it here as well as on the page.
-        assert server.stderr in ("", "loud\nloud\n")
+        assert {*server.stderr.split()} <= {"loud"}  # as often as it is asked before it is killed
         assert server.process.stdout is not None
         assert server.process.stdout.read() == ""
         idle.socket.close()
