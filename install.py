@@ -125,7 +125,7 @@ def try_pip(*arguments: str) -> list[str]:
 
     A module is compiled when it is first imported, and kept: one in five that come is ever.
     """
-    command = [sys.executable, "-m", "pip", "install", "--no-compile", *arguments]
+    command = [sys.executable, "-m", "pip", "install", "--no-compile", "--no-user", *arguments]
     done = subprocess.run(
         command, cwd=ROOT, text=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -163,20 +163,25 @@ def installed() -> str | None:
     return "cpu" if version.endswith("+cpu") else "cuda"
 
 
+def again(kind: str) -> bool:
+    """Is another kind of PyTorch here?"""
+    return kind != "mac" and installed() not in (None, kind)
+
+
 def install_torch(kind: str) -> None:
     """PyTorch without its dependencies, which come with all others.
 
     Where PyTorch's index cannot be reached, pip goes on with what it has. Where it can be, and a
     download broke off, pip tries again with patience: elsewhere it would be gigabytes.
     """
-    again = ["--force-reinstall"] if installed() not in (None, kind) else []
+    anew = ["--force-reinstall"] if again(kind) else []
     what = f"PyTorch {TORCH}"
     if kind == "cuda":  # three signs: only the build that has no other label
-        pip(what, "--no-deps", *again, f"torch==={TORCH}")
+        pip(what, "--no-deps", *anew, f"torch==={TORCH}")
         return
     if kind == "cpu":
         quick = ("--timeout", "10", "--retries", "0")
-        there = ("--no-deps", "--index-url", CPU_INDEX, *again, f"torch=={TORCH}")
+        there = ("--no-deps", "--index-url", CPU_INDEX, *anew, f"torch=={TORCH}")
         errors = try_pip(*quick, *there)
         if not errors:
             return
@@ -200,7 +205,8 @@ def chosen() -> str:
     ).stdout.split()
     driver = nvidia_driver()
     kind = choose(system, machine, driver, os.environ.get("TORCH", ""))
-    check_room(kind)
+    if installed() is None or again(kind):  # else most is there already
+        check_room(kind)
     say(f"Installing {describe(kind, driver)} ...")
     return kind
 

@@ -13,7 +13,7 @@ function take() {
 }
 
 /** The numbers of the cells that were to run; null where the page was opened as usual. */
-export const pressed = globalThis.sessionStorage ? take() : null;
+export const pressed = take();
 export const wasReloaded = pressed !== null;
 
 /** Load the page again, for these cells. Does not come back, unless nothing can be kept. */

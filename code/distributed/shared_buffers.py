@@ -9,6 +9,7 @@ write, then wait until all have written, then read.
 import math
 import os
 import platform
+import tempfile
 import time
 
 import torch
@@ -32,20 +33,24 @@ class Shared:
     """As many bytes on every rank of a host, which all of them can read and write."""
 
     def __init__(self, group: Group, size: int):
-        if not hasattr(os, "memfd_create"):
-            raise ValueError("shared memory between ranks needs Linux (memfd_create)")
-        # It has no name in any folder, so nothing is ever left behind.
-        file = os.memfd_create(f"rank {group.rank}")
+        if hasattr(os, "memfd_create"):  # it has no name in any folder: nothing is ever left behind
+            file, place = os.memfd_create(f"rank {group.rank}"), "/proc/{}/fd/{}"
+        else:  # macOS: a file, until all have opened it
+            file, name = tempfile.mkstemp()
+            place = f"{tempfile.gettempdir()}/shared-{{}}-{{}}"
+            os.replace(name, place.format(os.getpid(), file))
         os.truncate(file, size)
         files = torch.zeros(group.size, 2, dtype=torch.int64)
         files[group.rank] = torch.tensor([os.getpid(), file])
         Group.all_reduce(group, files)
-        paths = [f"/proc/{process}/fd/{opened}" for process, opened in files.tolist()]
+        paths = [place.format(process, opened) for process, opened in files.tolist()]
         self.buffers = [
             torch.from_file(path, shared=True, size=size, dtype=torch.uint8) for path in paths
         ]
         self.mine = self.buffers[group.rank]
         group.barrier()  # all have opened all
+        if not hasattr(os, "memfd_create"):
+            os.unlink(paths[group.rank])
         os.close(file)
 
     def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:

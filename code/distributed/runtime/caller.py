@@ -35,6 +35,7 @@ from distributed.runtime.report import (
     where_ranks_stand,
 )
 
+ENDS = 10  # lines of an error's origin that are shown from either end
 A_WHILE = 3600.0  # s; the system's own waiting cannot be told to last a year
 STARTING = threading.Lock()  # two launches at once take turns at the few lines that start ranks
 
@@ -141,7 +142,10 @@ class World:
             how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited ({code})"
             hint = " (out of memory?)" if code == -9 else ""
             raise RankError(dead[0], f"{how} before it returned{hint}")
-        where = "".join(f"\n  {show_line(*frame)}" for frame in error["frames"])
+        lines = [show_line(*frame) for frame in error["frames"]]
+        if (more := len(lines) - 2 * ENDS) > 0:  # of a function that calls itself without end
+            lines[ENDS:-ENDS] = [f"… {more} lines more …"]
+        where = "".join(f"\n  {line}" for line in lines)
         raise RankError(rank, f"raised {error['what']}{where}")
 
     def _stacks(self) -> list[str]:

@@ -9,12 +9,15 @@ import contextlib
 import multiprocessing
 import os
 import sys
+import tempfile
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
 # torch.optim imports torch._dynamo when first used: once here, and not again in every rank.
 IMPORTED = ["distributed.runtime.no_collection", "distributed.runtime.rank"]
 IMPORTED += ["distributed.runtime.fork_server", "torch._dynamo"]
+LONGEST_FOLDER = 70  # bytes: a socket in a folder below it has a path of at most 103
 
 
 def fork_server() -> Any:
@@ -23,6 +26,7 @@ def fork_server() -> Any:
     context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:
         forget_the_server_of_another_process()
+        choose_a_short_folder()
     context.set_forkserver_preload(IMPORTED)
     return context
 
@@ -38,10 +42,22 @@ def forget_the_server_of_another_process() -> None:
     if server._forkserver_pid is None:
         return
     try:
-        os.waitpid(server._forkserver_pid, os.WNOHANG)
+        ended, _ = os.waitpid(server._forkserver_pid, os.WNOHANG)
     except ChildProcessError:
+        ended = 1
+    if ended:  # or it was killed, and Python would wait for it once more
         os.close(server._forkserver_alive_fd)  # the parent's server is not to wait for us
         server.__init__()
+
+
+def choose_a_short_folder() -> None:
+    """Where TMPDIR is long, the fork server's socket stands in /tmp: the system limits its path."""
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
+        usual, tempfile.tempdir = tempfile.tempdir, "/tmp"
+        try:
+            util.get_temp_dir()  # chosen now, and removed at the end of this process
+        finally:
+            tempfile.tempdir = usual
 
 
 @atexit.register

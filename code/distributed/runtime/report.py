@@ -63,6 +63,7 @@ class Output:
 
     LIMIT = 100_000  # bytes
     LONGEST = 10_000  # bytes; a longer line is cut
+    READS = 20  # more than a full pipe has; who still writes then would be read for ever
 
     def __init__(self, rank: int, source: "Connection", screen: Screen):
         self.label, self.source, self.screen = f"[rank {rank}] ", source, screen
@@ -101,8 +102,9 @@ class Output:
 
     def end_call(self) -> None:
         """Show what is left of a call's output, and say how much was not shown."""
-        while self.show():
-            pass
+        for _ in range(self.READS):
+            if not self.show():
+                break
         if self.rest:
             self._print([self.rest])
             self.rest = b""

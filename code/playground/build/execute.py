@@ -67,12 +67,17 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
     # The language stands in the head of a page; a kernel that finds pytest's mark is a test's.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     modules = ["shutdown"] + ["warm"] * ("distributed" in cells_of(page))
+    os.environ.pop("JUPYTER_PATH", None)  # `python3` is the kernel of this Python, and no other
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     try:
         with tempfile.TemporaryDirectory(prefix="book-") as folder:
             connection = {
                 "connection_file": f"{folder}/kernel.json",
                 "transport": transport(Path(folder)),
             }
+            environ["IPYTHONDIR"] = (
+                f"{folder}/ipython"  # what the reader has set is for other kernels
+            )
             client = NotebookClient(
                 notebook,
                 config=Config(KernelManager=connection),

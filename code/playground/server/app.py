@@ -39,6 +39,7 @@ from playground.server.peers import OwnUsersServer, are_told
 from playground.server.start import transport
 
 TICKET_LIFE = 60.0  # s: a browser opens sooner
+PAGE = 1.5  # GB that a kernel may use at least, if all may: the largest page takes 1.0
 
 
 class BookLogin(PasswordIdentityProvider):
@@ -229,6 +230,13 @@ def on_stop(do: Callable[..., Any]) -> None:
             signal.signal(number, do)
 
 
+def has_screen() -> bool:
+    """Is there a window to open? Without one Python would open a browser for text, if it finds one:
+    in this terminal, over the address that stands there."""
+    names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in names)
+
+
 def is_port(text: str) -> bool:
     return text.isdecimal() and len(text) < 6 and int(text) < 65536
 
@@ -244,7 +252,7 @@ def main(argv: list[str] | None = None) -> None:
     limit = parser.add_argument_group("limits", "what ends a kernel, or stops a run").add_argument
     usual = Limits(memory=0.75 * memory_of_machine())
     limit("--memory", type=float, default=usual.memory / GB, help="GB, of all kernels together")
-    of_one = "GB, of one kernel with its ranks (default: half of --memory)"
+    of_one = f"GB, of one kernel with its ranks (default: half of --memory, or {PAGE:g})"
     limit("--kernel-memory", type=float, help=of_one)
     limit("--processes", type=int, default=usual.processes, help="of one kernel, with its ranks")
     limit("--text", type=float, default=usual.text / MB, help="MB that one run may print")
@@ -264,7 +272,7 @@ def main(argv: list[str] | None = None) -> None:
     if args.kernels < 1:
         parser.exit(2, f"--kernels {args.kernels}: a live cell needs 1 kernel or more\n")
     if args.kernel_memory is None:
-        args.kernel_memory = args.memory / 2
+        args.kernel_memory = min(args.memory, max(args.memory / 2, PAGE))
     for name in ("memory", "kernel_memory", "processes", "text", "idle", "idle_open"):
         if not getattr(args, name) > 0:
             option = name.replace("_", "-")
@@ -290,10 +298,11 @@ def main(argv: list[str] | None = None) -> None:
     port = sockets[0].getsockname()[1]
     address = proxied or Address.here(port, secret, os.environ.get("BOOK_HOST", ""))
     # A proxy may not be up, or be on another machine; and a ticket would be anybody's.
-    browser = args.browser and not proxied and are_told()
+    browser = args.browser and not proxied and are_told() and has_screen()
 
     on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
+        os.environ["IPYTHONDIR"] = f"{home}/ipython"  # the reader's own is for other kernels
         server = make_server(
             html, sockets, browser, args.kernels, limits, Path(home), address, idle
         )

@@ -6,6 +6,7 @@ all its processes together) is watched from outside, in `playground.server.limit
 
 import contextlib
 import os
+import threading
 from pathlib import Path
 
 try:
@@ -28,7 +29,9 @@ def confine(processes: int, file_size: int) -> None:
     lower("RLIMIT_FSIZE", file_size)  # shared memory counts as a file
     lower("RLIMIT_CORE", 0)
     # The watcher looks four times a second. This holds what grows faster, if the user is not root.
-    lower("RLIMIT_NPROC", tasks_of_user() + 10 * processes + SPARE_TASKS)
+    tasks = tasks_of_user() + 10 * processes + SPARE_TASKS
+    if leaves_room("RLIMIT_NPROC", tasks):
+        lower("RLIMIT_NPROC", tasks)
     with contextlib.suppress(OSError):  # when memory runs out, a kernel goes before anything else
         Path("/proc/self/oom_score_adj").write_text("700")
 
@@ -42,6 +45,27 @@ def lower(name: str, value: int) -> None:
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(which, (value, value))
+
+
+def leaves_room(name: str, tasks: int) -> bool:
+    """Whether a thread can be started with this limit of tasks.
+
+    Perhaps not in a container: the system counts the same user's outside, too, and we cannot.
+    """
+    which = getattr(resource, name, None)
+    if which is None:
+        return False
+    before = resource.getrlimit(which)
+    thread = threading.Thread(target=int)
+    try:
+        resource.setrlimit(which, (tasks, before[1]))
+        thread.start()
+    except (RuntimeError, OSError, ValueError):  # the last two: the limit is that low already
+        return False
+    finally:
+        resource.setrlimit(which, before)
+    thread.join()
+    return True
 
 
 def tasks_of_user() -> int:
