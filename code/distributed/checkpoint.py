@@ -68,7 +68,7 @@ def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
     return found
 
 
-def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+def tensors_of(module: nn.Module) -> dict[str, Any]:
     """Its parameters and the buffers that are saved, by name. Raises ValueError for extra state."""
     found = module.state_dict(keep_vars=True)
     for name, value in found.items():
