@@ -8,12 +8,13 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from serving import running_server
 from test_setup import clone, make, said  # noqa: F401
 from test_setup_torch import Machine, machine  # noqa: F401
-from visitor import Kernel, logged_in
+from visitor import Kernel, logged_in, request
 
 from distributed import launch
 from distributed.runtime.report import Output, Screen
@@ -35,6 +36,29 @@ def python(code, tmp_path, custom="", **env):
 
 ARM = "import platform\nplatform.machine = lambda: 'aarch64'\n"
 MAC = f"{ARM}import os\nif hasattr(os, 'memfd_create'): del os.memfd_create\n"
+
+
+def test_where_nobody_says_whose_a_connection_is_the_reader_is_heard(tmp_path):
+    html = tmp_path / "site/html"
+    html.mkdir(parents=True)
+    (html / "index.html").write_text("The book")
+    code = f"""
+    from pathlib import Path
+    from playground.server import app, peers
+
+    peers.TABLES = (Path("/nowhere/tcp"), Path("/nowhere/tcp6"))  # as on macOS
+    app.main(["--html", {str(html)!r}, "--port", "0", "--no-browser"])
+    """
+    server = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        url = urlsplit(server.stdout.readline().removeprefix("Open ").strip())
+        status, _, _ = request(url.port, "GET", f"{url.path}?{url.query}")
+        assert status == 302
+    finally:
+        server.terminate()
+        server.communicate()
 
 
 @pytest.mark.parametrize("custom", [ARM, MAC], ids=["arm", "mac"])
@@ -77,6 +101,7 @@ def test_a_machine_with_little_memory_free_runs_every_page(tmp_path, monkeypatch
 
     monkeypatch.setattr(app, "make_server", stop)
     monkeypatch.setattr(app, "on_stop", lambda do: None)
+    monkeypatch.setenv("IPYTHONDIR", "")  # `main` sets its own, for its process
     for free in (2.4e9, 24e9):
         monkeypatch.setattr(app, "memory_of_machine", lambda free=free: free)
         with pytest.raises(SystemExit):

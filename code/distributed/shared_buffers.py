@@ -34,18 +34,18 @@ class Shared:
 
     def __init__(self, group: Group, size: int):
         if hasattr(os, "memfd_create"):  # it has no name in any folder: nothing is ever left behind
-            file, place = os.memfd_create(f"rank {group.rank}"), "/proc/{}/fd/{}"
+            file, path = os.memfd_create(f"rank {group.rank}"), "/proc/{}/fd/{}"
         else:  # macOS: a file, until all have opened it
-            file, name = tempfile.mkstemp()
-            place = f"{tempfile.gettempdir()}/shared-{{}}-{{}}"
-            os.replace(name, place.format(os.getpid(), file))
+            file, drawn = tempfile.mkstemp()
+            path = f"{tempfile.gettempdir()}/shared-{{}}-{{}}"
+            os.replace(drawn, path.format(os.getpid(), file))
         os.truncate(file, size)
         files = torch.zeros(group.size, 2, dtype=torch.int64)
         files[group.rank] = torch.tensor([os.getpid(), file])
         Group.all_reduce(group, files)
-        paths = [place.format(process, opened) for process, opened in files.tolist()]
+        paths = [path.format(process, opened) for process, opened in files.tolist()]
         self.buffers = [
-            torch.from_file(path, shared=True, size=size, dtype=torch.uint8) for path in paths
+            torch.from_file(each, shared=True, size=size, dtype=torch.uint8) for each in paths
         ]
         self.mine = self.buffers[group.rank]
         group.barrier()  # all have opened all

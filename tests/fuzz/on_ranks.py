@@ -105,8 +105,7 @@ class Trainer:
     def save(self, folder: str, group: Group) -> Any:
         if not self.draw.zero:
             return self.model.state_dict(), self.optimizer.state_dict()
-        if self.segment.strategy != "hsdp" or group.rank < self.segment.per_host:
-            checkpoint.save(self.optimizer, folder, 1)
+        checkpoint.save(self.optimizer, folder, 1)
         group.barrier()
         return None
 

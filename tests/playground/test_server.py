@@ -529,6 +529,8 @@ def test_where_nobody_says_whose_a_connection_is_no_ticket_is_shown(
         raise Stop(browser)
 
     monkeypatch.setattr(app, "make_server", make_server)
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("IPYTHONDIR", "")  # `main` sets its own, for its process
     if not system_tells:
         monkeypatch.setattr(peers, "TABLES", (Path("/nowhere"),))
     with pytest.raises(Stop, match=str(system_tells and Path("/proc/net/tcp").exists())):
