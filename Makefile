@@ -113,6 +113,7 @@ _build/.machinery: $(MACHINERY) node_modules/.installed
 # What a page shows was computed by the modules: a page whose outputs are of other code is executed.
 _build/html/.built: $(SOURCES) _toc.yml $(CODE) $(STYLES) _build/.machinery
 	@$(BIN)/python -m playground.build.execute
+	@[ -e _build/html/searchindex.js ] || rm -rf _build/html _build/.doctrees  # a build that was stopped cannot go on
 	$(call step, Building the book, book, $(BIN)/python -m playground.build, \
 		the book did not build)
 	@grep '^Built:' _build/book.log; touch $@

@@ -292,3 +292,19 @@ def test_where_tasks_outside_of_a_container_count_a_kernel_can_start_some(tmp_pa
     done = subprocess.run([*user, sys.executable, "-c", LIMITED], capture_output=True, text=True,
                           env=os.environ | {"PYTHONPATH": str(ROOT / "code")})  # fmt: skip
     assert done.stdout == "started\n", done.stderr
+
+
+def test_a_build_that_was_stopped_begins_anew(clone):  # noqa: F811
+    """Without its index of words Sphinx goes on with a warning, and here a warning is an error."""
+    (clone / ".venv/bin").mkdir(parents=True)
+    python = clone / ".venv/bin/python"
+    python.write_text("#!/bin/sh\nmkdir -p _build/html\necho Built: all\n")
+    python.chmod(0o755)
+    for name in ("_build/.doctrees/environment.pickle", "_build/html/half.html"):
+        (clone / name).parent.mkdir(parents=True, exist_ok=True)
+        (clone / name).touch()
+    (clone / "_build/.machinery").touch()
+    done = make(clone, "book", "-o", "_build/.machinery")
+    assert done.returncode == 0, done.stderr
+    assert not (clone / "_build/.doctrees").exists()
+    assert not (clone / "_build/html/half.html").exists()

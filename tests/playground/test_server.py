@@ -618,6 +618,7 @@ def test_a_kernel_is_up_before_the_reader_of_cells_presses_run(html: Path) -> No
             kernel.socket.close()
 
 
+@pytest.mark.skipif(not peers.are_told(), reason="no browser is opened here")
 def test_a_kernel_is_on_its_way_before_the_browser_that_we_open_shows_a_page(html: Path) -> None:
     with running_server(html, options=(), env={"BROWSER": "true %s"}) as server:
         browser = logged_in(server)
@@ -874,6 +875,7 @@ def opened_ticket(folder: Path) -> str:
     return f"{opened.path}?{opened.query}"
 
 
+@pytest.mark.skipif(not peers.are_told(), reason="no browser is opened here")
 def test_the_browser_gets_a_ticket_that_opens_the_book_once(html: Path, tmp_path: Path) -> None:
     env = opener(tmp_path) | {"JUPYTER_TOKEN": "guessed"}
     env |= {"JUPYTER_CONFIG_DIR": str(tmp_path), "JUPYTER_PATH": str(tmp_path)}
