@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -202,8 +203,9 @@ def test_what_is_wrong_with_a_file_is_one_line(tokens: str, tmp_path: Path) -> N
 
 
 def test_compiled_blocks_learn_the_same(job, tmp_path) -> None:
-    if not any(map(shutil.which, ("g++", "clang++"))):
-        lacking("a compiler for C++, which torch.compile needs")
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    if not header.exists() or not any(map(shutil.which, ("g++", "clang++"))):
+        lacking("a compiler for C++ and Python.h, which torch.compile needs")
     for run, how in (("plain", []), ("compiled", ["--compile", "--recompute"])):
         status, said = job("--steps=8", *how, run=tmp_path / run).end()
         assert status == 0, said
