@@ -75,9 +75,7 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
                 "connection_file": f"{folder}/kernel.json",
                 "transport": transport(Path(folder)),
             }
-            environ["IPYTHONDIR"] = (
-                f"{folder}/ipython"  # what the reader has set is for other kernels
-            )
+            environ["IPYTHONDIR"] = f"{folder}/ipython"  # the reader's own is for other kernels
             client = NotebookClient(
                 notebook,
                 config=Config(KernelManager=connection),

@@ -34,19 +34,16 @@ def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 50.0
     first, over = f"({forward} + {backward} / {LAYERS})", f"({forward} + {backward})"
     last, others = f"({send} / {LAYERS})", f"({send} * {LAYERS - 1} / {LAYERS})"
     last_begins = f"max({over}, {first} + {others})"
-    bars_of = {
-        "forward": ("0", forward),
-        "backward": (forward, backward),
-        "all-reduce": (first, others),
-        "last message": (last_begins, last),
-    }
+
+    def of_each(*expressions: str) -> str:
+        parts = zip((row["part"] for row in rows), expressions, strict=True)
+        return "".join(f"datum.part == '{part}' ? {one} : " for part, one in parts) + "0"
+
     base = (
         alt.Chart(alt.Data(values=rows))
         .transform_calculate(
-            begin=" : ".join(f"datum.part == '{part}' ? {at}" for part, (at, _) in bars_of.items())
-            + " : 0",
-            wide=" : ".join(f"datum.part == '{part}' ? {it}" for part, (_, it) in bars_of.items())
-            + " : 0",
+            begin=of_each("0", forward, first, last_begins),
+            wide=of_each(forward, backward, others, last),
         )
         .transform_calculate(
             end="datum.begin + datum.wide",
