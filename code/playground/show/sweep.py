@@ -8,8 +8,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from distributed.collectives import SENT
 from distributed.instruments.algorithms import SENT as ALL_REDUCE_SENT
 from distributed.workbench.measure import fit
@@ -76,16 +74,6 @@ class Sweep:
         header = [f"{ranks} ranks", "size", "predicted: busiest", "all together", "measured"]
         note = f"The difference is from what all together predict. {self.stamp}"
         return Table([*header, "difference"], lines, note)
-
-    def table_of_other_ranks(self) -> Table:
-        """The same two numbers for other numbers of ranks."""
-        lines = []
-        for ranks in sorted({row["ranks"] for row in self.rows} - {1}):
-            rows = self.on(ranks)
-            middle = [f"{np.median(np.abs(self.misses(rows, way))):.0%}" for way in WAYS]
-            lines.append((ranks, len(rows), *middle))
-        header = ["ranks", "times", *(f"median difference, {way}" for way in WAYS)]
-        return Table(header, lines, self.stamp)
 
 
 def counts(row: Row, whose: Callable[..., Any]) -> tuple[int, int]:
