@@ -8,9 +8,11 @@ import io
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -386,11 +388,13 @@ def test_no_rank_outlives_a_caller_that_is_interrupted_or_killed(tmp_path, how):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_caller_that_is_killed_leaves_no_file(tmp_path, monkeypatch, how):
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+def test_a_caller_that_is_killed_leaves_no_file(tmp_path, monkeypatch, request, how):
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))  # short: else the socket would stand elsewhere
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
 
     def files():
-        return [*tmp_path.glob("world-*"), *tmp_path.glob("pymp-*")]
+        return [*folder.glob("world-*"), *folder.glob("pymp-*")]
 
     process = run_script(tmp_path, LONG)
     try:

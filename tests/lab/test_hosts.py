@@ -240,7 +240,7 @@ def test_the_kernels_counters_see_what_the_formulas_say(lab: Laboratory) -> None
 @pytest.mark.slow
 def test_a_script_that_fails_says_so_with_its_host(lab: Laboratory) -> None:
     wrong = str(ROOT / "code/distributed/instruments/wire.py")
-    with pytest.raises(RuntimeError, match=r"(?s)10\.77\.0\.1: .*cases=nothing: choose from"):
+    with pytest.raises(RuntimeError, match=r"(?s)machine-0: .*cases=nothing: choose from"):
         lab.torchrun([wrong, "--cases", "nothing"], 1)
 
 

@@ -21,7 +21,7 @@ from playground.lab.hosts import Laboratory
 ELASTIC = str(Path(__file__).parents[2] / "distributed/elastic.py")
 STEP = re.compile(r"step (\d+) on (\d+) ranks: loss ([\d.]+)")
 # A lost host is noticed after 3 s, and those who are there wait 2 s for more of them.
-RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
+RENDEZVOUS = ("last_call_timeout=2", "keep_alive_interval=1", "keep_alive_max_attempt=3")
 
 
 class Line(NamedTuple):
@@ -48,7 +48,8 @@ class Training:
             [ELASTIC, *words],
             per_host,
             options=[f"--nnodes={fewest}:{len(lab.hosts)}", "--max-restarts=1000",
-                     f"--rdzv-conf={RENDEZVOUS}", "--monitor-interval=0.1"],
+                     "--monitor-interval=0.1"],
+            rendezvous=RENDEZVOUS,
         )  # fmt: skip
         for host, process in enumerate(self.processes):
             threading.Thread(target=self._read, args=(host, process), daemon=True).start()

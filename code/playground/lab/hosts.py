@@ -222,11 +222,13 @@ class Laboratory:
     def start(
         self, script: Sequence[str], per_host: int | Sequence[int] = 1,
         hosts: Sequence[int] | None = None, options: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
+        rendezvous: Sequence[str] = (), env: Mapping[str, str] | None = None,
     ) -> list["subprocess.Popen[str]"]:  # fmt: skip
         """`torchrun` on each host: per_host ranks of the script. They meet on the first host.
 
-        It gets what hosts need that do not know each other by name: an address, and gloo's NIC.
+        It gets what hosts need whose names lead nowhere: addresses, gloo's NIC, and whether this is
+        the first one, because torchrun would look its own name up to find out, and die of it.
+        `options` are more of torchrun's, and `rendezvous` of its rendezvous.
         """
         chosen = [self.hosts[i] for i in (range(len(self.hosts)) if hosts is None else hosts)]
         ranks = [per_host] * len(chosen) if isinstance(per_host, int) else per_host
@@ -236,9 +238,12 @@ class Laboratory:
         if not any(option.startswith("--nnodes") for option in options):
             torchrun.append(f"--nnodes={len(chosen)}")
         return [
-            host.popen([*torchrun, f"--local-addr={host.address}", f"--nproc-per-node={n}", "--",
-                        *script], env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                       stderr=subprocess.STDOUT)
+            host.popen(
+                [*torchrun, f"--local-addr={host.address}", f"--nproc-per-node={n}",
+                 f"--rdzv-conf={','.join([f'is_host={int(host is chosen[0])}', *rendezvous])}",
+                 "--", *script],
+                env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            )
             for host, n in zip(chosen, ranks, strict=True)
         ]  # fmt: skip
 
