@@ -61,12 +61,15 @@ def test_where_nobody_says_whose_a_connection_is_the_reader_is_heard(tmp_path):
         server.communicate()
 
 
-@pytest.mark.parametrize("custom", [ARM, MAC], ids=["arm", "mac"])
+@pytest.mark.parametrize(
+    "custom", [pytest.param(ARM, id="arm"), pytest.param(MAC, id="mac", marks=pytest.mark.slow)]
+)
 def test_the_module_of_shared_memory_shows_itself_on_other_machines(custom, tmp_path):
     done = python("from distributed import shared_memory as s; s.main(2, 100)", tmp_path, custom)
     assert done.returncode == 0, done.stderr[-300:]
 
 
+@pytest.mark.slow
 def test_memory_can_be_shared_on_a_mac(tmp_path):
     code = """
     from distributed import launch
@@ -195,6 +198,7 @@ def test_where_the_machines_npm_cannot_another_one_comes(clone, tmp_path):  # no
     assert "install.py requirements-node.txt" in (tmp_path / "log").read_text()
 
 
+@pytest.mark.slow
 def test_a_long_folder_for_temporary_files_is_no_matter(tmp_path):
     long = tmp_path / ("x" * 80)
     long.mkdir()
@@ -229,6 +233,7 @@ def test_an_error_without_end_is_shown_by_its_ends():
     assert str(error.value).count("\n") < 30
 
 
+@pytest.mark.slow
 def test_a_fork_server_that_was_killed_is_started_anew(tmp_path):
     code = """
     import os, signal, time

@@ -147,6 +147,7 @@ def test_only_the_tests_of_everything_need_ray(clone):
     assert "not slow" not in everything
 
 
+@pytest.mark.slow
 def test_the_tests_for_gpus_do_not_pass_where_pytorch_finds_none(clone, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     (clone / ".venv").symlink_to(ROOT / ".venv")

@@ -34,6 +34,7 @@ def test_a_page_as_it_was_built(visitor: Callable[..., LivePage], page: str) -> 
     check(live)
 
 
+@pytest.mark.slow
 def test_a_page_in_which_all_has_run(visitor: Callable[..., LivePage]) -> None:
     live = visitor().open("cells.html")
     live.run_all()

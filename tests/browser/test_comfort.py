@@ -35,6 +35,7 @@ def test_every_icon_of_a_page_is_in_the_small_font(
             assert names - {"solid", "lg"} <= used, page
 
 
+@pytest.mark.slow
 def test_nothing_moves_for_a_reader_who_wants_it_so(
     visit: Callable[..., LivePage], server: Server
 ) -> None:

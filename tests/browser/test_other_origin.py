@@ -222,6 +222,7 @@ def squatted(browser: Chromium) -> Iterator[tuple[Page, int]]:
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="Safari knows no name below localhost")
+@pytest.mark.slow
 def test_a_worker_that_another_server_left_on_the_port_sees_nothing_of_the_book(
     squatted: tuple[Page, int], small_book: Path
 ) -> None:

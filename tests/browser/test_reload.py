@@ -4,12 +4,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from live_page import LivePage
 from serving import running_server
 
 from playground.build.dev import show
 
 
+@pytest.mark.slow
 def test_an_open_page_reloads_and_stays_where_it_was_scrolled_to(
     visit: Callable[..., LivePage], small_book: Path, tmp_path: Path
 ) -> None:

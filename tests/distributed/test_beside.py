@@ -33,6 +33,7 @@ def test_each_strategy_that_fits_is_executed_and_differs_by_less_than_5_percent(
         assert mine["optimizer states"] == pytest.approx(theirs["optimizer states"], rel=even)
 
 
+@pytest.mark.slow
 def test_the_table_says_planned_executed_and_the_difference(capsys):
     main([*SMALL, "--checkpoint", "full", "--gpu-memory", "1530MB", "--execute"])
     _, table = capsys.readouterr().out.split("\n\n")

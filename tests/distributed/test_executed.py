@@ -72,7 +72,14 @@ def test_shards_of_gradients_stay_between_micro_batches_and_each_is_sent():
     assert two.memory["Sharded Grad"] > 2 * one.memory["Sharded Grad"]
 
 
-@pytest.mark.parametrize(("recipe", "context"), [(RECIPE, 2048), (RECIPE, 128), (IN_FP32, 128)])
+@pytest.mark.parametrize(
+    ("recipe", "context"),
+    [
+        (RECIPE, 128),
+        pytest.param(RECIPE, 2048, marks=pytest.mark.slow),
+        pytest.param(IN_FP32, 128, marks=pytest.mark.slow),
+    ],
+)
 def test_hosts_reduce_the_sum_of_all_micro_batches(recipe, context):
     one, three = (
         compare("HSDP", recipe, "full", SHALLOW, 8, micro, context=context) for micro in (1, 3)

@@ -115,6 +115,7 @@ def test_interrupting_the_kernel_ends_the_ranks_and_the_kernel_lives_on(lasting)
     assert "[0, 1]" in lasting.run("launch(lambda group: group.rank, ranks=2)")
 
 
+@pytest.mark.slow
 def test_a_kernel_of_the_book_ends_by_itself_after_a_launch(kernel):
     """Jupyter killed it after 2.5 s: it waited for children that nobody could end but itself."""
     kernel.run("import playground.server.shutdown\nfrom distributed.launching import launch")

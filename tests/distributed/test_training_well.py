@@ -372,6 +372,7 @@ def test_small_gradients_in_16_bits_have_the_same_noise(pools):
     assert pools[4](noise, torch.float16)[0] == pytest.approx(exact, rel=0.01)
 
 
+@pytest.mark.slow
 def test_tuning_finds_the_rate_of_the_fewest_steps():
     every = {rate: train(64, rate, 80, 1.0).steps_to_goal for rate in (0.05, 0.1, 0.2)}
     rate, steps = tune(64, tuple(every), 80, 1.0, seeds=2)

@@ -256,7 +256,7 @@ def test_copied_pytorch_trains_on_four_ranks(pools, name, checkpoint, recipe):
         assert expected in code
 
 
-@pytest.mark.parametrize("name", ["DDP", "ZeRO-1"])
+@pytest.mark.parametrize("name", ["DDP", pytest.param("ZeRO-1", marks=pytest.mark.slow)])
 def test_copied_code_needs_only_what_torchrun_sets(tmp_path, name):
     """No process group: who copies the text has none yet."""
     script = tmp_path / "copied.py"

@@ -925,7 +925,7 @@ print(gc.isenabled())
 """
 
 
-@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_kernel_has_torch_before_a_cell_asks_for_it_unless_told_otherwise(
     html: Path, warm: bool
 ) -> None:
