@@ -98,7 +98,8 @@ def with_a_nan_on_rank_1(stage: str, folder: str) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("stage", ["fsdp", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["fsdp", "compiled"])
 def test_a_loss_that_is_not_finite_is_not_saved(stage: str, tmp_path: Path) -> None:
     said = torchrun(lambda: with_a_nan_on_rank_1(stage, str(tmp_path)), ranks=2, timeout=400)
     assert said == ["epoch 0: a loss is not finite, so nothing of it is saved"] * 2

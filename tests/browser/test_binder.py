@@ -127,6 +127,7 @@ def test_a_cell_of_a_static_page_runs_on_the_binders_machine(
     page.expect_problems(STATIC)
 
 
+@pytest.mark.slow
 def test_a_binder_that_fails_says_why_and_is_asked_again_at_the_next_press(
     visit: Callable[..., LivePage], pages: Web, binder: Binder
 ) -> None:

@@ -22,7 +22,6 @@ ROOT = Path(__file__).parents[2]
 PAGES = [f"{name}.html" for name in pages_in_order(ROOT)]
 LOOKED_AT = [  # pictures, tables, figures of steps, a calculator
     "book/index.html",
-    "book/collectives/all_reduce.html",
     "book/zero/memory.html",
 ]
 KNOWN = os.environ.get("STALE_PAGES")  # from conftest.py, if there are workers

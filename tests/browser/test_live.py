@@ -107,6 +107,7 @@ def test_output_arrives_while_the_cell_runs(live: LivePage) -> None:
     assert re.fullmatch(r"running, \d+\.\d s", live.words(TICKS))
 
 
+@pytest.mark.slow
 def test_json_is_shown_as_text_without_a_part_of_thebe_that_is_not_served(
     live: LivePage, server: Server
 ) -> None:
@@ -392,6 +393,7 @@ def cable(live: LivePage) -> Cable:
     return Cable(live)
 
 
+@pytest.mark.slow
 def test_a_connection_that_was_cut_comes_back_to_the_same_kernel(
     live: LivePage, cable: Cable
 ) -> None:
@@ -466,6 +468,7 @@ def test_leaving_the_page_ends_its_kernel(live: LivePage) -> None:
     )
 
 
+@pytest.mark.slow
 def test_two_tabs_have_two_kernels(visit: Callable[..., LivePage], server: Server) -> None:
     here, there = (visit(server).open("cells.html") for _ in range(2))
     here.edit(BASE, "factor = 2", "factor = 7")
@@ -488,6 +491,7 @@ def test_without_a_server_one_message_says_how_to_get_one(
     live.expect_problems("ERR_CONNECTION_REFUSED")
 
 
+@pytest.mark.slow
 def test_what_fails_in_the_page_says_so_and_keeps_no_kernel(live: LivePage) -> None:
     """A kernel answers here: to be told to start a server would lead the reader astray."""
     before = {session["id"] for session in live.ask_server("GET", "sessions")}

@@ -23,6 +23,7 @@ def download(live: LivePage, name: str) -> Path:
     return target.rename(target.with_name(started.value.suggested_filename))
 
 
+@pytest.mark.slow
 def test_the_notebook_of_a_page_runs_and_prints_what_the_page_shows(
     live: LivePage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

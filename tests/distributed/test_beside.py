@@ -95,6 +95,7 @@ def reads():
     return Reads()
 
 
+@pytest.mark.slow
 def test_a_module_of_your_own_is_executed_itself(capsys):
     """Parameters are its own, not those of the shape that was measured."""
     found = said(capsys, "--module", f"{__name__}:mine", "--gpus", "8", "--context", "128")

@@ -96,6 +96,7 @@ def test_nan_ends_all_ranks_and_the_last_good_checkpoint_stays(train, tmp_path: 
     assert [path.name for path in (tmp_path / "run").glob("step-*")] == ["step-00000005"]
 
 
+@pytest.mark.slow
 def test_old_checkpoints_go_when_a_new_one_is_whole(train, tmp_path: Path) -> None:
     losses(train("--steps=10", "--save-every=2", "--keep=2"))
     kept = sorted(path.parent.name for path in (tmp_path / "run").glob("step-*/.metadata"))
@@ -165,6 +166,7 @@ def test_garbage_is_collected_where_all_ranks_report_or_validate_and_nowhere_els
     losses(train("--steps=8", fault=fault))
 
 
+@pytest.mark.slow
 def test_what_a_checkpoint_does_not_fit_is_refused(train, tokens: str, tmp_path: Path) -> None:
     """Other data, another order of them, another network, and files that were cut off."""
     losses(train("--steps=5"))
