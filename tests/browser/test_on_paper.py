@@ -3,10 +3,12 @@
 import io
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Browser
 from pypdf import PdfReader
 
 
+@pytest.mark.slow
 def test_the_cheat_sheet_is_one_sheet_of_a4(browser: Browser, built: Path) -> None:
     page = browser.new_page()
     page.goto((built / "book/reference/cheat_sheet.html").as_uri())

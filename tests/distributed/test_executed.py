@@ -15,12 +15,17 @@ SEVEN = PRESETS["llama-2-7b"]
 SHALLOW = SEVEN._replace(layers=4, words=4096)  # of a small vocabulary, so that blocks count
 IN_FP32 = "fp32, Adam"
 ROWS = [
-    ("DDP", RECIPE, "none"),
     ("ZeRO-1", IN_FP32, "selective"),
-    ("ZeRO-2", RECIPE, "full"),
     ("ZeRO-3", RECIPE, "none"),
-    ("ZeRO-3", IN_FP32, "full"),
     ("HSDP", RECIPE, "selective"),
+    *(
+        pytest.param(*row, marks=pytest.mark.slow)
+        for row in (
+            ("DDP", RECIPE, "none"),
+            ("ZeRO-2", RECIPE, "full"),
+            ("ZeRO-3", IN_FP32, "full"),
+        )
+    ),
 ]
 EVERY = [
     (name, recipe, checkpoint, model, gpus)
@@ -88,6 +93,7 @@ def test_hosts_reduce_the_sum_of_all_micro_batches(recipe, context):
     assert three.sent["reduce-scatter"] == pytest.approx(3 * one.sent["reduce-scatter"])
 
 
+@pytest.mark.slow
 def test_what_hsdp_all_reduced_stays_to_the_end_of_the_backward_pass():
     """In bf16, beside the shard in fp32 that was made from it."""
     few = {"context": 128}  # so that the end of the backward pass is the peak
@@ -113,7 +119,10 @@ def test_a_second_world_is_refused():
     assert not dist.is_initialized()
 
 
-@pytest.mark.parametrize(("gated", "compiled"), [(True, False), (True, True), (False, True)])
+@pytest.mark.parametrize(
+    ("gated", "compiled"),
+    [(True, False), pytest.param(True, True, marks=pytest.mark.slow), (False, True)],
+)
 def test_a_block_keeps_what_the_plan_counts_compiled_or_not(gated, compiled):
     """With the partition between both passes that PyTorch's compiler makes; its kernels would do
     the same."""
