@@ -164,9 +164,8 @@ def test_each_step_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "aten::mm" in names or "aten::addmm" in names
 
 
-@pytest.mark.parametrize(
-    "ending", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
 def test_a_day_that_is_ended_leaves_no_step_behind(day: Path, ending: signal.Signals) -> None:
     code = f"""
 import sys

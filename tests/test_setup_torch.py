@@ -113,6 +113,7 @@ def test_with_an_nvidia_gpu_everybodys_comes(machine):
     assert re.search(r"\d\.\d GB to download, \d\.\d GB on disk", line)
 
 
+@pytest.mark.slow
 def test_the_reader_can_ask_for_the_other(machine):
     for asked, wanted in (("cpu", CPUS), ("cuda", GPUS), ("cpu", CPUS)):
         done = machine.install("Linux x86_64", driver="580.65.06", TORCH=asked)
@@ -144,6 +145,7 @@ def test_a_download_that_was_interrupted_is_tried_again_before_one_of_gigabytes(
     assert machine.installed() == [CPUS]
 
 
+@pytest.mark.slow
 def test_where_pytorchs_index_breaks_off_for_good_pip_says_so(machine):
     machine.interrupted.extend([f"{CPUS}-py3-none-any.whl"] * 9)
     done = machine.install("Linux x86_64", PIP_RETRIES="1")

@@ -99,6 +99,7 @@ def test_a_link_to_code_has_no_tip(page: LivePage) -> None:
     assert "has-tip" not in (link(page, "average()").get_attribute("class") or "")
 
 
+@pytest.mark.slow
 def test_a_tip_has_room_at_the_lower_edge_of_the_window(
     visit: Callable[..., LivePage], server: Server
 ) -> None:
@@ -114,6 +115,7 @@ def test_a_tip_has_room_at_the_lower_edge_of_the_window(
     assert box["y"] + box["height"] <= place["y"]
 
 
+@pytest.mark.slow
 def test_paper_and_a_page_without_scripts_show_no_tips(
     visit: Callable[..., LivePage], server: Server
 ) -> None:

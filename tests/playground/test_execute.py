@@ -175,6 +175,7 @@ def test_recording_again_changes_nothing_of_a_page_that_does_not_measure(recorde
     assert not outputs.computed(recorded, "says").exists()
 
 
+@pytest.mark.slow
 def test_a_check_runs_all_and_names_what_says_something_else(recorded: Path) -> None:
     file = outputs.recorded(recorded, "says")
     file.write_text(file.read_text().replace("0.3 ms", "0.4 ms"))

@@ -51,6 +51,7 @@ def test_a_file_that_prints_a_verdict_and_gives_no_answer_is_wrong(code, submiss
     assert "ended before it came to check" in verdict.message
 
 
+@pytest.mark.slow
 def test_a_submission_without_end_is_stopped_with_what_it_started(submission, monkeypatch):
     started = submission.with_name("started")
     submission.write_text(
