@@ -76,7 +76,6 @@ def what_runs(server: Server, cookies: dict[str, str]) -> str:
     return printed
 
 
-@pytest.mark.slow
 def test_what_it_receives_from_a_browser_runs_no_code(
     reader: LivePage, hostile: Page, hostile_url: str, server: Server
 ) -> None:

@@ -234,13 +234,14 @@ class Laboratory:
         ranks = [per_host] * len(chosen) if isinstance(per_host, int) else per_host
         meet = ["--rdzv-backend=c10d", f"--rdzv-endpoint={chosen[0].address}:29400"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", *meet, *options]
+        more = "".join(f",{setting}" for setting in rendezvous)
         env = {"GLOO_SOCKET_IFNAME": "eth0", **(env or {})}
         if not any(option.startswith("--nnodes") for option in options):
             torchrun.append(f"--nnodes={len(chosen)}")
         return [
             host.popen(
                 [*torchrun, f"--local-addr={host.address}", f"--nproc-per-node={n}",
-                 f"--rdzv-conf={','.join([f'is_host={int(host is chosen[0])}', *rendezvous])}",
+                 f"--rdzv-conf=is_host={int(host is chosen[0])}{more}",
                  "--", *script],
                 env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             )
