@@ -21,7 +21,6 @@ def row_of(case: Case) -> dict[str, Any]:
     found = execute(case.option, case.job, case.cluster)
     return {
         **case._asdict(),
-        "gpus": case.cluster.ranks,
         "per_host": case.cluster.per_host,
         "code": case.digest,
         "held": found.memory,

@@ -1,9 +1,15 @@
-"""`python -m bench.gpu_day`, or `make gpu-day`: all that the book wants to know of a GPU, at once.
+"""What one GPU can tell this book in nine minutes: `python -m bench.gpu_day`, or `make gpu-day`.
 
-At most 40 minutes in all. Each step is a process with a deadline; what it found is kept as soon as
-it ends, in `bench/recorded/gpu_day.json`, and the next one runs whether it failed or not. With
-`--dry-run` each is executed on the CPU in small, and kept in `_build/gpu_day`: that tries the
-steps, and measures nothing.
+Each step is a process of its own and gets a share of the time that is left. Its results go to
+gpu_day.json as soon as it has them, so a step that dies, hangs or runs out of time costs only what
+it was measuring, and the next one starts. Nothing is downloaded.
+
+    rates         matrix products and copies
+    curves        memory and time of a step: strategies, micro-batches, compiled and recomputed
+    rank_zero     memory of rank 0 of 8 to 64, with real tensors and messages that nobody sends
+    traces        one step under DDP and one under FSDP2, from PyTorch's profiler
+    train_script  train.py on this book's own text
+    tests         tests/gpu
 """
 
 import argparse
@@ -14,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,157 +29,214 @@ from typing import Any, NamedTuple
 import torch
 
 from bench.pairs import ROOT
-from playground.environment import environment
+from playground.planner.measured_cases import KEPT, SHAPES
+from playground.trace_reader.page import TRACES
 
-MINUTES = 40
-GRACE = 15.0  # s after each of the three signals that end a step, the politest first
-WORK = ROOT / "_build/gpu_day"  # what the steps say, and write
-NOTE = ROOT / "_build/gpu.json"  # by tests/gpu/conftest.py
-MODELS = ("gpt-2-124m", "mpt-1b")
-WAYS = ("plain", "fsdp2", "zero1", "zero2", "zero3")
-SCRIPTS = ("ddp", "accumulate", "mixed", "fsdp", "compiled")
+MINUTES = 9.0
+GRACE = 5.0  # s after each of the three signals that end a step, the politest first
+LAST = 10.0  # s before its limit at which a step should have ended by itself
+WORK = ROOT / "_build/gpu_day"  # logs, and what each step writes
+NOTE = WORK / "tests.json"  # by tests/gpu/conftest.py
+LOGS = "gpu_day_logs.tar.gz"
+LISTS = ("points", "ranks", "traces", "runs")  # that steps write,
+COUNTS = ("passed", "failed", "skipped")  # and that the tests do
 
 
-class Command(NamedTuple):
-    """A command, how long it may take (s), and the file to which it writes what it found."""
+class Step(NamedTuple):
+    """A command, its weight when the time is shared out (about s), and the JSON that it writes."""
 
     name: str
     command: list[str]
-    limit: float
+    weight: float
     found: Path
 
 
-def steps(folder: Path, gpus: int) -> list[Command]:
-    """All of them, in the order of their worth. Without a GPU, its tests are only collected."""
+def steps(folder: Path, is_dry: bool = False) -> list[Step]:
+    """All steps, in the order of their worth. Without a GPU its tests are only collected."""
     python = [sys.executable, "-m"]
-    torchrun = [*python, "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    torchrun += [str(max(1, gpus)), "-m"]
 
-    def ours(name: str, limit: float, *words: str, start: list[str] = python) -> Command:
-        to = WORK / f"{name.replace('/', '-')}.json"
-        command = [*start, "bench.gpu_day_steps", *words, "--to", str(to)]
-        return Command(name, command, limit, to)
+    def measures(name: str, weight: float, *words: str) -> Step:
+        to = WORK / f"{name.replace('/', '-').replace(', ', '-').replace(' ', '-')}.json"
+        command = [*python, "bench.gpu_day_steps", *words, "--to", str(to)]
+        return Step(name, command, weight, to)
 
-    tests = [*python, "pytest", "tests/gpu", "-rs"]
-    if not gpus:
-        tests.append("--collect-only")
-    found = [ours("rates", 120, "rates"), Command("test-gpu", tests, 600, NOTE)]
-    for model in MODELS:
-        found += [ours(f"train/{model}/{way}", 90, "train", model, way) for way in WAYS]
-    found.append(ours("trace", 90, "trace", MODELS[0], str(folder / "gpu_day_trace.json.gz")))
-    found.append(ours("script/single", 60, "script", "single", ""))
-    for name in SCRIPTS:
-        limit, run = (240 if name == "compiled" else 60), str(WORK / "runs" / name)
-        found.append(ours(f"script/{name}", limit, "script", name, run, start=torchrun))
-    return found
+    tests = [*python, "pytest", "tests/gpu", "-rs", "-p", "no:cacheprovider"]
+    tests += ["--collect-only"] if is_dry else ["-n", "4", "--continue-on-collection-errors"]
+    models = ["tiny"] if is_dry else [name for name in SHAPES if name != "tiny"]
+    return [
+        measures("rates", 30, "rates"),
+        *(measures(f"curves/{name}", 200 / len(models), "curves", name) for name in models),
+        measures("rank_zero", 60, "rank_zero"),
+        measures("traces", 30, "traces", str(folder)),
+        measures("train_script", 60, "train_script"),
+        Step("tests", tests, 140, NOTE),
+    ]
 
 
-def run(step: Command, limit: float) -> dict[str, Any]:
-    """What a step found, whether it came to its end, and after how long; else its last words."""
+def run(step: Step, limit: float, keep: "Kept") -> dict[str, Any]:
+    """Run a step, and keep what it writes while it writes. Its results, and how it ended."""
     step.found.unlink(missing_ok=True)
-    log = WORK / f"{step.name.replace('/', '-')}.log"
+    log = WORK / f"{step.found.stem}.log"
+    command = list(step.command)
+    if "bench.gpu_day_steps" in command:
+        command += ["--seconds", f"{max(1.0, limit - LAST):.1f}"]
     started = time.monotonic()
     with log.open("w") as said:
         process = subprocess.Popen(
-            step.command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said,
-            stderr=subprocess.STDOUT, start_new_session=True,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},  # its lines in the order of their writing
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
+            start_new_session=True, env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
         try:
-            ended = wait(process, limit)
+            ended = wait(process, limit, lambda: keep(step.name, found_by(step)))
         finally:  # it is in a session of its own, so Ctrl+C does not reach it
             if process.poll() is None:
                 wait(process, 0)
-    result = {"ok": process.returncode == 0, "s": time.monotonic() - started, "limit_s": limit}
+    result = found_by(step)
+    result |= {"ok": process.returncode == 0, "s": time.monotonic() - started, "limit_s": limit}
     if not result["ok"]:
         result["said"] = log.read_text(errors="replace").splitlines()[-20:]
-        result["failed"] = f"with status {process.returncode}" if ended else "at its deadline"
-    if step.found.exists():
-        result |= json.loads(step.found.read_text())
+        result["failed"] = f"with status {process.returncode}" if ended else "at its time limit"
     return result
 
 
-def wait(process: "subprocess.Popen[bytes]", limit: float) -> bool:
-    """Whether it ended by itself. At its deadline it is asked to end, then made to."""
-    for patience, ending in (
-        (limit, signal.SIGINT),
-        (GRACE, signal.SIGTERM),
-        (GRACE, signal.SIGKILL),
-    ):
+def found_by(step: Step) -> dict[str, Any]:
+    """What a step has written so far."""
+    try:
+        return json.loads(step.found.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def wait(process: "subprocess.Popen[bytes]", limit: float, look: Any = lambda: None) -> bool:
+    """Whether a process ended by itself. At its limit it is asked to end, then made to.
+
+    `look` is called every second until then.
+    """
+    until = time.monotonic() + limit
+    while (left := until - time.monotonic()) > 0:
         try:
-            process.wait(patience)
-            return ending == signal.SIGINT
+            process.wait(min(1.0, left))
+            return True
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, ending)
-    process.wait()
+            look()
+    for ending in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        os.killpg(process.pid, ending)
+        try:
+            process.wait(GRACE)
+            break
+        except subprocess.TimeoutExpired:
+            continue
     return False
 
 
-def run_all(chosen: Iterable[Command], kept: Path, stamp: dict[str, Any], minutes: float) -> bool:
-    """Run them one after the other; whether all came to their ends. What was kept before stays."""
-    results = json.loads(kept.read_text()) if kept.exists() else {}
-    until, ok = time.monotonic() + 60 * minutes, True
-    for step in chosen:
-        left = until - time.monotonic()
-        if left > 0:
-            result = run(step, min(step.limit, left))
+class Kept:
+    """gpu_day.json: what each step has found, with the stamp. What other calls kept stays."""
+
+    def __init__(self, file: Path, stamp: dict[str, Any]):
+        self.file, self.stamp = file, stamp
+        self.results = json.loads(file.read_text()) if file.exists() else {}
+
+    def __call__(self, name: str, result: dict[str, Any]) -> None:
+        if result:
+            self.results[name] = result | {"env": self.stamp}
+            fresh = self.file.with_suffix(".new")
+            fresh.write_text(json.dumps(self.results, indent=1) + "\n")
+            fresh.replace(self.file)
+
+
+def run_all(chosen: Iterable[Step], keep: Kept, minutes: float) -> bool:
+    """Run the steps one after the other; whether all of them came to their ends."""
+    waiting, ok = list(chosen), True
+    until = time.monotonic() + 60 * minutes
+    while waiting:
+        step, left = waiting[0], until - time.monotonic()
+        share = left * step.weight / sum(each.weight for each in waiting)
+        if share > 0:
+            result = run(step, share, keep)
         else:
             result = {"ok": False, "failed": f"not run: {minutes:g} minutes were over"}
-        results[step.name] = result | {"env": stamp}
-        kept.with_suffix(".new").write_text(json.dumps(results, indent=1) + "\n")
-        kept.with_suffix(".new").replace(kept)
-        print(f"{step.name:26}{as_line(result)}", flush=True)
+        keep(step.name, result)
+        pack(keep.file.parent)
+        print(f"{step.name:30}{as_line(result)}", flush=True)
         ok &= result["ok"]
+        del waiting[0]
     return ok
 
 
+def pack(folder: Path) -> None:
+    """All logs so far in one file."""
+    with tarfile.open(folder / LOGS, "w:gz") as tar:
+        for path in sorted([*WORK.glob("*.log"), *WORK.glob("*.json")]):
+            tar.add(path, path.name)
+
+
+def stamp_of_another() -> dict[str, Any]:
+    """The stamp, by a process that ends: one that asks for a GPU's name would hold memory there."""
+    code = "import json, playground.environment as e; print(json.dumps(e.environment()))"
+    found = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
+    return json.loads(found.stdout)
+
+
+def keep_run(folder: Path) -> None:
+    """Put the results of a run with --to where the pages read them, beside those of other steps."""
+    before = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    found = json.loads((folder / KEPT.name).read_text())
+    KEPT.write_text(json.dumps(before | found, indent=1) + "\n")
+    for trace in folder.glob("gpu-day-*.json.gz"):
+        shutil.copy(trace, TRACES)
+
+
 def as_line(result: dict[str, Any]) -> str:
-    """What is said of a step as soon as it has ended."""
-    if not result["ok"]:
-        return f"FAILED {result['failed']}"
-    line = f"{result['s']:6.1f} s"
-    for name, unit, word in (("bytes", 1e9, "GB"), ("tokens_per_s", 1e3, "thousand tokens/s")):
-        if "predicted" in result:
-            found, planned = result["measured"][name], result["predicted"][name]
-            line += f"   {found / unit:.3g} {word}, planned {planned / unit:.3g}"
-    return line
+    """One line about a step that has ended: how long it took, and what it found."""
+    rows = (f"{len(result[name])} {name}" for name in LISTS if name in result)
+    counts = (f"{result[name]} {name}" for name in COUNTS if name in result)
+    how = "" if result["ok"] else f"FAILED {result['failed']}"
+    return "  ".join([f"{result.get('s', 0):6.1f} s", ", ".join([*rows, *counts]), how]).rstrip()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.gpu_day", description=__doc__)
-    parser.add_argument("--dry-run", action="store_true", help="on the CPU, in small")
-    parser.add_argument("--only", default="*", help="steps to run, such as 'rates,train/*'")
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="for all of it")
-    parser.add_argument("--to", type=Path, help="another folder than bench/recorded")
-    parser.add_argument("--commit", help="what this copy was made from, where git does not know")
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gpu_day", description=__doc__, formatter_class=kind
+    )
+    add = parser.add_argument
+    add("--minutes", type=float, default=MINUTES, help="time for all steps (default: 9)")
+    add("--to", type=Path, help="folder for the results (default: where the pages read them)")
+    add("--keep", type=Path, metavar="FOLDER", help="run nothing: take the results of --to FOLDER")
+    add("--commit", help="commit of this copy, if git can't tell")
+    add("--only", default="*", help="names of steps, such as 'rates,curves/*' (default: all)")
+    add("--dry-run", action="store_true", help="run tiny models on the CPU; keep them in _build")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # not without the end of its step
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the step that is running
+    if given.minutes <= 0:
+        parser.error(f"--minutes {given.minutes:g}: must be more than 0")
+    if given.keep:
+        if not (given.keep / KEPT.name).exists():
+            parser.error(f"--keep {given.keep}: no {KEPT.name} there")
+        keep_run(given.keep)
+        return 0
     if given.dry_run:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    gpus = torch.cuda.device_count()
-    if not gpus and not given.dry_run:
+    elif not torch.cuda.is_available():
         parser.exit(1, f"PyTorch {torch.__version__} finds no CUDA GPU here; try --dry-run\n")
-    folder = given.to or (WORK if given.dry_run else ROOT / "bench/recorded")
-    stamp = environment()
-    if given.commit:
-        stamp["commit"] = given.commit
-
+    folder = (given.to or WORK / "results").absolute()
+    every = steps(folder, given.dry_run)
     patterns = given.only.split(",")
-    every = steps(folder.absolute(), gpus)
-    if given.dry_run:  # beside other work, on few cores
-        every = [step._replace(limit=4 * step.limit) for step in every]
     chosen = [step for step in every if any(fnmatch.fnmatch(step.name, p) for p in patterns)]
     if not chosen:
         names = ", ".join(step.name for step in every)
-        parser.exit(2, f"--only {given.only}: choose from {names}\n")
+        parser.error(f"--only {given.only}: no such step; choose from {names}")
     shutil.rmtree(WORK, ignore_errors=True)
     for needed in (WORK, folder):
         needed.mkdir(parents=True, exist_ok=True)
+    for backend in ("GLOO", "NCCL"):  # a machine without a network may not know its own name
+        os.environ.setdefault(f"{backend}_SOCKET_IFNAME", "lo")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "code"), str(ROOT)])
-    ok = run_all(chosen, folder / "gpu_day.json", stamp, given.minutes)
-    if not given.dry_run and NOTE.exists():
-        said = json.loads(NOTE.read_text()) | {"commit": stamp["commit"]}
-        (folder / "gpu.json").write_text(json.dumps(said, indent=1) + "\n")
+    stamp = stamp_of_another() | ({"commit": given.commit} if given.commit else {})
+    ok = run_all(chosen, Kept(folder / KEPT.name, stamp), given.minutes)
+    if not given.to and not given.dry_run:
+        keep_run(folder)
+    print(f"kept in {folder}")
     return 0 if ok else 1
 
 

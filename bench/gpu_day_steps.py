@@ -1,12 +1,19 @@
-"""What each step of `bench.gpu_day` measures: `python -m bench.gpu_day_steps train --to FILE …`.
+"""The measurements of `bench.gpu_day`: `python -m bench.gpu_day_steps STEP … --to FILE`.
 
-Each writes what it found as JSON. Without a GPU it does the same in small, on the CPU: that tries
-the step, and measures nothing.
+A step writes FILE again after every result, so a step that is cut short loses only what it was
+measuring. Without a GPU each step runs tiny models on the CPU: that tries the code, and the numbers
+mean nothing.
 """
 
 import argparse
+import gc
+import itertools
 import json
+import math
 import os
+import resource
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,206 +24,385 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.profiler import profile
+from torch.profiler import profile, schedule
 from torch.utils.benchmark import Timer
 
-from distributed import Group, launch
-from distributed.blockwise_weights import check_blocks
-from distributed.instruments.stages import CLASSES
-from distributed.model_states import RECIPES, Recipe
-from distributed.planner.hardware import GPUS, Gpu, gpu
-from distributed.planner.job import Job, cluster_of, option
-from distributed.planner.shapes import PRESETS, Model, gpt
-from distributed.planner.speed import achieved, measure
-from distributed.strategy import run_of
-from distributed.workbench.measure import seconds
-from distributed.workbench.memory_meter import peak_of_step
-from distributed.workbench.transformer import Config, make_model
-from playground.lab.one_host import SCRIPTS, as_module
+from distributed.cost import Cluster
+from distributed.planner.copies import torch_code
+from distributed.planner.executed import Transformer, names_of, world_of
+from distributed.planner.hardware import GPUS
+from distributed.planner.job import Job, Option, cluster_of, option
+from distributed.planner.memory import SHARED
+from distributed.planner.shapes import Model
+from playground.lab.one_host import ROOT, SCRIPTS
+from playground.planner.executed_cases import RECIPE, Case
+from playground.planner.measured_cases import SHAPES, Point, known
 
 CUDA = torch.cuda.is_available()
-SMALL = gpt(layers=2, d=64, heads=4, words=96, positions=32)
-# How to train: the plan's name for it, and its bytes for each parameter. FSDP2 keeps fp32 shards,
-# and reduces in fp32.
-WAYS = {
-    "plain": ("DDP", Recipe(2, 2, 0, 4)),  # all of it in bf16, on one device
-    "fsdp2": ("ZeRO-3", RECIPES["the same, gradients in fp32"]),
-    **{f"zero{s}": (f"ZeRO-{s}", RECIPES["bf16, Adam in fp32, fp32 master copy"]) for s in CLASSES},
-}
+DEVICE = "cuda" if CUDA else "cpu"
+# The programs of a curve, in the order of their worth: strategy, compiled blocks, recomputation
+SERIES = (
+    ("DDP", False, "none"),
+    ("ZeRO-3", False, "none"),
+    ("DDP", True, "none"),
+    ("ZeRO-3", False, "full"),
+    ("ZeRO-3", True, "none"),
+    ("DDP", False, "full"),
+    ("ZeRO-3", True, "full"),
+    ("DDP", True, "full"),
+)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+ROWS_COMPILED = ROWS[::2]  # each number of rows is compiled for itself,
+COMPILING = 25.0  # which takes about so many seconds, the first time
+# Rank 0 of N: worlds, strategies and recomputation, in the order of their worth
+RANK_ZERO = (
+    ("llama-2-7b", 8, "ZeRO-3", "none"),
+    ("llama-2-7b", 64, "ZeRO-3", "none"),
+    ("llama-2-70b", 64, "ZeRO-3", "full"),
+    ("llama-2-7b", 8, "ZeRO-2", "none"),
+    ("llama-2-7b", 64, "HSDP", "none"),
+    ("llama-2-13b", 16, "ZeRO-3", "none"),
+    ("llama-2-7b", 64, "ZeRO-3", "full"),
+    ("llama-2-70b", 64, "ZeRO-3", "none"),
+    ("llama-2-7b", 8, "ZeRO-3", "full"),
+)
+TRACE_LIMIT = 1_000_000  # bytes of a compressed trace
 
 
-def rates() -> dict[str, Any]:
-    """Products of square matrices (FLOP/s by dtype and side), and memory (bytes/s, both ways)."""
-    device = "cuda" if CUDA else "cpu"
+class Kept:
+    """The results of a step in a file, and the seconds that the step may still take."""
+
+    def __init__(self, file: Path, seconds: float):
+        self.file, self.until = file, time.monotonic() + seconds
+        self.found: dict[str, Any] = {}
+        if CUDA:
+            self.found["gpu_bytes"] = torch.cuda.mem_get_info()[1]
+
+    @property
+    def left(self) -> float:
+        return self.until - time.monotonic()
+
+    def keep(self, **found: Any) -> None:
+        """Add these results, and write all of them."""
+        self.found |= found
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(json.dumps(self.found, indent=1) + "\n")
+        fresh.replace(self.file)
+
+    def add(self, name: str, row: dict[str, Any]) -> None:
+        """Append a row to a list of results, and say it."""
+        print(json.dumps(row), flush=True)
+        self.keep(**{name: [*self.found.get(name, []), row]})
+
+
+def rates(kept: Kept) -> None:
+    """Products of square matrices (FLOP/s by dtype and side); copies, both ways (bytes/s)."""
+    torch.set_float32_matmul_precision("high")  # TF32
 
     def rate(work: float, statement: str, **names: Any) -> float:
         timer = Timer(statement, globals=names)
         timer.timeit(3)
-        return work / timer.blocked_autorange(min_run_time=0.5 if CUDA else 0.01).median
+        return work / timer.blocked_autorange(min_run_time=0.4 if CUDA else 0.01).median
 
-    products: dict[str, dict[int, float]] = {}
-    for dtype in (torch.bfloat16, torch.float32):
-        of_dtype = products[str(dtype).removeprefix("torch.")] = {}
-        for n in (1024, 2048, 4096, 8192, 16384) if CUDA else (32, 64):
-            a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
-            of_dtype[n] = rate(2 * n**3, "a @ b", a=a, b=b)
-    x = torch.ones(2**30 if CUDA else 2**16, device=device)  # float32
-    memory = {
-        "read": rate(x.nbytes, "x.sum()", x=x),
-        "written": rate(x.nbytes, "x.zero_()", x=x),
-        "copied": rate(2 * x.nbytes, "y.copy_(x)", x=x, y=torch.empty_like(x)),
-    }
-    return {"flop_per_s": products, "bytes_per_s": memory}
-
-
-def known(name: str, memory: float) -> Gpu | None:
-    """The GPU in the book's table that CUDA calls so; of several sizes, the nearest in memory."""
-    words = name.upper()
-    same = [
-        one
-        for key, one in GPUS.items()
-        if key.split("-")[0].upper() in words and ("PCIE" in words) == ("pcie" in key)
-    ]
-    return min(same, key=lambda one: abs(one.memory - memory), default=None)
+    for name, dtype in (("bf16", torch.bfloat16), ("tf32", torch.float32)):
+        products: dict[int, float] = {}
+        for n in (512, 1024, 2048, 4096, 8192, 16384) if CUDA else (32, 64):
+            a, b = (torch.randn(n, n, device=DEVICE, dtype=dtype) for _ in range(2))
+            products[n] = rate(2 * n**3, "a @ b", a=a, b=b)
+            kept.keep(flop_per_s=kept.found.get("flop_per_s", {}) | {name: products})
+    here = torch.ones(2**28 if CUDA else 2**16, device=DEVICE)  # float32
+    there = torch.empty_like(here)
+    host = torch.ones(here.shape, pin_memory=CUDA)
+    pageable = torch.ones(here.shape)
+    for name, statement, size in (
+        ("HBM read", "here.sum()", here.nbytes),
+        ("HBM written", "here.zero_()", here.nbytes),
+        ("HBM copied, read and written", "there.copy_(here)", 2 * here.nbytes),
+        ("host to GPU, pinned", "there.copy_(host)", here.nbytes),
+        ("GPU to host, pinned", "host.copy_(there)", here.nbytes),
+        ("host to GPU, pageable", "there.copy_(pageable)", here.nbytes),
+    ):
+        found = rate(size, statement, here=here, there=there, host=host, pageable=pageable)
+        kept.keep(bytes_per_s=kept.found.get("bytes_per_s", {}) | {name: found})
 
 
-def train(model: str, way: str) -> dict[str, Any]:
-    """Peak memory (bytes) and tokens/s of a step, and what the plan says of both.
-
-    The allocator knows nothing of the plan's allowance, which is for CUDA's own and for gaps.
-    """
-    spec, ranks = PRESETS[model] if CUDA else SMALL, max(1, torch.cuda.device_count())
-    rows, context = (4, spec.positions or 2048) if CUDA else (2, spec.positions)
-    name, recipe = WAYS[way]
-    given: dict[str, Any] = {"device": "auto" if CUDA else "cpu", "timeout": None}
-    found = launch(train_on_rank, spec, way, rows, context, ranks=ranks, **given)
-    peak, taken = max(peak for peak, _ in found), median(found[0][1])
-
-    memory = torch.cuda.mem_get_info()[1] if CUDA else float("inf")
-    one = known(torch.cuda.get_device_name(), memory) if CUDA else None
-    size = (1024, 512, 2) if CUDA else (64, 32, 2)
-    speed = achieved(one, spec, rows * context) if one else measure(*size)
-    job = Job(spec, rows, context, checkpoint="none", recipe=recipe)
-    planned = option(job, name, cluster_of(one or gpu("h100"), ranks, ranks, speed=speed), memory)
-    return {
-        "ranks": ranks,
-        "rows": rows,
-        "context": context,
-        "measured": {"bytes": peak, "tokens_per_s": ranks * rows * context / taken},
-        "step_s": found[0][1],
-        "predicted": {
-            "bytes": planned.needs - planned.memory["allowance"],
-            "tokens_per_s": run_of(planned, ranks, 1).tokens_per_second,
-        },
-        "predicted_bytes": planned.memory,
-        "speed": speed,
-        "speed_of": one.name if one else "one layer, measured here",
-    }
+def curves(kept: Kept, model: str) -> None:
+    """Peak memory and seconds of a step, by rows, strategy, compilation and recomputation."""
+    join_alone()
+    series = SERIES if CUDA else [*(each for each in SERIES if not each[1]), ("DDP", True, "none")]
+    for strategy, compiled, checkpoint in series:
+        rows = ROWS_COMPILED if compiled else ROWS
+        points = [Point(model, strategy, compiled, checkpoint, n) for n in rows]
+        measure_series(kept, points if CUDA else points[: 1 if compiled else 2])
+    require(kept, "points", "step_s")
 
 
-def train_on_rank(
-    group: Group, spec: Model, way: str, rows: int, context: int
-) -> tuple[int, list[float]]:
-    """Bytes at the peak of a step, and how long each step took (s)."""
-
-    make = partial(make_step, group, spec, way, rows, context)
-    if group.device.type == "cpu":
-        return peak_of_step(make), seconds(group, make(), times=3)
-    step = make()
-    for _ in range(3):
-        step()
-    torch.cuda.reset_peak_memory_stats(group.device)
-    taken = seconds(group, step, times=15)
-    return torch.cuda.max_memory_allocated(group.device), taken
+def require(kept: Kept, name: str, value: str) -> None:
+    """Raise RuntimeError with the first failure if no row of a list has this value."""
+    rows = kept.found.get(name, [])
+    if not any(value in row for row in rows):
+        problems = [row.get("failed", "out of memory") for row in rows] or ["no time was left"]
+        raise RuntimeError(problems[0])
 
 
-def make_step(group: Group, spec: Model, way: str, rows: int, context: int) -> Callable[[], None]:
-    """One step of a GPT of that shape on numbers that mean nothing, trained that way."""
-    config = Config(spec.words, context, spec.d, spec.layers, spec.heads)
-    with torch.device(group.device):
-        model: nn.Module = make_model(config)
-        batch = torch.randint(spec.words, (rows, context + 1))
-    optimizer: Any
-    if way.startswith("zero"):
-        stage = CLASSES[int(way[-1])]
-        optimizer = stage(model, torch.optim.AdamW, group, param_dtype=torch.bfloat16, lr=1e-4)
-    elif way == "fsdp2":
-        mesh = dist.device_mesh.init_device_mesh(group.device.type, (group.size,))
-        policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
-        for part in (*check_blocks(model, None), model):
-            fully_shard(part, mesh=mesh, mp_policy=policy)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    else:
-        model.bfloat16()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-
-    def step() -> None:
-        logits = model(batch[:, :-1])
-        nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
-
-
-def trace(model: str, file: str) -> dict[str, Any]:
-    """A step under FSDP2 in PyTorch's profiler, to `file`; the operators that take most (µs)."""
-    spec, ranks = PRESETS[model] if CUDA else SMALL, max(1, torch.cuda.device_count())
-    given: dict[str, Any] = {"device": "auto" if CUDA else "cpu", "timeout": None}
-    return launch(trace_on_rank, spec, file, ranks=ranks, **given)[0]
+def measure_series(kept: Kept, points: list[Point]) -> None:
+    """One model for all numbers of rows, the fewest first, until time or memory runs out."""
+    torch._dynamo.reset()
+    torch._dynamo.config.automatic_dynamic_shapes = False  # kernels for each shape, as in a job
+    wanted = option(points[0].job, points[0].strategy, alone(), math.inf)
+    step: Callable[..., object] | None = None
+    run: Callable[[], object] | None
+    for point in points:
+        if kept.left < (COMPILING if point.compiled else 5):
+            return
+        row: dict[str, Any] = point._asdict() | planned(point)
+        try:
+            started = time.monotonic()
+            if step is None:
+                step = made(wanted, point.job, alone())
+            run = partial(step, batch_of(point.job))
+            run()  # makes the optimizer's states, and compiles
+            synchronize()
+            row["first_step_s"] = time.monotonic() - started
+            row |= peak_of(run)
+            seconds = timed(run, kept.left)
+            row |= {"step_s": median(seconds), "steps_s": seconds}
+        except torch.OutOfMemoryError:
+            row["out_of_memory"] = True
+        except Exception as error:  # of a compiler, say: the other programs may still run
+            row["failed"] = f"{type(error).__name__}: {error}"[:500]
+        run = None
+        kept.add("points", row)
+        if "step_s" not in row:
+            break
+    del step
+    empty()
 
 
-def trace_on_rank(group: Group, spec: Model, file: str) -> dict[str, Any]:
-    step = make_step(group, spec, "fsdp2", rows=4, context=spec.positions)
-    for _ in range(3):
-        step()
-    with profile() as seen:  # of all that is here
-        step()
-        if CUDA:
-            torch.cuda.synchronize()
-    if group.rank:
+def planned(point: Point) -> dict[str, Any]:
+    """The plan for this GPU as it was on that day; pages make their own, with today's planner."""
+    one = this_gpu()
+    if one is None:
         return {}
-    seen.export_chrome_trace(file)
-    kind = "self_device_time_total" if CUDA else "self_cpu_time_total"
-    most = sorted(seen.key_averages(), key=lambda each: -getattr(each, kind))[:15]
-    return {"file": Path(file).name, "us": {each.key: getattr(each, kind) for each in most}}
+    return {"planned_bytes": point.planned_bytes(one), "planned_s": point.planned_seconds(one)}
 
 
-def script(name: str, folder: str) -> dict[str, Any]:
-    """A script of the ladder to its end, as torchrun starts it: losses, seconds, peak memory."""
-    sys.path.insert(0, str(SCRIPTS))
-    module: Any = as_module(SCRIPTS / f"{name}.py")
+def this_gpu() -> Any:
+    """The planner's entry for this GPU; None if it has none."""
     if not CUDA:
-        module.EPOCHS = 1
-    started = time.perf_counter()
-    losses = module.main(*[folder] * (name in ("fsdp", "compiled")))
-    found = {
-        "ranks": int(os.environ.get("WORLD_SIZE", 1)),
-        "steps": len(losses),
-        "losses": losses,
-        "main_s": time.perf_counter() - started,
-        "bytes": torch.cuda.max_memory_allocated() if CUDA else None,
+        return None
+    return known(torch.cuda.get_device_name(), torch.cuda.mem_get_info()[1])
+
+
+def alone() -> Cluster:
+    return cluster_of(this_gpu() or GPUS["h100"], 1, speed=1e14)
+
+
+def join_alone() -> None:
+    """A process group of one rank, with the backend that a job would have."""
+    os.environ["LOCAL_RANK"] = "0"
+    backend = "nccl" if CUDA else "gloo"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
+def made(plan: Option, job: Job, cluster: Cluster) -> Callable[..., object]:
+    """A step of the program that *Copy as PyTorch* hands out for this plan, with its model."""
+    names = names_of(torch_code(plan, job, cluster))
+    make, more = partial(Transformer, job.model), {}
+    if plan.name not in SHARED:  # FSDP2's is made on the meta device
+        make, more = partial(made_here, job.model), {"device": DEVICE}
+    model, optimizer = names["parallelize"](make, device=DEVICE)
+    return lambda batch: names["train_step"](model, optimizer, batch, **more)
+
+
+def made_here(model: Model) -> Transformer:
+    """On the GPU: a billion random numbers take the CPU ten seconds."""
+    with torch.device(DEVICE):
+        return Transformer(model)
+
+
+def batch_of(job: Job) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Random words, in as many micro-batches as the job has. A batch of zeros computes faster."""
+    shape = int(job.rows), job.context
+    words = [torch.randint(job.model.words, shape, device=DEVICE) for _ in range(job.accumulate)]
+    return [(each, each.roll(-1, 1)) for each in words]
+
+
+def peak_of(step: Callable[[], object]) -> dict[str, int]:
+    """Bytes that a step needs at its peak: allocated, and what the allocator took for that."""
+    if not CUDA:
+        step()
+        whole = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # of this process
+        return {"bytes": whole, "reserved_bytes": whole}
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    free, total = torch.cuda.mem_get_info()
+    return {
+        "bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "outside_bytes": total - free - torch.cuda.memory_reserved(),  # CUDA's own, and others'
     }
-    if dist.is_initialized():
-        dist.destroy_process_group()
+
+
+def timed(step: Callable[[], object], left: float) -> list[float]:
+    """Seconds of each of 3 to 15 steps. Nothing waits between them, as nothing does in a job."""
+    started = time.perf_counter()
+    step()
+    synchronize()
+    one = time.perf_counter() - started
+    count = max(1, min(left / 2 // one, 15, max(3, 1.5 // one)))
+    if not CUDA:
+        marks = [time.perf_counter()]
+        for _ in range(int(count)):
+            step()
+            marks.append(time.perf_counter())
+        return [b - a for a, b in itertools.pairwise(marks)]
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(int(count) + 1)]
+    events[0].record()
+    for event in events[1:]:
+        step()
+        event.record()
+    torch.cuda.synchronize()
+    return [a.elapsed_time(b) / 1e3 for a, b in itertools.pairwise(events)]
+
+
+def synchronize() -> None:
+    if CUDA:
+        torch.cuda.synchronize()
+
+
+def empty() -> None:
+    """Give back what a deleted model held."""
+    gc.collect()
+    if CUDA:
+        torch.cuda.empty_cache()
+
+
+def rank_zero(kept: Kept) -> None:
+    """The peak memory of rank 0 of N: real tensors on this GPU, and messages that nobody sends."""
+    os.environ["LOCAL_RANK"] = "0"
+    memory = torch.cuda.mem_get_info()[1] if CUDA else math.inf
+    for model, gpus, strategy, checkpoint in RANK_ZERO if CUDA else RANK_ZERO[:2]:
+        if kept.left < 8:
+            break
+        case = Case(model, gpus, strategy, RECIPE, checkpoint)
+        row = case._asdict() | {"code": case.digest, "planned_bytes": sum(case.held.values())}
+        if row["planned_bytes"] > memory:
+            row["out_of_memory"] = True
+        else:
+            job = case.job if CUDA else Job(SHAPES["tiny"][0], 1, 32, 1, checkpoint)
+            row |= peak_of_rank_zero(case.option, job, case.cluster)
+        kept.add("ranks", row)
+    require(kept, "ranks", "bytes")
+
+
+def peak_of_rank_zero(plan: Option, job: Job, cluster: Cluster) -> dict[str, Any]:
+    """As `executed.execute`, but on a device: bytes at the peak of the second step."""
+    try:
+        with world_of(cluster.ranks):
+            run = partial(made(plan, job, cluster), batch_of(job))
+            run()
+            found: dict[str, Any] = dict(peak_of(run))
+            del run
+    except torch.OutOfMemoryError:
+        found = {"out_of_memory": True}
+    except Exception as error:
+        found = {"failed": f"{type(error).__name__}: {error}"[:500]}
+    empty()
     return found
 
 
-STEPS: dict[str, Callable[..., dict[str, Any]]]
-STEPS = {each.__name__: each for each in (rates, train, trace, script)}
+def traces(kept: Kept, folder: str) -> None:
+    """A step under DDP and one under FSDP2, by PyTorch's profiler, as files in `folder`."""
+    join_alone()
+    model, rows = ("gpt-2-124m", 16) if CUDA else ("tiny", 2)
+    for strategy, name in (("ZeRO-3", "fsdp2"), ("DDP", "ddp")):
+        point = Point(model, strategy, False, "none", rows)
+        step = made(option(point.job, strategy, alone(), math.inf), point.job, alone())
+        batch = batch_of(point.job)
+        for _ in range(2):
+            step(batch)
+        path = Path(folder, f"gpu-day-{name}.json.gz")
+        with profile(
+            schedule=schedule(wait=0, warmup=1, active=1, repeat=1),
+            on_trace_ready=lambda seen, path=path: seen.export_chrome_trace(str(path)),
+        ) as profiler:
+            for _ in range(2):
+                step(batch)
+                synchronize()
+                profiler.step()
+        size = path.stat().st_size
+        kept.add("traces", point._asdict() | {"file": path.name, "file_bytes": size})
+        if size > TRACE_LIMIT:
+            path.unlink()
+            raise ValueError(f"{path.name} has {size:,} bytes: more than {TRACE_LIMIT:,}")
+        del step
+        empty()
+
+
+SMALL = ["--vocab=256", "--context=64", "--width=64", "--layers=2", "--heads=2"]
+SMALL += ["--batch=16", "--micro=4"]
+
+
+def train_script(kept: Kept) -> None:
+    """code/scripts/train.py on tokens of this book's own text: what its log says, until time ends.
+
+    Two thirds of the time are for compiled blocks, whose first step takes longest.
+    """
+    work = kept.file.parent / "train"
+    texts = sorted(str(path) for part in ("book", "code") for path in (ROOT / part).rglob("*.md"))
+    texts += sorted(str(path) for path in (ROOT / "code").rglob("*.py"))
+    make = [sys.executable, str(SCRIPTS / "make_tokens.py"), *texts, str(work / "data")]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
+    point = Point("gpt-2-124m", "ZeRO-3", False, "none", 16, accumulate=4)
+    size = ["--batch", str(point.rows * point.accumulate), "--micro", str(point.rows)]
+    for compiled, until in ((False, kept.left * 2 / 3), (True, 0)):
+        words = [str(work / "data"), str(work / f"run-{compiled}"), *(size if CUDA else SMALL)]
+        words += ["--steps=1000000", "--log-every=5", "--eval-every=1000000"]
+        words += ["--save-every=1000000", *(["--compile"] if compiled else [])]
+        row = point._replace(compiled=compiled)._asdict() | planned(point)
+        log = Path(words[1], "log.jsonl")
+        found: list[dict[str, Any]] = []
+        with subprocess.Popen([sys.executable, str(SCRIPTS / "train.py"), *words]) as process:
+            while kept.left > until + 3 and len(found) < 12 and process.poll() is None:
+                time.sleep(0.5)
+                found = records(log)
+            process.send_signal(signal.SIGKILL)  # SIGTERM would save first
+        if not found:
+            said = f"ended with status {process.returncode}" if process.returncode > 0 else "no log"
+            kept.keep(problem=f"train.py{' --compile' * compiled}: {said}")
+            continue
+        rate = median(record["tokens_per_s"] for record in found[1:] or found)
+        row |= {name: found[-1].get(name) for name in ("step", "loss", "mfu", "peak_gib")}
+        kept.add("runs", row | {"tokens_per_s": rate, "logged": len(found)})
+    if not kept.found.get("runs"):
+        raise RuntimeError(kept.found["problem"])
+
+
+def records(log: Path) -> list[dict[str, Any]]:
+    """The whole lines of a log, of those that report steps."""
+    lines = log.read_text().split("\n")[:-1] if log.exists() else []
+    return [record for record in map(json.loads, lines) if "tokens_per_s" in record]
+
+
+STEPS: dict[str, Callable[..., None]]
+STEPS = {each.__name__: each for each in (rates, curves, rank_zero, traces, train_script)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_day_steps", description=__doc__)
-    parser.add_argument("step", choices=STEPS)
-    parser.add_argument("words", nargs="*", help="what the step is called with")
-    parser.add_argument("--to", type=Path, required=True, help="the JSON that is written")
+    parser.add_argument("step", choices=STEPS, help="the measurement")
+    parser.add_argument("words", nargs="*", help="arguments of that step")
+    parser.add_argument("--to", type=Path, required=True, help="JSON file for the results")
+    parser.add_argument("--seconds", type=float, default=600, help="time limit (default: 600)")
     given = parser.parse_args()
-    found = STEPS[given.step](*given.words)
-    if os.environ.get("RANK", "0") == "0":
-        given.to.write_text(json.dumps(found, indent=1) + "\n")
+    torch.manual_seed(0)
+    kept = Kept(given.to, given.seconds)
+    STEPS[given.step](kept, *given.words)
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

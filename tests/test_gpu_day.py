@@ -1,21 +1,25 @@
-"""The day a GPU is there: steps have deadlines, and nothing that was found is lost."""
+"""Nine minutes on a GPU: steps share the time, and nothing that was found is lost."""
 
 import gzip
 import json
 import signal
 import subprocess
 import sys
+import tarfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from bench import gpu_day, gpu_day_steps
-from bench.gpu_day import Command, run_all, steps
-from bench.gpu_day_steps import SMALL, WAYS, known, rates, train
+from bench.gpu_day import Kept, Step, run_all, steps
+from bench.gpu_day_steps import measure_series, rank_zero, rates, records
 
 from distributed.planner.hardware import GPUS
+from playground.planner.executed_cases import cases
+from playground.planner.measured_cases import SHAPES, Point, known, point_of
 
 STAMP = {"commit": "abc"}
 MUTE = "import signal; [signal.signal(s, signal.SIG_IGN) for s in (2, 15)]"
@@ -30,13 +34,15 @@ def day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def step(day: Path, name: str, code: str, limit: float = 60) -> Command:
-    """Python code that finds `FOUND`, a path."""
-    found = day / f"found-{name}"
-    return Command(name, [sys.executable, "-c", f"FOUND = {str(found)!r}; {code}"], limit, found)
+def step(day: Path, name: str, code: str, weight: float = 1) -> Step:
+    """Python code that writes `FOUND`, a path."""
+    found = day / f"found-{name}.json"
+    return Step(name, [sys.executable, "-c", f"FOUND = {str(found)!r}; {code}"], weight, found)
 
 
-def kept_of(day: Path) -> dict:
+def run_for(day: Path, minutes: float, *chosen: Step) -> dict:
+    """What is kept when these steps have had so many minutes."""
+    run_all(chosen, Kept(day / "kept.json", STAMP), minutes)
     return json.loads((day / "kept.json").read_text())
 
 
@@ -48,8 +54,8 @@ def test_a_step_is_kept_when_it_ends_and_the_next_runs_after_a_failure(
     look = f"import json; assert 'first' in json.load(open({str(day / 'kept.json')!r}))"
     given = [step(day, "first", write), step(day, "fails", "print('why'); 1 / 0")]
     given += [step(day, "looks", look), step(day, "last", write)]
-    assert not run_all(given, day / "kept.json", STAMP, minutes=5)
-    kept = kept_of(day)
+    assert not run_all(given, Kept(day / "kept.json", STAMP), minutes=5)
+    kept = json.loads((day / "kept.json").read_text())
     assert [(name, each["ok"]) for name, each in kept.items()] == [
         ("first", True), ("fails", False), ("looks", True), ("last", True)
     ]  # fmt: skip
@@ -62,34 +68,58 @@ def test_a_step_is_kept_when_it_ends_and_the_next_runs_after_a_failure(
 @pytest.mark.parametrize("before", [pytest.param("pass", marks=pytest.mark.slow), MUTE])
 def test_a_step_that_hangs_is_ended_and_what_it_had_found_is_kept(day: Path, before: str) -> None:
     code = f"""{before}; print(open(FOUND, 'w').write('{{"x": 1}}'), flush=True); {HANG}"""
-    given = [step(day, "hangs", code, limit=3), step(day, "next", "pass")]
-    assert not run_all(given, day / "kept.json", STAMP, minutes=5)
-    kept = kept_of(day)
-    assert kept["hangs"]["failed"] == "at its deadline"
+    kept = run_for(day, 0.2, step(day, "hangs", code), step(day, "next", "pass", weight=3))
+    assert kept["hangs"]["failed"] == "at its time limit"
     assert kept["hangs"]["x"] == 1
     assert kept["next"]["ok"]
 
 
-def test_after_the_last_minute_no_step_begins_and_none_goes_on(day: Path) -> None:
-    given = [step(day, "hangs", HANG), step(day, "late", "pass")]
-    assert not run_all(given, day / "kept.json", STAMP, minutes=0.01)
-    assert kept_of(day)["hangs"]["failed"] == "at its deadline"
-    assert kept_of(day)["late"]["failed"] == "not run: 0.01 minutes were over"
+def test_what_a_step_finds_is_kept_while_it_runs(day: Path) -> None:
+    """So it is there even if this program itself is killed."""
+    look = """
+import json, time
+open(FOUND, 'w').write('{"x": 1}')
+while 'looks' not in (json.load(open(KEPT)) if os.path.exists(KEPT) else {}): time.sleep(0.05)
+"""
+    code = f"import os; KEPT = {str(day / 'kept.json')!r}; exec({look!r})"
+    assert run_for(day, 5, step(day, "looks", code))["looks"]["ok"]
+
+
+def test_time_that_a_step_does_not_need_goes_to_those_after_it(day: Path) -> None:
+    kept = run_for(day, 1, *(step(day, name, "pass") for name in ("one", "two", "three")))
+    limits = [kept[name]["limit_s"] for name in ("one", "two", "three")]
+    assert limits[0] == pytest.approx(20, abs=0.5)
+    assert limits[0] < limits[1] < limits[2] <= 60
+
+
+def test_after_the_last_minute_no_step_starts(day: Path) -> None:
+    kept = run_for(day, 0.01, step(day, "hangs", f"{MUTE}; {HANG}", 1e9), step(day, "late", "pass"))
+    assert kept["hangs"]["failed"] == "at its time limit"
+    assert kept["late"]["failed"] == "not run: 0.01 minutes were over"
 
 
 def test_what_another_call_kept_stays(day: Path) -> None:
-    assert run_all([step(day, "one", "pass")], day / "kept.json", STAMP, minutes=1)
-    assert run_all([step(day, "two", "pass")], day / "kept.json", STAMP, minutes=1)
-    assert [*kept_of(day)] == ["one", "two"]
+    assert [*run_for(day, 1, step(day, "one", "pass"))] == ["one"]
+    assert [*run_for(day, 1, step(day, "two", "pass"))] == ["one", "two"]
 
 
-@pytest.mark.parametrize("gpus", [0, 1, 8])
-def test_all_steps_fit_into_the_time_of_a_lent_gpu(gpus: int, tmp_path: Path) -> None:
-    every = steps(tmp_path, gpus)
-    assert sum(step.limit for step in every) <= 60 * gpu_day.MINUTES == 2400
-    assert max(step.limit for step in every) <= 600
-    assert len({step.name for step in every}) == len(every)
-    assert {step.name.split("/")[-1] for step in every if step.name.startswith("train/")} == {*WAYS}
+def test_all_logs_are_in_one_file(day: Path) -> None:
+    run_for(day, 1, step(day, "one", "print('said')"), step(day, "two", "pass"))
+    with tarfile.open(day / gpu_day.LOGS) as tar:
+        assert {"found-one.log", "found-two.log"} <= {*tar.getnames()}
+        assert (tar.extractfile("found-one.log") or sys.stdin.buffer).read() == b"said\n"
+
+
+def test_the_steps_fit_into_nine_minutes_with_the_shares_that_were_planned(tmp_path: Path) -> None:
+    every = steps(tmp_path)
+    weights = {step.name: step.weight for step in every}
+    assert [*weights] == [
+        "rates", *(f"curves/{name}" for name in SHAPES if name != "tiny"), "rank_zero", "traces",
+        "train_script", "tests",
+    ]  # fmt: skip
+    assert sum(weights.values()) <= 60 * gpu_day.MINUTES - 4 * gpu_day.GRACE
+    assert weights["tests"] <= 140
+    assert len({step.found for step in every}) == len(every)
 
 
 @pytest.mark.parametrize(
@@ -116,24 +146,72 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 
 
-def test_rates_are_of_what_is_moved_and_multiplied(no_gpu: None) -> None:
-    found = rates()
-    assert {*found["flop_per_s"]} == {"bfloat16", "float32"}
-    assert {*found["bytes_per_s"]} == {"read", "written", "copied"}
+def results(tmp_path: Path) -> gpu_day_steps.Kept:
+    return gpu_day_steps.Kept(tmp_path / "found.json", 600)
+
+
+def test_rates_are_of_what_is_moved_and_multiplied(no_gpu: None, tmp_path: Path) -> None:
+    rates(results(tmp_path))
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert {*found["flop_per_s"]} == {"bf16", "tf32"}
+    assert len(found["bytes_per_s"]) == 6
     assert min(found["bytes_per_s"].values()) > 0
 
 
-@pytest.mark.parametrize(
-    "way", ["fsdp2", *(pytest.param(w, marks=pytest.mark.slow) for w in WAYS if w != "fsdp2")]
-)
-def test_a_step_holds_at_least_what_the_formula_says_of_its_states(way: str, no_gpu: None) -> None:
-    found = train("mpt-1b", way)
-    _, recipe = WAYS[way]
-    held = recipe.total - (recipe.parameters if way == "fsdp2" else 0)  # gathered a block at a time
-    assert found["measured"]["bytes"] > held * SMALL.parameters
-    assert found["measured"]["bytes"] < 3 * found["predicted"]["bytes"]
-    assert found["measured"]["tokens_per_s"] > 0
-    assert found["predicted_bytes"]["optimizer states"] == recipe.states * SMALL.parameters
+@pytest.fixture
+def alone(no_gpu: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process group of one rank."""
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    gpu_day_steps.join_alone()
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def test_a_series_grows_until_memory_runs_out(
+    alone: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = gpu_day_steps.timed
+
+    def with_room_for_two(step: Callable[[], object], left: float) -> list[float]:
+        if step.args[0][0][0].shape[0] > 2:  # type: ignore[attr-defined]
+            raise torch.OutOfMemoryError
+        return timed(step, left)
+
+    monkeypatch.setattr(gpu_day_steps, "timed", with_room_for_two)
+    kept = results(tmp_path)
+    points = [Point("tiny", "ZeRO-3", False, "none", rows) for rows in (1, 2, 4, 8)]
+    measure_series(kept, points)
+    found = kept.found["points"]
+    assert [point_of(row) for row in found] == points[:3]
+    assert [row.get("out_of_memory", False) for row in found] == [False, False, True]
+    assert all(0 < row["step_s"] <= max(row["steps_s"]) for row in found[:2])
+
+
+def test_rank_zero_runs_the_programs_that_were_executed_without_memory(
+    no_gpu: None, tmp_path: Path
+) -> None:
+    """So the planned, the executed and the measured number are of one program."""
+    kept = results(tmp_path)
+    rank_zero(kept)
+    assert all(row["bytes"] > 0 for row in kept.found["ranks"])
+    every = {(case.model, case.gpus, case.strategy, case.checkpoint) for case in cases()}
+    assert {*gpu_day_steps.RANK_ZERO} <= every
+
+
+def test_the_log_of_train_py_is_read_as_far_as_it_is_whole(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    assert records(log) == []
+    log.write_text('{"tokens_per_s": 1}\n{"val_loss": 2}\n{"tokens_per_s": 3}\n{"tok')
+    assert [record["tokens_per_s"] for record in records(log)] == [1, 3]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_plan_for_one_gpu_holds_at_least_the_states(name: str) -> None:
+    one, shape = GPUS["h100"], SHAPES[name][0]
+    for strategy in ("DDP", "ZeRO-3"):
+        point = Point(name, strategy, False, "none", 1)
+        assert point.planned_bytes(one) > 12 * shape.parameters
+        assert point.flops / one.peak < point.planned_seconds(one) < 1
 
 
 def test_without_a_gpu_it_says_so_and_records_nothing(
@@ -149,19 +227,25 @@ def test_without_a_gpu_it_says_so_and_records_nothing(
 
 
 @pytest.mark.slow
-def test_each_step_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["gpu_day", "--dry-run", "--to", str(tmp_path)])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setenv("PYTHONPATH", "")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert gpu_day.main() == 0
+def test_each_step_runs_on_a_cpu(tmp_path: Path) -> None:
+    day = [sys.executable, "-m", "bench.gpu_day", "--dry-run", "--to", str(tmp_path)]
+    subprocess.run([*day, "--minutes", "20"], cwd=gpu_day.ROOT, check=True)
     kept = json.loads((tmp_path / "gpu_day.json").read_text())
-    assert [*kept] == [step.name for step in steps(tmp_path, 0)]
+    assert [*kept] == [step.name for step in steps(tmp_path, is_dry=True)]
     assert all(each["ok"] for each in kept.values())
-    assert {kept[f"script/{name}"]["steps"] for name in ("single", "ddp", "fsdp")} == {32}
-    with gzip.open(tmp_path / kept["trace"]["file"], "rt") as trace:
-        names = {event["name"] for event in json.load(trace)["traceEvents"]}
-    assert "aten::mm" in names or "aten::addmm" in names
+    points = [point_of(row) for row in kept["curves/tiny"]["points"]]
+    assert len(points) == 9
+    assert sum(point.compiled for point in points) == 1
+    for trace in kept["traces"]["traces"]:
+        names = {name for name, *_ in operators(tmp_path / trace["file"])}
+        assert "aten::mm" in names or "aten::addmm" in names
+    assert kept["train_script"]["runs"][0]["tokens_per_s"] > 0
+
+
+def operators(trace: Path) -> list[tuple[str, float]]:
+    with gzip.open(trace, "rt") as file:
+        events = json.load(file)["traceEvents"]
+    return [(event["name"], event["dur"]) for event in events if event.get("cat") == "cpu_op"]
 
 
 @pytest.mark.slow
@@ -174,7 +258,7 @@ from bench import gpu_day
 folder = Path({str(day)!r})
 gpu_day.WORK = folder
 tell = "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"
-gpu_day.steps = lambda *_: [gpu_day.Command("one", [sys.executable, "-c", tell], 900, folder / "x")]
+gpu_day.steps = lambda *_: [gpu_day.Step("one", [sys.executable, "-c", tell], 1, folder / "one.x")]
 sys.argv = ["gpu_day", "--dry-run", "--to", str(folder)]
 gpu_day.main()
 """

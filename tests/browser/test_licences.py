@@ -10,7 +10,8 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 from notices import PARTS  # type: ignore[import-not-found]  # noqa: E402
 
 OWN = {path.name for path in (ROOT / "book/_static").iterdir()} | {"tab.json", "card.png"}
-OWN |= {path.name for path in (ROOT / "book/_static/traces").glob("slow-*")}  # of jobs of ours
+TRACES = ROOT / "book/_static/traces"
+OWN |= {path.name for name in ("slow-*", "gpu-day-*") for path in TRACES.glob(name)}  # our jobs'
 
 
 def test_each_file_that_others_wrote_has_its_licence(small_book: Path) -> None:

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from bench.gpu_day_steps import known
 
 from distributed.dp import train_data_parallel
 from distributed.launching import launch
 from distributed.single_device import SIZES, SingleDevice, as_torch, initial_weights
+from playground.planner.measured_cases import known
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")

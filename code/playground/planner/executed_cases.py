@@ -14,19 +14,22 @@ from distributed.planner.job import RECIPE, Job, Option, cluster_of, option
 from distributed.planner.memory import Held, held, sent
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, PRESETS
+from playground.planner.measured_cases import recorded as recorded_day
+from playground.show.on_gpus import rank_zero
 from playground.show.recorded import FOLDER, stamp
 from playground.show.tables import Table
 
 KEPT = FOLDER / "executed_plans.json"
-MODELS = {"llama-2-7b": 8, "llama-2-13b": 16, "llama-2-70b": 64}  # each on so many GPUs
+WORLDS = (("llama-2-7b", 8), ("llama-2-7b", 64), ("llama-2-13b", 16), ("llama-2-70b", 64))
 PRECISIONS = (RECIPE, "fp32, Adam")
 ROWS, CONTEXT = 1, 2048
 
 
 class Case(NamedTuple):
-    """A strategy for a model, in one precision and with one way of checkpointing."""
+    """A strategy for a model on so many GPUs, in one precision, with one way of checkpointing."""
 
     model: str
+    gpus: int
     strategy: str
     recipe: str
     checkpoint: str
@@ -39,9 +42,8 @@ class Case(NamedTuple):
     @property
     def cluster(self) -> Cluster:
         """Hosts of eight; HSDP needs two of them, so that eight GPUs are two hosts of four."""
-        gpus = MODELS[self.model]
-        per_host = 4 if gpus == 8 and self.strategy == "HSDP" else 8
-        return cluster_of(GPUS["h100"], gpus, per_host, speed=4e14)
+        per_host = 4 if self.gpus == 8 and self.strategy == "HSDP" else 8
+        return cluster_of(GPUS["h100"], self.gpus, per_host, speed=4e14)
 
     @property
     def option(self) -> Option:
@@ -65,11 +67,11 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """All there are: three models, two precisions, three ways of checkpointing, five strategies."""
-    for model, recipe, checkpoint, name in product(
-        MODELS, PRECISIONS, CHECKPOINTS, STACKS["pytorch"]
+    """Every world with two precisions, three ways of checkpointing, and five strategies."""
+    for (model, gpus), recipe, checkpoint, name in product(
+        WORLDS, PRECISIONS, CHECKPOINTS, STACKS["pytorch"]
     ):
-        yield Case(model, name, recipe, checkpoint)
+        yield Case(model, gpus, name, recipe, checkpoint)
 
 
 def recorded() -> dict[str, Any]:
@@ -87,18 +89,29 @@ def difference(row: dict[str, Any]) -> float:
 
 
 def executed_table(rows: Iterable[dict[str, Any]], note: str = "") -> Table:
-    """Planned, executed and the difference, a line for each row."""
+    """Planned, executed and the difference, a line for each row.
+
+    If rank 0 of one of them ran on a GPU, there is a column for the peak that CUDA reported.
+    """
+    rows, on_gpu = list(rows), rank_zero()
+    measured = [on_gpu.get(case_of(row)) for row in rows]
     lines = []
-    for row in rows:
+    for row, found in zip(rows, measured, strict=True):
         case = case_of(row)
         gigabytes = [sum(parts.values()) / 1e9 for parts in (case.held, row["held"])]
         hosts = row["gpus"] // row["per_host"]
         on = f"{hosts} × {row['per_host']}" if hosts > 1 else f"{row['gpus']}"
         where = f"{case.model} on {on}", case.strategy
         how = "fp32" if case.recipe.startswith("fp32") else "bf16", case.checkpoint
-        numbers = (*(f"{size:.1f} GB" for size in gigabytes), f"{difference(row):+.1%}")
+        numbers = [*(f"{size:.1f} GB" for size in gigabytes), f"{difference(row):+.1%}"]
+        if any(measured):
+            numbers.append(f"{found['bytes'] / 1e9:.1f} GB" if found else "")
         lines.append((*where, *how, *numbers))
     header = ["", "strategy", "precision", "checkpoint", "planned", "executed", "difference"]
+    if any(measured):
+        env = recorded_day("rank_zero")["env"]
+        header.append("on a GPU")
+        note += f" Rank 0 with real tensors: {env['gpu']}, {env['date']}, commit {env['commit']}"
     return Table(header, lines, note)
 
 

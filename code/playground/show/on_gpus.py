@@ -1,16 +1,173 @@
-"""What `make test-gpu` last said, and where: from the note that a run leaves, if one was kept."""
+"""What `bench.gpu_day` measured on a GPU, for the pages: None for what isn't recorded.
 
-import json
-from pathlib import Path
+Plans are made here, so a page always shows how far today's planner is from what was measured.
+"""
 
-NOTE = Path(__file__).parents[3] / "bench/recorded/gpu.json"
+from typing import Any
+
+import matplotlib.pyplot as plt
+from IPython.display import Markdown
+from matplotlib.figure import Figure
+
+from distributed.planner.hardware import Gpu
+from playground.planner.measured_cases import SHAPES, Point, known, point_of, recorded
+from playground.show.colours import GREY, RANKS
+from playground.show.recorded import stamp
+from playground.show.tables import Table
+
+WAYS = {"DDP": "DDP", "ZeRO-3": "FSDP2"}  # the planner's name → PyTorch's
+GB, TFLOP = 1e9, 1e12
 
 
-def last_on_gpus() -> str:
-    """ "not yet" until somebody has copied a note from `_build`."""
-    if not NOTE.exists():
-        return "not yet: no run of `make test-gpu` has been recorded"
-    said = json.loads(NOTE.read_text())
-    ran = f"{said['passed']} tests passed, {said['failed']} failed, {said['skipped']} skipped"
-    where = f"{said['gpus']} × {said['gpu']}, torch {said['torch']}"
-    return f"{ran} on {where}, {said['date']}, commit {said['commit']}"
+PROGRAMS = """**On one GPU.** The planner's own programs, run on one {gpu}: GPT-2 with 124 million
+parameters and four layers of Llama 2 7B, under DDP and FSDP2 on a single rank, with more and more
+rows in a micro-batch. Points are measured, and the gray line is what the planner expects of eager
+PyTorch. The table has the largest micro-batch that fitted."""
+RATES = "For comparison, this is what the same GPU reaches in large matrix products and copies:"
+RUN = (
+    "On one GPU, training GPT-2 with 16 sequences per micro-batch and four micro-batches per step:"
+)
+
+
+def on_one_gpu() -> list[Any]:
+    """All of the curves and rates, with the words around them; empty if none are recorded."""
+    figure, memory, rates = speed_figure(), memory_table(), rates_table()
+    if figure is None:
+        return []
+    gpu = recorded(f"curves/{next(iter(SHAPES))}")["env"]["gpu"]
+    parts = [Markdown(PROGRAMS.format(gpu=gpu)), figure, memory]
+    return parts + ([Markdown(RATES), rates] if rates else [])
+
+
+def one_run() -> list[Any]:
+    """What train.py logged, with a sentence; empty if it isn't recorded."""
+    table = train_table()
+    return [Markdown(RUN), table] if table else []
+
+
+def tested() -> list[Any]:
+    """A sentence about the last run of tests/gpu; empty if it isn't recorded."""
+    counts = last_tests()
+    return [Markdown(f"The last recorded run of `make test-gpu`: {counts}.")] if counts else []
+
+
+def curves() -> list[dict[str, Any]]:
+    """The points of all models, in the order in which they were measured."""
+    return [row for name in SHAPES for row in recorded(f"curves/{name}").get("points", [])]
+
+
+def gpu_of(step: str) -> Gpu | None:
+    """The planner's entry for the GPU that ran this step."""
+    found = recorded(step)
+    return known(found["env"]["gpu"] or "", found.get("gpu_bytes", 0)) if found else None
+
+
+def speed_figure() -> Figure | None:
+    """Share of peak over tokens of a micro-batch, measured, and the planner's curve."""
+    rows = [row for row in curves() if "step_s" in row and row["checkpoint"] == "none"]
+    models = [name for name in SHAPES if any(row["model"] == name for row in rows)]
+    one = gpu_of(f"curves/{models[0]}") if models else None
+    if one is None:
+        return None
+    figure, axes = plt.subplots(1, len(models), sharey=True, squeeze=False)
+    for axis, model in zip(axes[0], models, strict=True):
+        draw_speed(axis, [row for row in rows if row["model"] == model], one)
+        axis.set(title=model, xlabel="tokens in a micro-batch", xscale="log")
+    axes[0, 0].set(ylabel=f"share of {one.peak / TFLOP:,.0f} TFLOP/s", ylim=0)
+    axes[0, 0].legend(fontsize=9)
+    return figure
+
+
+def draw_speed(axis: plt.Axes, rows: list[dict[str, Any]], one: Gpu) -> None:
+    """One model: the planner's curve as a line, and each way to run it as points."""
+    points = sorted({point_of(row) for row in rows}, key=lambda point: point.tokens)
+    plain = [point for point in points if point.strategy == "DDP" and not point.compiled]
+    planned = [point.flops / point.planned_seconds(one) / one.peak for point in plain]
+    axis.plot([point.tokens for point in plain], planned, color=GREY, label="planned")
+    for number, (strategy, way) in enumerate(WAYS.items()):
+        for compiled, marker in ((False, "o"), (True, "^")):
+            these = [r for r in rows if (r["strategy"], r["compiled"]) == (strategy, compiled)]
+            share = [point_of(row).flops / row["step_s"] / one.peak for row in these]
+            label = f"{way}, {'compiled blocks' if compiled else 'eager'}"
+            tokens = [point_of(row).tokens for row in these]
+            axis.plot(tokens, share, marker, color=RANKS[number], label=label)
+
+
+def memory_table() -> Table | None:
+    """Planned and measured peak of the largest micro-batch that fitted, a row per program."""
+    rows = [row for row in curves() if "bytes" in row and "step_s" in row]
+    one = gpu_of(f"curves/{rows[0]['model']}") if rows else None
+    if one is None:
+        return None
+    largest: dict[Point, dict[str, Any]] = {}
+    for row in rows:  # rows grow within a program
+        largest[point_of(row)._replace(rows=0)] = row
+    lines = []
+    for row in largest.values():
+        point = point_of(row)
+        planned = point.planned_bytes(one)
+        how = "compiled" if point.compiled else "eager"
+        again = "recomputed" if point.checkpoint == "full" else ""
+        sizes = (f"{size / GB:.1f} GB" for size in (planned, row["bytes"], row["reserved_bytes"]))
+        more = f"{planned / row['bytes'] - 1:+.0%}"
+        name = f"{point.model}, {WAYS[point.strategy]}", " ".join((how, again)).strip()
+        lines.append((*name, point.rows, *sizes, more))
+    note = (
+        "The planned number is without the allowance that a plan adds for the allocator and CUDA. "
+        f"{stamp(recorded('curves/' + rows[0]['model']))}"
+    )
+    header = ["on one GPU", "blocks", "rows", "planned", "allocated", "reserved", "difference"]
+    return Table(header, lines, note)
+
+
+def rank_zero() -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Peak memory of rank 0 of N on a real GPU, by model, GPUs, strategy, recipe, checkpoint."""
+    names = "model", "gpus", "strategy", "recipe", "checkpoint"
+    rows = recorded("rank_zero").get("ranks", [])
+    return {tuple(row[name] for name in names): row for row in rows if "bytes" in row}
+
+
+def rates_table() -> Table | None:
+    """What products of large matrices and copies reach, beside the data sheet."""
+    found, one = recorded("rates"), gpu_of("rates")
+    if not found or one is None:
+        return None
+    products = {name: best(rates) for name, rates in found["flop_per_s"].items()}
+    lines = [
+        (f"products of matrices in {name}, {side} × {side}", f"{rate / TFLOP:,.0f} TFLOP/s")
+        for name, (side, rate) in products.items()
+    ]
+    lines += [(name, f"{rate / GB:,.0f} GB/s") for name, rate in found["bytes_per_s"].items()]
+    note = f"{one.name}: {one.peak / TFLOP:,.0f} TFLOP/s in bf16 at its peak. {stamp(found)}"
+    return Table(["", "measured"], lines, note)
+
+
+def best(rates: dict[str, float]) -> tuple[str, float]:
+    """The fastest size, and its rate."""
+    return max(rates.items(), key=lambda item: item[1])
+
+
+def train_table() -> Table | None:
+    """Tokens/s and MFU as train.py logs them, beside the plan."""
+    found, one = recorded("train_script"), gpu_of("train_script")
+    if not found.get("runs") or one is None:
+        return None
+    lines = []
+    for row in found["runs"]:
+        point = point_of(row)
+        planned = point.tokens * point.accumulate / point.planned_seconds(one)
+        how = "--compile" if point.compiled else "as it is"
+        mfu = f"{row['mfu']:.0%}" if row["mfu"] else ""
+        rates = (f"{rate:,.0f}" for rate in (planned, row["tokens_per_s"]))
+        lines.append((how, *rates, f"{planned / row['tokens_per_s'] - 1:+.0%}", mfu))
+    header = ["train.py, GPT-2 124M", "tokens/s, planned", "measured", "difference", "MFU"]
+    return Table(header, lines, stamp(found))
+
+
+def last_tests() -> str | None:
+    """The last run of tests/gpu: how many passed, and where."""
+    found = recorded("tests")
+    if "passed" not in found:
+        return None
+    counts = f"{found['passed']} tests passed, {found['failed']} failed, {found['skipped']} skipped"
+    return f"{counts} on {found['gpus']} × {stamp(found)}"

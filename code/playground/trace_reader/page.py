@@ -6,6 +6,7 @@ from pathlib import Path
 
 from distributed.planner.hardware import GPUS
 from distributed.planner.shapes import PRESETS
+from playground.planner.measured_cases import recorded
 from playground.trace_reader.answer import Reading
 
 TRACES = Path(__file__).parents[3] / "book/_static/traces"
@@ -17,11 +18,23 @@ EXAMPLES = {  # what a reader may look at first → the files
     "a slow rank (2 CPUs)": ["slow-rank-0", "slow-rank-1"],
     "a starved loader (2 CPUs)": ["slow-loader-0", "slow-loader-1"],
 }
+GPU_DAY = {"one step of FSDP2": "gpu-day-fsdp2", "one step of DDP": "gpu-day-ddp"}
+
+
+def examples() -> dict[str, list[str]]:
+    """All examples: those above, and the traces of `bench.gpu_day` if there are any."""
+    gpu = recorded("traces").get("env", {}).get("gpu")
+    ours = {f"{said} (1 × {gpu})": [name] for said, name in GPU_DAY.items() if path(name).exists()}
+    return EXAMPLES | ours
+
+
+def path(name: str) -> Path:
+    return TRACES / f"{name}.json.gz"
 
 
 def files() -> list[Path]:
     """The traces of the examples."""
-    return [TRACES / f"{name}.json.gz" for names in EXAMPLES.values() for name in names]
+    return [path(name) for names in examples().values() for name in names]
 
 
 def read(names: list[str], root: str) -> str:
@@ -29,7 +42,7 @@ def read(names: list[str], root: str) -> str:
     reading = Reading(root)
     for name in names:
         reading.begin(f"{name}.json.gz")
-        wrong = reading.feed((TRACES / f"{name}.json.gz").read_bytes()) or reading.end()
+        wrong = reading.feed(path(name).read_bytes()) or reading.end()
         assert not wrong, wrong
     return json.loads(reading.answer("{}"))["html"]
 
@@ -51,7 +64,7 @@ def page(root: str) -> str:
     buttons = "".join(
         f'<button type="button" data-example="{" ".join(names)}" '
         f'aria-pressed="{"true" if names is first else "false"}">{escape(said)}</button>'
-        for said, names in EXAMPLES.items()
+        for said, names in examples().items()
     )
     fields = (
         field("model", "model, or its parameters", "6.7e9", [*PRESETS])
