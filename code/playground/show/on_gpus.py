@@ -34,8 +34,12 @@ def on_one_gpu() -> list[Any]:
     figure, memory, rates = speed_figure(), memory_table(), rates_table()
     if figure is None:
         return []
-    gpu = recorded(f"curves/{next(iter(SHAPES))}")["env"]["gpu"]
-    parts = [Markdown(PROGRAMS.format(gpu=gpu)), figure, memory]
+    model = curves()[0]["model"]
+    parts = [
+        Markdown(PROGRAMS.format(gpu=recorded(f"curves/{model}")["env"]["gpu"])),
+        figure,
+        memory,
+    ]
     return parts + ([Markdown(RATES), rates] if rates else [])
 
 
@@ -45,9 +49,9 @@ def one_run() -> list[Any]:
     return [Markdown(RUN), table] if table else []
 
 
-def tested() -> list[Any]:
+def last_test_run() -> list[Any]:
     """A sentence about the last run of tests/gpu; empty if it isn't recorded."""
-    counts = last_tests()
+    counts = test_counts()
     return [Markdown(f"The last recorded run of `make test-gpu`: {counts}.")] if counts else []
 
 
@@ -130,7 +134,7 @@ def rank_zero() -> dict[tuple[Any, ...], dict[str, Any]]:
 def rates_table() -> Table | None:
     """What products of large matrices and copies reach, beside the data sheet."""
     found, one = recorded("rates"), gpu_of("rates")
-    if not found or one is None:
+    if "bytes_per_s" not in found or one is None:
         return None
     products = {name: best(rates) for name, rates in found["flop_per_s"].items()}
     lines = [
@@ -164,7 +168,7 @@ def train_table() -> Table | None:
     return Table(header, lines, stamp(found))
 
 
-def last_tests() -> str | None:
+def test_counts() -> str | None:
     """The last run of tests/gpu: how many passed, and where."""
     found = recorded("tests")
     if "passed" not in found:

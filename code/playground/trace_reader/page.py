@@ -23,9 +23,9 @@ GPU_DAY = {"one step of FSDP2": "gpu-day-fsdp2", "one step of DDP": "gpu-day-ddp
 
 def examples() -> dict[str, list[str]]:
     """All examples: those above, and the traces of `bench.gpu_day` if there are any."""
-    gpu = recorded("traces").get("env", {}).get("gpu")
-    ours = {f"{said} (1 × {gpu})": [name] for said, name in GPU_DAY.items() if path(name).exists()}
-    return EXAMPLES | ours
+    found = recorded("traces")
+    there = {said: name for said, name in GPU_DAY.items() if found and path(name).exists()}
+    return EXAMPLES | {f"{said} (1 × {found['env']['gpu']})": [there[said]] for said in there}
 
 
 def path(name: str) -> Path:
