@@ -69,16 +69,16 @@ class Model(NamedTuple):
 
         Everything: inputs and results of two norms, q, k and v, attention's result, and in the
         network four (gated) or two times its width. Selective, as TorchTitan does it: the input,
-        attention's result, and every second matrix product's. Full: the input. Where PyTorch
-        compiles a layer, SwiGLU's result alone is computed again: GELU's is an input of a product,
+        attention's result, and every second product's: q, v, gate (or up), down (if gated). Full:
+        the input. Where PyTorch compiles a layer, SwiGLU's result alone is computed again: GELU's is an input of a product,
         and what the backward pass multiplies with stays.
         """
         qkv = (1 + 2 * self.shared) * self.d
         if checkpoint == "full":
             return self.d
-        if checkpoint == "selective":
-            products = qkv + 2 * self.d + (2 if self.gated else 1) * self.ffn
-            return 2 * self.d + products / 2
+        if checkpoint == "selective":  # of q, k, v, out, (gate,) up, down: the 1st, 3rd, 5th, 7th
+            products = (1 + self.shared) * self.d + self.ffn + (self.d if self.gated else 0)
+            return 2 * self.d + products
         results = 4 if self.gated else 2
         if compiled and self.gated:
             results -= 1
