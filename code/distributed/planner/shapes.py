@@ -70,8 +70,8 @@ class Model(NamedTuple):
         Everything: inputs and results of two norms, q, k and v, attention's result, and in the
         network four (gated) or two times its width. Selective, as TorchTitan does it: the input,
         attention's result, and every second product's: q, v, gate (or up), down (if gated). Full:
-        the input. Where PyTorch compiles a layer, SwiGLU's result alone is computed again: GELU's is an input of a product,
-        and what the backward pass multiplies with stays.
+        the input. Where PyTorch compiles a layer, SwiGLU's result alone is computed again: GELU's
+        is an input of a product, and what the backward pass multiplies with stays.
         """
         qkv = (1 + 2 * self.shared) * self.d
         if checkpoint == "full":
