@@ -13,6 +13,7 @@ from tests.rows import covering
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from distributed.hsdp import Hsdp, mesh
 from distributed.runtime.report import RankError
 from distributed.zero3 import Zero3
 
@@ -215,6 +216,59 @@ def test_a_block_that_returns_a_view_of_its_weight_is_refused(pools, prefetch):
 def test_where_blocks_stay_a_view_of_the_weight_is_right(pools):
     results = pools[RANKS](sharded, Hypernetwork, {"reshard_after_forward": False})
     assert_as_alone(results, alone(Hypernetwork))
+
+
+# --- weights of blocks that aren't called
+
+
+def as_zero3(model, group):
+    return Zero3(model, torch.optim.SGD, group, lr=0.1)
+
+
+def as_hsdp(model, group):
+    return Hsdp(model, torch.optim.SGD, *mesh(group, RANKS), lr=0.1)
+
+
+BLOCKWISE = pytest.mark.parametrize("wrap", [as_zero3, as_hsdp])
+
+
+class Uncalled(nn.Module):
+    """The second of its blocks isn't called: the forward pass reads its weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        first, second, third = self.layers
+        return third(nn.functional.linear(first(x).tanh(), second.weight))
+
+
+class Attention(nn.Module):
+    """`nn.MultiheadAttention` reads the weight of `out_proj` and never calls that module."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.layers = nn.ModuleList([nn.Linear(4, 4), self.attention.out_proj])
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        return self.attention(x, x, x)[0]
+
+
+def trained_once(group, wrap, make):
+    model = make().double()
+    zero = wrap(model, group)
+    train(model, zero.step, steps=1)
+
+
+@pytest.mark.xfail(strict=True, reason="ZeRO-3's schedule: only a block that is called is gathered")
+@BLOCKWISE
+@pytest.mark.parametrize("make", [Uncalled, Attention])
+def test_a_weight_of_a_block_that_is_not_called_is_refused_by_name(pools, make, wrap):
+    with pytest.raises(RankError, match=r"RuntimeError: (layers\.1|attention\.out_proj)"):
+        pools[RANKS](trained_once, wrap, make)
 
 
 # --- second derivatives
