@@ -5,7 +5,7 @@ and `parameter.grad` look as they always did. So code that knows nothing of shar
 them, or clip what is not the gradient. `REFUSED` lists what is noticed, and what it says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -47,6 +47,19 @@ class OwnGradient(torch.Tensor):
             raise RuntimeError(REFUSED["clipping"])
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
+
+
+def unless_copied(module: nn.Module, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A forward hook for `module` that does nothing in its copies.
+
+    `copy.deepcopy(module)`, which an average of the weights starts from, copies the hooks too. A
+    method would be copied with its object; a function is shared, and sees which module calls it.
+    """
+
+    def run(called: nn.Module, *args: Any) -> Any:
+        return hook(called, *args) if called is module else None
+
+    return run
 
 
 def check_not_in_torch_ddp(module: nn.Module, _: Any) -> None:

@@ -401,6 +401,49 @@ def test_an_optimizer_that_is_one_of_several_ranks_cannot_be_copied(pools, stage
         assert not any("\n" in line for line in said)
 
 
+def copied_module(group, stage):
+    """A copy of the module is a plain module with today's weights, and neither moves the other."""
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    copied = copy.deepcopy(model)
+    before = [p.detach().clone() for p in model.parameters()]
+    torch.testing.assert_close(copied(X), model(X))
+    backward(copied)
+    assert all(p.grad is None for p in model.parameters())
+    backward(model)
+    zero.step()
+    for was, p, its_copy in zip(before, model.parameters(), copied.parameters(), strict=True):
+        assert not torch.equal(was, p)
+        assert torch.equal(was, its_copy)
+        assert type(its_copy.grad) is torch.Tensor
+    DistributedDataParallel(copied, group)(X).sum().backward()
+    nn.parallel.DistributedDataParallel(copy.deepcopy(model))(X).sum().backward()
+
+
+@each_with_whole
+def test_a_copy_of_the_module_is_plain(pools, stage):
+    pools[2](copied_module, stage)
+
+
+def averaged_model(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    seen = []
+    for _ in range(3):
+        backward(model)
+        zero.step()
+        average.update_parameters(model)
+        seen.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
+    found = nn.utils.parameters_to_vector(average.module.parameters())
+    torch.testing.assert_close(found, torch.stack(seen).mean(0))
+
+
+@each_with_whole
+def test_an_averaged_model_is_the_mean_of_the_weights(pools, stage):
+    pools[2](averaged_model, stage)
+
+
 class LARS(torch.optim.SGD):
     """Looks at the norms of whole parameters."""
 

@@ -4,6 +4,7 @@ Weights that are read out of a block's turn are another block's, so nothing here
 silence: each case is compared with one device, or raises before it can compute with them.
 """
 
+import copy
 import dataclasses
 from functools import partial
 
@@ -269,6 +270,23 @@ def trained_once(group, wrap, make):
 def test_a_weight_of_a_block_that_is_not_called_is_refused_by_name(pools, make, wrap):
     with pytest.raises(RankError, match=r"RuntimeError: (layers\.1|attention\.out_proj)"):
         pools[RANKS](trained_once, wrap, make)
+
+
+# --- copies of the module, and averages of its weights
+
+
+def copied(group, wrap, make_copy):
+    model = chain()
+    wrap(model, group)
+    make_copy(model)
+
+
+@pytest.mark.xfail(strict=True, reason="ZeRO-3's schedule: a copy gets NaN and the same hooks")
+@BLOCKWISE
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, torch.optim.swa_utils.AveragedModel])
+def test_a_copy_of_a_sharded_module_is_refused(pools, make_copy, wrap):
+    with pytest.raises(RankError, match=r"Error: .*full_parameters\(\)"):
+        pools[RANKS](copied, wrap, make_copy)
 
 
 # --- second derivatives
