@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from distributed import Group
+from distributed.guards import check_memory
 from distributed.replicas import check_can_be_wrapped, check_same_lines, check_same_model
 
 PARTITIONS = ("flat", "parameter")  # as `flat_unit.Layout` makes them
@@ -80,10 +81,12 @@ class ShardingPlan:
 def check_module(module: Any) -> None:
     """Raise TypeError for what has no names, such as `model.parameters()`.
 
-    ValueError for what DDP, FSDP or another such optimizer has already, and sparse gradients.
+    ValueError for what DDP, FSDP or another such optimizer has already, for sparse gradients, and
+    for weights that share only their memory.
     """
     if isinstance(module, nn.Module):
         check_can_be_wrapped(module)
+        check_memory(module)
     else:
         raise TypeError(
             f"module={type(module).__name__}: give the module itself, not its parameters: "

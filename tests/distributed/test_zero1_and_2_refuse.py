@@ -464,6 +464,72 @@ def test_groups_that_are_none_are_refused_in_a_line(given):
     assert "\n" not in str(said.value)
 
 
+def embedding_and_head():
+    return nn.ModuleDict({"emb": nn.Embedding(5, 4), "head": nn.Linear(4, 5, bias=False)})
+
+
+def share_data(model):
+    model["head"].weight.data = model["emb"].weight.data
+
+
+def share_in_a_new_parameter(model):
+    model["head"].weight = nn.Parameter(model["emb"].weight.data)
+
+
+def share_a_part(model):
+    model["head"].weight = nn.Parameter(model["emb"].weight.data[1:3])
+
+
+def share_the_transposed(model):
+    model["head"].weight = nn.Parameter(model["emb"].weight.data.t())
+
+
+def share_with_a_frozen_one(model):
+    share_data(model)
+    model["emb"].requires_grad_(False)
+
+
+def share_with_a_buffer(model):
+    model["head"].register_buffer("weight_buffer", model["emb"].weight.data)
+
+
+@pytest.mark.parametrize(
+    "share",
+    [share_data, share_in_a_new_parameter, share_a_part, share_the_transposed,
+     share_with_a_frozen_one, share_with_a_buffer],
+)  # fmt: skip
+def test_weights_that_share_only_memory_are_refused_by_name(share):
+    """Sharding would copy each, and from then on two weights would train instead of one."""
+    model = embedding_and_head()
+    share(model)
+    with pytest.raises(ValueError, match=r"share memory but are different tensors") as said:
+        check_module(model)
+    assert "emb.weight" in str(said.value)
+    assert "head.weight" in str(said.value)
+
+
+def tie(model):
+    model["head"].weight = model["emb"].weight
+
+
+def one_storage(model):
+    storage = torch.zeros(40)
+    model["emb"].weight.data = storage[:20].view(5, 4)
+    model["head"].weight.data = storage[20:].view(5, 4)
+
+
+def share_what_is_frozen(model):
+    share_data(model)
+    model.requires_grad_(False)
+
+
+@pytest.mark.parametrize("change", [tie, one_storage, share_what_is_frozen])
+def test_tied_weights_and_parts_of_one_storage_are_fine(change):
+    model = embedding_and_head()
+    change(model)
+    check_module(model)
+
+
 def test_every_refusal_is_one_line():
     assert all("\n" not in line for line in REFUSED.values())
     check_module(nn.Linear(1, 1))
