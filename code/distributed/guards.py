@@ -20,8 +20,8 @@ REFUSED = {
     "nothing would update it: unfreeze it first, and make the optimizer then",
     "frozen": "{name} requires no gradient now, but was trained when the module was sharded, so "
     "momentum and weight decay would move it on: freeze it first, and make the optimizer then",
-    "memory": "module: {name} and {other} share memory but are different tensors, so sharding would "
-    "separate them: use one parameter in both places, or clone() one of the two",
+    "memory": "module: {name} and {other} share memory but are different tensors, so sharding "
+    "would separate them: use one parameter in both places, or clone() one of the two",
     "GradScaler": "GradScaler looks for infinities in whole gradients, and this rank has shards of "
     "their mean: compute in bfloat16, which needs no scaler",
     "clipping": "this gradient is one rank's own, before the mean, so each rank would clip it "
