@@ -81,17 +81,28 @@ class ShardingPlan:
 def check_module(module: Any) -> None:
     """Raise TypeError for what has no names, such as `model.parameters()`.
 
-    ValueError for what DDP, FSDP or another such optimizer has already, for sparse gradients, and
-    for weights that share only their memory.
+    ValueError for what DDP, FSDP or another such optimizer has already, for sparse gradients, for
+    weights that share only their memory, and for complex ones.
     """
     if isinstance(module, nn.Module):
         check_can_be_wrapped(module)
         check_memory(module)
+        check_is_real(module)
     else:
         raise TypeError(
             f"module={type(module).__name__}: give the module itself, not its parameters: "
             "Zero1(model, torch.optim.AdamW, lr=1e-3)"
         )
+
+
+def check_is_real(module: nn.Module) -> None:
+    """Raise ValueError for a complex parameter that is trained: shards are averaged as floats."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.is_complex():
+            raise ValueError(
+                f"module: {name} is {parameter.dtype}, and ZeRO shards only real parameters: keep "
+                "torch.view_as_real of it, and compute with torch.view_as_complex"
+            )
 
 
 def check_precision(module: nn.Module, precision: Precision) -> None:

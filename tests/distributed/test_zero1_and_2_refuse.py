@@ -530,6 +530,13 @@ def test_tied_weights_and_parts_of_one_storage_are_fine(change):
     check_module(model)
 
 
+def test_a_complex_parameter_is_refused_by_name_unless_it_is_frozen():
+    model = nn.Linear(2, 2, dtype=torch.complex64)
+    with pytest.raises(ValueError, match=r"module: weight is torch\.complex64.*view_as_real"):
+        check_module(model)
+    check_module(model.requires_grad_(False))
+
+
 def test_every_refusal_is_one_line():
     assert all("\n" not in line for line in REFUSED.values())
     check_module(nn.Linear(1, 1))
