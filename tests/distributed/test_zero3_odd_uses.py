@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from distributed.hsdp import Hsdp, mesh
 from distributed.runtime.report import RankError
+from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
 
 RANKS = 2
@@ -503,6 +504,26 @@ def test_it_can_be_compiled_before_and_after(pools, whole, options):
     assert_as_alone(results, expected)
     results = pools[RANKS](sharded, chain, options, compile_after(whole))
     assert_as_alone(results, expected)
+
+
+def as_zero2(model, group):
+    return Zero2(model, torch.optim.SGD, group, lr=0.1)
+
+
+def accumulated(group, wrap):
+    """Two backward passes through a compiled block before the step, on batches of two lengths."""
+    model = nn.Sequential(nn.Linear(4, 4), torch.compile(nn.Linear(4, 4), backend="eager"))
+    zero = wrap(model, group)
+    for rows in (4, 2):
+        model(torch.ones(rows, 4)).square().sum().backward()
+    zero.step()
+
+
+@pytest.mark.slow  # compiling takes seconds
+@pytest.mark.xfail(strict=True, reason="ZeRO-3's schedule: Dynamo reads a spread gradient's values")
+@pytest.mark.parametrize("wrap", [as_zero2, as_zero3, as_hsdp])
+def test_a_compiled_block_accumulates_batches_of_different_lengths(pools, wrap):
+    pools[RANKS](accumulated, wrap)
 
 
 def transformed(transform):
