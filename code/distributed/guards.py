@@ -22,6 +22,8 @@ REFUSED = {
     "momentum and weight decay would move it on: freeze it first, and make the optimizer then",
     "memory": "module: {name} and {other} share memory but are different tensors, so sharding "
     "would separate them: use one parameter in both places, or clone() one of the two",
+    "no gradients": "step() without gradients: call backward() first, and note that it doesn't "
+    "reach the module's own parameters through functional_call with other tensors",
     "GradScaler": "GradScaler looks for infinities in whole gradients, and this rank has shards of "
     "their mean: compute in bfloat16, which needs no scaler",
     "clipping": "this gradient is one rank's own, before the mean, so each rank would clip it "

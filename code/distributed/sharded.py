@@ -146,7 +146,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         RuntimeError if there is no gradient.
         """
         if self.phase is Phase.EMPTY:
-            raise RuntimeError("step() without gradients: call backward() first")
+            raise RuntimeError(REFUSED["no gradients"])
         if self.phase is Phase.PARTIAL:
             self.gradients.reduce()
             self.phase = Phase.REDUCED

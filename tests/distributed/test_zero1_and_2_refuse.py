@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.rows import covering
 from torch import nn
+from torch.func import functional_call
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm, vector_to_parameters
 
 from distributed.ddp import DistributedDataParallel
@@ -128,6 +129,20 @@ def unfrozen(group, stage):
 def test_unfreezing_after_wrapping_is_refused(pools, stage):
     with pytest.raises(RankError, match=r"0\.weight requires a gradient now, but was frozen"):
         pools[2](unfrozen, stage)
+
+
+def called_with_other_tensors(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    others = {n: torch.ones(p.shape, requires_grad=True) for n, p in model.named_parameters()}
+    functional_call(model, others, (X,)).sum().backward()
+    zero.step()
+
+
+@every_stage
+def test_a_step_after_functional_call_says_whose_gradients_are_missing(pools, stage):
+    with pytest.raises(RankError, match=r"module's own parameters .*functional_call"):
+        pools[2](called_with_other_tensors, stage)
 
 
 def frozen_later(group, stage):
