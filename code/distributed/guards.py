@@ -6,7 +6,7 @@ them, or clip what is not the gradient. `REFUSED` lists what is noticed, and wha
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,8 +20,6 @@ REFUSED = {
     "nothing would update it: unfreeze it first, and make the optimizer then",
     "frozen": "{name} requires no gradient now, but was trained when the module was sharded, so "
     "momentum and weight decay would move it on: freeze it first, and make the optimizer then",
-    "memory": "module: {name} and {other} share memory but are different tensors, so sharding "
-    "would separate them: use one parameter in both places, or clone() one of the two",
     "no gradients": "step() without gradients: call backward() first, and note that it doesn't "
     "reach the module's own parameters through functional_call with other tensors",
     "GradScaler": "GradScaler looks for infinities in whole gradients, and this rank has shards of "
@@ -73,39 +71,6 @@ def check_not_in_torch_ddp(module: nn.Module, _: Any) -> None:
     """
     if getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None):
         raise RuntimeError(REFUSED["DDP"])
-
-
-class Span(NamedTuple):
-    """The addresses of a tensor's elements, from the first byte to the one after the last."""
-
-    start: int
-    end: int
-    name: str
-    trained: bool
-
-
-def span_of(name: str, tensor: torch.Tensor) -> Span:
-    """Where a tensor with elements is in memory; the gaps between its elements count too."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    elements = 1 + sum((size - 1) * step for size, step in steps)
-    start = tensor.data_ptr()
-    return Span(start, start + elements * tensor.itemsize, name, tensor.requires_grad)
-
-
-def check_memory(module: nn.Module) -> None:
-    """Raise ValueError for a trained parameter that shares memory with a different tensor.
-
-    `head.weight.data = emb.weight.data` does that. One parameter with two names is fine, and so
-    are parameters in different parts of one storage, such as an LSTM's on a GPU.
-    """
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    in_memory = [(n, t) for n, t in tensors if t.numel() and t.layout is torch.strided]
-    spans = sorted(span_of(name, tensor) for name, tensor in in_memory if not tensor.is_meta)
-    furthest = Span(0, 0, "", False)  # of those before: it reaches what any of them reaches
-    for span in spans:
-        if span.start < furthest.end and (span.trained or furthest.trained):
-            raise ValueError(REFUSED["memory"].format(name=span.name, other=furthest.name))
-        furthest = max(furthest, span, key=lambda one: one.end)
 
 
 def check_unchanged(
