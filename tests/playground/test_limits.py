@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from jupyter_server.services.kernels.kernelmanager import (
     AsyncMappingKernelManager,
@@ -329,6 +330,64 @@ def test_a_child_in_a_session_of_its_own_is_found_and_stays_found(leader) -> Non
     families = Families()
     assert sorted(families.look([pid])[pid]) == sorted([pid, *children])
     assert sorted(families.look([pid])[pid]) == sorted([pid, *children])
+
+
+class Processes(dict[int, tuple[int, int]]):
+    """A system's processes, pid → its parent and its session, in place of psutil and os."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self[10] = (1, 10)  # a kernel
+        monkeypatch.setattr(psutil, "pids", lambda: sorted(self))
+        monkeypatch.setattr(os, "getsid", lambda pid: self[pid][1])
+        monkeypatch.setattr(
+            psutil, "Process", lambda pid: SimpleNamespace(ppid=lambda: self[pid][0])
+        )
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
+    return Processes(monkeypatch)
+
+
+def test_a_grandchild_in_a_third_session_is_the_kernels(processes: Processes) -> None:
+    processes |= {11: (10, 11), 12: (11, 12)}
+    assert sorted(Families().look([10])[10]) == [10, 11, 12]
+
+
+def test_a_grandchild_whose_parent_was_found_before_is_the_kernels(processes: Processes) -> None:
+    families = Families()
+    processes[11] = (10, 11)
+    families.look([10])
+    processes[12] = (11, 12)
+    assert sorted(families.look([10])[10]) == [10, 11, 12]
+
+
+def test_a_grandchild_with_a_smaller_id_than_its_parent_is_found_by_the_next_look(
+    processes: Processes,
+) -> None:
+    """Ids begin again from the smallest once the system has used the largest."""
+    families = Families()
+    processes |= {90: (10, 90), 5: (90, 5)}
+    families.look([10])
+    assert sorted(families.look([10])[10]) == [5, 10, 90]
+
+
+def test_an_id_that_was_a_strangers_can_be_the_kernels_later(processes: Processes) -> None:
+    families = Families()
+    for parent, found in ((1, [10]), (10, [10, 20])):
+        processes[20] = (parent, 20)
+        assert sorted(families.look([10])[10]) == found
+        del processes[20]
+        assert families.look([10])[10] == [10]
+
+
+def test_an_id_that_was_the_kernels_can_be_a_strangers_later(processes: Processes) -> None:
+    families = Families()
+    for parent, found in ((10, [10, 20]), (1, [10])):
+        processes[20] = (parent, 20)
+        assert sorted(families.look([10])[10]) == found
+        del processes[20]
+        assert families.look([10])[10] == [10]
 
 
 def test_the_end_of_a_kernel_ends_those_that_left_its_session(leader) -> None:
