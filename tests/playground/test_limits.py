@@ -25,7 +25,7 @@ from serving import Server, running_server
 from visitor import PATIENCE, Browser, Kernel, logged_in
 from waiting import soon
 
-from playground.server.kernels import FewKernels
+from playground.server.kernels import BookChannels, FewKernels
 from playground.server.limits import (
     Families,
     Limits,
@@ -218,6 +218,22 @@ def test_an_error_of_any_length_is_shown_by_its_ends(kernel: Kernel) -> None:
     assert reply["evalue"].endswith("xxxend")
     assert "letters are left out" in reply["traceback"][-1]
     assert kernel.run("print(6 * 7)") == "42"
+
+
+def test_a_long_traceback_keeps_its_last_lines_where_the_error_is() -> None:
+    lines = [f"frame {number} {'x' * 100}" for number in range(40)] + ["ValueError: the reason"]
+    content = {"ename": "ValueError", "evalue": "the reason", "traceback": lines}
+    channels = SimpleNamespace(
+        limits=Limits(memory=1, text=2000),
+        get_part=lambda *_: content,
+        session=SimpleNamespace(pack=lambda part: json.dumps(part).encode()),
+    )
+    message, parts = {"content": content}, [b"", b"", b"", json.dumps(content).encode()]
+    BookChannels._shorten(channels, message, parts)
+    shown = json.loads(parts[3])["traceback"]
+    assert len(shown) == 10
+    assert shown[0].startswith("frame 31")
+    assert shown[-1].startswith("ValueError")
 
 
 @pytest.mark.slow
