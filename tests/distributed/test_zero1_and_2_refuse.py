@@ -353,6 +353,27 @@ def test_full_gradients_are_the_mean_and_what_the_step_applies(pools, stage):
     assert pools[2](whole_gradients, stage) == [True] * 2
 
 
+def clipped_at_a_large_norm(group, stage):
+    """How much a parameter's gradient changes if it's clipped at twice its norm, and at half."""
+    changes = []
+    for factor in (2.0, 0.5):
+        model = make_model()
+        zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+        backward(model)
+        before = {name: gradient.clone() for name, gradient in zero.full_gradients()}
+        norm = torch.cat([gradient.flatten() for gradient in before.values()]).norm()
+        zero.clip_grad_norm_(factor * norm.item())
+        after = dict(zero.full_gradients())["2.weight"]
+        changes.append((after / before["2.weight"]).mean().item())
+    return changes
+
+
+@every_stage
+def test_clipping_scales_large_gradients_down_and_no_small_ones_up(pools, stage):
+    for changes in pools[2](clipped_at_a_large_norm, stage):
+        assert changes == pytest.approx([1.0, 0.5], rel=1e-4)
+
+
 # --- other wrappers, copies, and what is given
 
 
