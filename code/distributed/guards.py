@@ -51,17 +51,20 @@ class OwnGradient(torch.Tensor):
             return func(*args, **(kwargs or {}))
 
 
-def unless_copied(module: nn.Module, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward hook for `module` that does nothing in its copies.
+class HookOfOriginal:
+    """A forward hook that does nothing in copies of its module, by `copy.deepcopy` or by pickle.
 
-    `copy.deepcopy(module)`, which an average of the weights starts from, copies the hooks too. A
-    method would be copied with its object; a function is shared, and sees which module calls it.
+    An average of the weights starts from such a copy, which has the module's hooks too.
     """
 
-    def run(called: nn.Module, *args: Any) -> Any:
-        return hook(called, *args) if called is module else None
+    def __init__(self, hook: Callable[..., Any] | None = None):
+        self.hook = hook
 
-    return run
+    def __call__(self, *args: Any) -> Any:
+        return self.hook(*args) if self.hook else None
+
+    def __reduce__(self) -> Any:
+        return HookOfOriginal, ()
 
 
 def check_not_in_torch_ddp(module: nn.Module, _: Any) -> None:

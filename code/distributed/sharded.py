@@ -19,10 +19,10 @@ from distributed import Group
 from distributed.flat_unit import FlatUnit, Layout, Piece, in_buckets, runs
 from distributed.guards import (
     REFUSED,
+    HookOfOriginal,
     OwnGradient,
     check_not_in_torch_ddp,
     check_unchanged,
-    unless_copied,
 )
 from distributed.sharding_plan import Precision, ShardingPlan
 
@@ -120,7 +120,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for tensor in [*self.in_no_unit(), *self.module.buffers()]:
             if tensor.numel():
                 self.group.broadcast(tensor.data)
-        self.module.register_forward_pre_hook(unless_copied(self.module, check_not_in_torch_ddp))
+        self.module.register_forward_pre_hook(HookOfOriginal(check_not_in_torch_ddp))
         for unit in trained:
             for parameter in unit.layout.parameters:
                 parameter.grad_dtype = unit.layout.reduce_dtype  # autograd adds in it, too

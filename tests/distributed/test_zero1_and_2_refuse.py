@@ -437,11 +437,15 @@ def test_an_optimizer_that_is_one_of_several_ranks_cannot_be_copied(pools, stage
         assert not any("\n" in line for line in said)
 
 
-def copied_module(group, stage):
+def pickled(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def copied_module(group, stage, make_copy):
     """A copy of the module is a plain module with today's weights, and neither moves the other."""
     model = make_model()
     zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
-    copied = copy.deepcopy(model)
+    copied = make_copy(model)
     before = [p.detach().clone() for p in model.parameters()]
     torch.testing.assert_close(copied(X), model(X))
     backward(copied)
@@ -457,8 +461,9 @@ def copied_module(group, stage):
 
 
 @each_with_whole
-def test_a_copy_of_the_module_is_plain(pools, stage):
-    pools[2](copied_module, stage)
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, pickled])
+def test_a_copy_of_the_module_is_plain(pools, stage, make_copy):
+    pools[2](copied_module, stage, make_copy)
 
 
 def averaged_model(group, stage):
