@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 
 from distributed import Group, launch
+from playground.lab.one_host import loopback_store
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted((ROOT / "book").rglob("*.md"))
@@ -161,10 +162,7 @@ def results(
     """What `main` of each file that is to be looked at returned, on each of so many ranks."""
     wanted = {item.name for item in request.session.items}
     runs = [run for run in RUNS if f"{LOOK}[{run[0].cell.name}]" in wanted]
-    stores = [
-        dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        for _ in (*runs, "between runs")
-    ]
+    stores = [loopback_store() for _ in (*runs, "between runs")]
     files = [(file.cell.name, file.cell.source, ranks) for file, ranks in runs]
     most, folder = max(ranks for _, ranks in runs), str(tmp_path_factory.mktemp("copied"))
     given = files, [store.port for store in stores], folder

@@ -5,6 +5,7 @@ import sys
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 from playground.server.policy import with_policy
@@ -17,6 +18,7 @@ from publish import (  # type: ignore[import-not-found]  # noqa: E402
     bare,
     metatags,
     sitemap,
+    write_beside_the_pages,
 )
 
 ADDRESS = "https://example.org/book/"
@@ -48,6 +50,16 @@ def test_the_page_for_404_asks_nothing_of_anybody():
     assert "http" not in page
 
 
+def test_the_page_for_404_leads_home_from_any_depth(tmp_path):
+    """A host shows it at the address that was asked for, so a relative link would lead astray."""
+    config = SimpleNamespace(project="Book", root_doc="index", html_context={})
+    app = SimpleNamespace(outdir=tmp_path, srcdir=tmp_path, config=config)
+    app.env = SimpleNamespace(found_docs=[])
+    for config.html_baseurl, home in (("", "/index.html"), (ADDRESS, f"{ADDRESS}index.html")):
+        write_beside_the_pages(app, None)
+        assert f'<a href="{home}">' in (tmp_path / "404.html").read_text()
+
+
 # --- the policy in each page ---
 
 PAGE = b"""<!DOCTYPE html><html lang="en"><HEAD>
@@ -65,6 +77,8 @@ def test_a_page_runs_the_scripts_that_it_was_built_with():
     assert policy_of(page)["script-src"] == ["'self'", "file:", one]
     assert policy_of(page)["default-src"] == ["'none'"]
     assert policy_of(page)["connect-src"] == ["'self'"]
+    assert policy_of(page)["base-uri"] == ["'none'"], "it doesn't fall back to default-src"
+    assert policy_of(page)["form-action"] == ["'self'"], "nor does this"
     assert "frame-ancestors" not in policy_of(page), "browsers take it from a header alone"
     assert page.index(b"http-equiv") < page.index(b"<script")
     assert with_policy(page) == page, "a page that is not written again has it already"

@@ -1,4 +1,4 @@
-"""What is taught: one chapter of the book, one module. `from distributed import launch` is enough.
+"""What is taught: one idea, one module. `from distributed import launch` is enough.
 
 A module uses its own chapter's and those before, and `runtime`; in reading order:
 

@@ -80,7 +80,7 @@ def all_reduce_hook(group: Group, bucket: Bucket) -> Any:
 
     The sum is rounded to that dtype N − 1 times; float16 is divided by about √N before it and by
     the rest after it, so that neither large gradients overflow nor small ones vanish (`divisors`
-    in `runtime/group.py`). A mean in bfloat16, 8 bits of precision, is off by at most N/256 of the
+    in `runtime/arrays.py`). A mean in bfloat16, 8 bits of precision, is off by at most N/256 of the
     mean of the magnitudes. Complex gradients are reduced as pairs of real ones.
     """
     buffer = bucket.buffer

@@ -82,11 +82,12 @@ def names_in_group(zero: ShardedOptimizer, kind: int) -> list[str]:
     return [zero.names[p] for p, i in zero.plan.group_of.items() if i == kind]
 
 
-def save(zero: ShardedOptimizer, folder: str | Path, step: int, **extra: Any) -> Path:
+def save(zero: ShardedOptimizer, folder: str | Path, step: int, /, **extra: Any) -> Path:
     """Write folder/step-N. Every rank must call it; with HSDP, those of the first host write.
 
-    What rank 0 gives as `extra` is returned by `load`. Buffers that ranks do not share, such as
-    running statistics, are rank 0's, as in `full_state_dict` and as DDP has it.
+    What rank 0 gives as `extra` is returned by `load`; it may have any names. Buffers that ranks
+    do not share, such as running statistics, are rank 0's, as in `full_state_dict` and as DDP has
+    it.
     """
     parts = state(zero)
     if zero.group.rank:  # what is whole everywhere is rank 0's: dcp would take some rank's of each

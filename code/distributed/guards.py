@@ -5,7 +5,7 @@ and `parameter.grad` look as they always did. So code that knows nothing of shar
 them, or clip what is not the gradient. `REFUSED` lists what is noticed, and what it says.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,8 @@ REFUSED = {
     "nothing would update it: unfreeze it first, and make the optimizer then",
     "frozen": "{name} requires no gradient now, but was trained when the module was sharded, so "
     "momentum and weight decay would move it on: freeze it first, and make the optimizer then",
+    "no gradients": "step() without gradients: call backward() first, and note that it doesn't "
+    "reach the module's own parameters through functional_call with other tensors",
     "GradScaler": "GradScaler looks for infinities in whole gradients, and this rank has shards of "
     "their mean: compute in bfloat16, which needs no scaler",
     "clipping": "this gradient is one rank's own, before the mean, so each rank would clip it "
@@ -47,6 +49,22 @@ class OwnGradient(torch.Tensor):
             raise RuntimeError(REFUSED["clipping"])
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
+
+
+class HookOfOriginal:
+    """A forward hook that does nothing in copies of its module, by `copy.deepcopy` or by pickle.
+
+    An average of the weights starts from such a copy, which has the module's hooks too.
+    """
+
+    def __init__(self, hook: Callable[..., Any] | None = None):
+        self.hook = hook
+
+    def __call__(self, *args: Any) -> Any:
+        return self.hook(*args) if self.hook else None
+
+    def __reduce__(self) -> Any:
+        return HookOfOriginal, ()
 
 
 def check_not_in_torch_ddp(module: nn.Module, _: Any) -> None:

@@ -18,16 +18,20 @@ from distributed.runtime.script import run_script
 
 
 class LossScale:
-    """A factor as large as gradients can bear: halved when one overflows, doubled now and then."""
+    """A factor as large as gradients can bear: halved when one overflows, doubled now and then.
 
-    def __init__(self, start: float = 2.0**16, every: int = 200):
-        self.scale, self.every, self.good = start, every, 0
+    It doesn't fall below `smallest`: gradients that overflow without being scaled up are an error
+    of the training, and a scale of zero would hide it forever.
+    """
+
+    def __init__(self, start: float = 2.0**16, every: int = 200, smallest: float = 1.0):
+        self.scale, self.every, self.smallest, self.good = start, every, smallest, 0
 
     def update(self, finite: bool) -> None:
         """Learn from a step, whose gradients were all finite, or not."""
         self.good = self.good + 1 if finite else 0
         if not finite:
-            self.scale /= 2
+            self.scale = max(self.scale / 2, self.smallest)
         elif self.good % self.every == 0:
             self.scale *= 2
 

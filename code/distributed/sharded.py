@@ -17,7 +17,13 @@ from torch import nn
 
 from distributed import Group
 from distributed.flat_unit import FlatUnit, Layout, Piece, in_buckets, runs
-from distributed.guards import REFUSED, OwnGradient, check_not_in_torch_ddp, check_unchanged
+from distributed.guards import (
+    REFUSED,
+    HookOfOriginal,
+    OwnGradient,
+    check_not_in_torch_ddp,
+    check_unchanged,
+)
 from distributed.sharding_plan import Precision, ShardingPlan
 
 
@@ -114,7 +120,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for tensor in [*self.in_no_unit(), *self.module.buffers()]:
             if tensor.numel():
                 self.group.broadcast(tensor.data)
-        self.module.register_forward_pre_hook(check_not_in_torch_ddp)
+        self.module.register_forward_pre_hook(HookOfOriginal(check_not_in_torch_ddp))
         for unit in trained:
             for parameter in unit.layout.parameters:
                 parameter.grad_dtype = unit.layout.reduce_dtype  # autograd adds in it, too
@@ -140,7 +146,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         RuntimeError if there is no gradient.
         """
         if self.phase is Phase.EMPTY:
-            raise RuntimeError("step() without gradients: call backward() first")
+            raise RuntimeError(REFUSED["no gradients"])
         if self.phase is Phase.PARTIAL:
             self.gradients.reduce()
             self.phase = Phase.REDUCED

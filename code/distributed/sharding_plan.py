@@ -80,15 +80,64 @@ class ShardingPlan:
 def check_module(module: Any) -> None:
     """Raise TypeError for what has no names, such as `model.parameters()`.
 
-    ValueError for what DDP, FSDP or another such optimizer has already, and sparse gradients.
+    ValueError for what DDP, FSDP or another such optimizer has already, for sparse gradients, for
+    weights that share only their memory, and for complex ones.
     """
     if isinstance(module, nn.Module):
         check_can_be_wrapped(module)
+        check_memory(module)
+        check_is_real(module)
     else:
         raise TypeError(
             f"module={type(module).__name__}: give the module itself, not its parameters: "
             "Zero1(model, torch.optim.AdamW, lr=1e-3)"
         )
+
+
+class Span(NamedTuple):
+    """The addresses of a tensor's elements, from the first byte to the one after the last."""
+
+    start: int
+    end: int
+    name: str
+    trained: bool
+
+
+def span_of(name: str, tensor: torch.Tensor) -> Span:
+    """Where a tensor with elements is in memory; the gaps between its elements count too."""
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    elements = 1 + sum((size - 1) * step for size, step in steps)
+    start = tensor.data_ptr()
+    return Span(start, start + elements * tensor.itemsize, name, tensor.requires_grad)
+
+
+def check_memory(module: nn.Module) -> None:
+    """Raise ValueError for a trained parameter that shares memory with a different tensor.
+
+    `head.weight.data = emb.weight.data` does that. One parameter with two names is fine, and so
+    are parameters in different parts of one storage, such as an LSTM's on a GPU.
+    """
+    tensors = [*module.named_parameters(), *module.named_buffers()]
+    in_memory = [(n, t) for n, t in tensors if t.numel() and t.layout is torch.strided]
+    spans = sorted(span_of(name, tensor) for name, tensor in in_memory if not tensor.is_meta)
+    furthest = Span(0, 0, "", False)  # of those before: it reaches what any of them reaches
+    for span in spans:
+        if span.start < furthest.end and (span.trained or furthest.trained):
+            raise ValueError(
+                f"module: {span.name} and {furthest.name} share memory but are different tensors, "
+                "so sharding would separate them: use one parameter in both places, or clone() one"
+            )
+        furthest = max(furthest, span, key=lambda one: one.end)
+
+
+def check_is_real(module: nn.Module) -> None:
+    """Raise ValueError for a complex parameter that is trained: shards are averaged as floats."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.is_complex():
+            raise ValueError(
+                f"module: {name} is {parameter.dtype}, and ZeRO shards only real parameters: keep "
+                "torch.view_as_real of it, and compute with torch.view_as_complex"
+            )
 
 
 def check_precision(module: nn.Module, precision: Precision) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 
 from distributed import Group
 from distributed.flat_unit import FlatUnit
+from distributed.guards import HookOfOriginal
 from distributed.reduce_in_backward import ReduceInBackward
 from distributed.runtime.script import run_script
 from distributed.sharded import ShardedOptimizer
@@ -47,7 +48,7 @@ class Zero2(ShardedOptimizer):
         weights = ReplicatedWeights(plan, bucket_bytes)
         gradients = ReduceInBackward(weights.units, AtOnce(), plan.names)
         super().__init__(plan, weights, gradients, settings)
-        module.register_forward_hook(gradients.post_forward)
+        module.register_forward_hook(HookOfOriginal(gradients.post_forward))
 
 
 class AtOnce:

@@ -158,6 +158,20 @@ def meeting_point(env: Mapping[str, str]) -> tuple[str, int, bool]:
     return address, int(env.get("MASTER_PORT", "0" if alone else port)), not made
 
 
+def open_store(address: str, port: int, patience: timedelta) -> dist.TCPStore:
+    """The store that rank 0 makes, for this host alone if it's at 127.0.0.1.
+
+    Left to itself, TCPStore listens on all network cards, whatever address it's given.
+    """
+    listen = None
+    if address == "127.0.0.1":
+        own = socket.create_server((address, port))
+        port, listen = own.getsockname()[1], own.detach()  # the store closes it
+    return dist.TCPStore(
+        address, port, None, True, patience, wait_for_workers=False, master_listen_fd=listen
+    )
+
+
 def connect(address: str, port: int, seconds: float) -> dist.Store:
     """A connection of one's own: a store's calls wait for each other."""
     patience = timedelta(seconds=seconds)
@@ -1786,7 +1800,7 @@ def main(words: Sequence[str] | None = None) -> int:
     server, patience = None, timedelta(seconds=options.join)
     try:
         if make and me.rank == 0:
-            server = dist.TCPStore(address, port, None, True, patience, wait_for_workers=False)
+            server = open_store(address, port, patience)
             port = server.port
         line = Line(me, connect(address, port, options.join))
         store = connect(address, port, options.join)

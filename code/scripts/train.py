@@ -542,9 +542,10 @@ class Job:
 
 def join(settings: Settings) -> torch.device:
     """Meet the other ranks. Gloo is there beside NCCL, for checkpoints, `agree` and `any_rank`."""
-    if "RANK" not in os.environ:  # without torchrun: one rank
-        one = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        os.environ |= one | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    meet: dict[str, Any] = {}
+    if "RANK" not in os.environ:  # without torchrun: one rank, which no other has to reach
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+        meet = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     recorder = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     recorder["TORCH_FR_DUMP_TEMP_FILE"] = f"{settings.run}/collectives_of_rank_"
     for name, value in recorder.items():  # if one hangs, each rank writes what NCCL did last
@@ -561,7 +562,7 @@ def join(settings: Settings) -> torch.device:
     if not dist.is_initialized():  # Ray has done it
         own = device if device.type == "cuda" else None
         limit = timedelta(seconds=settings.timeout)
-        dist.init_process_group(backend, timeout=limit, device_id=own)
+        dist.init_process_group(backend, timeout=limit, device_id=own, **meet)
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks · {where}", flush=True)
     return device

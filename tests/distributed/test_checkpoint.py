@@ -129,6 +129,16 @@ def train_and_save(group, stage, folder):
     return everything(zero)
 
 
+def save_a_step_as_extra(group, folder):
+    zero = make(group, 1)
+    save(zero, folder, 3, step=3)
+    return load(zero, folder)
+
+
+def test_extra_may_have_the_name_of_a_parameter_of_save(pools, tmp_path):
+    assert pools[2](save_a_step_as_extra, str(tmp_path)) == [{"step": 3}] * 2
+
+
 def load_and_look(group, stage, folder):
     zero = make(group, stage)
     learn(zero, 1, seed=5)  # states that are there already must go

@@ -95,6 +95,20 @@ def test_states_are_memorys_and_the_rest_is_named(recipe, ranks, stage):
     assert sum(with_allowance.values()) == pytest.approx(1.1 * sum(found.values()))
 
 
+def test_the_small_formula_counts_two_gathered_blocks_too():
+    recipe, shape = RECIPES["fp32, Adam"], Shape(4, 128, 4, 64, 100)
+    assert bytes_at_peak(shape, 2, 8, 3, recipe)["gathered"] == 2 * shape.block * 4
+
+
+@pytest.mark.parametrize("stack", ["pytorch", "megatron", "book"])
+def test_zero_3_holds_two_gathered_blocks_and_the_root(stack):
+    """One block computes while the next one arrives."""
+    job = Job(PRESETS["llama-2-7b"])
+    found = memory_of(job, "ZeRO-3", HOST, "none", stack)
+    size = job.recipe.parameters
+    assert found["gathered"] == (2 * job.model.block + job.model.root) * size
+
+
 # --- time
 
 

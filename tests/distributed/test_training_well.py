@@ -41,6 +41,15 @@ def test_a_loss_scale_halves_at_once_and_doubles_after_a_while():
     assert seen == [1024, 1024, 2048, 2048, 1024, 1024, 1024, 2048]
 
 
+def test_a_loss_scale_stays_at_its_smallest_and_grows_again():
+    scale = precision.LossScale(4.0, every=1, smallest=1.0)
+    for _ in range(1200):
+        scale.update(False)
+    assert scale.scale == 1.0
+    scale.update(True)
+    assert scale.scale == 2.0
+
+
 @pytest.mark.parametrize("way", [*precision.WAYS])
 def test_bytes_follow_the_bits_and_it_learns(pools, way):
     results = pools[2](precision.train_rank, way, make_network(), 64, 30, 0.1)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.rows import covering
 from torch import nn
+from torch.func import functional_call
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm, vector_to_parameters
 
 from distributed.ddp import DistributedDataParallel
@@ -128,6 +129,20 @@ def unfrozen(group, stage):
 def test_unfreezing_after_wrapping_is_refused(pools, stage):
     with pytest.raises(RankError, match=r"0\.weight requires a gradient now, but was frozen"):
         pools[2](unfrozen, stage)
+
+
+def called_with_other_tensors(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    others = {n: torch.ones(p.shape, requires_grad=True) for n, p in model.named_parameters()}
+    functional_call(model, others, (X,)).sum().backward()
+    zero.step()
+
+
+@every_stage
+def test_a_step_after_functional_call_says_whose_gradients_are_missing(pools, stage):
+    with pytest.raises(RankError, match=r"module's own parameters .*functional_call"):
+        pools[2](called_with_other_tensors, stage)
 
 
 def frozen_later(group, stage):
@@ -338,6 +353,27 @@ def test_full_gradients_are_the_mean_and_what_the_step_applies(pools, stage):
     assert pools[2](whole_gradients, stage) == [True] * 2
 
 
+def clipped_at_a_large_norm(group, stage):
+    """How much a parameter's gradient changes if it's clipped at twice its norm, and at half."""
+    changes = []
+    for factor in (2.0, 0.5):
+        model = make_model()
+        zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+        backward(model)
+        before = {name: gradient.clone() for name, gradient in zero.full_gradients()}
+        norm = torch.cat([gradient.flatten() for gradient in before.values()]).norm()
+        zero.clip_grad_norm_(factor * norm.item())
+        after = dict(zero.full_gradients())["2.weight"]
+        changes.append((after / before["2.weight"]).mean().item())
+    return changes
+
+
+@every_stage
+def test_clipping_scales_large_gradients_down_and_no_small_ones_up(pools, stage):
+    for changes in pools[2](clipped_at_a_large_norm, stage):
+        assert changes == pytest.approx([1.0, 0.5], rel=1e-4)
+
+
 # --- other wrappers, copies, and what is given
 
 
@@ -401,6 +437,54 @@ def test_an_optimizer_that_is_one_of_several_ranks_cannot_be_copied(pools, stage
         assert not any("\n" in line for line in said)
 
 
+def pickled(model):
+    return pickle.loads(pickle.dumps(model))
+
+
+def copied_module(group, stage, make_copy):
+    """A copy of the module is a plain module with today's weights, and neither moves the other."""
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    copied = make_copy(model)
+    before = [p.detach().clone() for p in model.parameters()]
+    torch.testing.assert_close(copied(X), model(X))
+    backward(copied)
+    assert all(p.grad is None for p in model.parameters())
+    backward(model)
+    zero.step()
+    for was, p, its_copy in zip(before, model.parameters(), copied.parameters(), strict=True):
+        assert not torch.equal(was, p)
+        assert torch.equal(was, its_copy)
+        assert type(its_copy.grad) is torch.Tensor
+    DistributedDataParallel(copied, group)(X).sum().backward()
+    nn.parallel.DistributedDataParallel(copy.deepcopy(model))(X).sum().backward()
+
+
+@each_with_whole
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, pickled])
+def test_a_copy_of_the_module_is_plain(pools, stage, make_copy):
+    pools[2](copied_module, stage, make_copy)
+
+
+def averaged_model(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    seen = []
+    for _ in range(3):
+        backward(model)
+        zero.step()
+        average.update_parameters(model)
+        seen.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
+    found = nn.utils.parameters_to_vector(average.module.parameters())
+    torch.testing.assert_close(found, torch.stack(seen).mean(0))
+
+
+@each_with_whole
+def test_an_averaged_model_is_the_mean_of_the_weights(pools, stage):
+    pools[2](averaged_model, stage)
+
+
 class LARS(torch.optim.SGD):
     """Looks at the norms of whole parameters."""
 
@@ -419,6 +503,79 @@ def test_groups_that_are_none_are_refused_in_a_line(given):
     with pytest.raises(TypeError, match=r"param_groups: \w+ is no group: give dicts") as said:
         check_groups(names, given(model.parameters()))
     assert "\n" not in str(said.value)
+
+
+def embedding_and_head():
+    return nn.ModuleDict({"emb": nn.Embedding(5, 4), "head": nn.Linear(4, 5, bias=False)})
+
+
+def share_data(model):
+    model["head"].weight.data = model["emb"].weight.data
+
+
+def share_in_a_new_parameter(model):
+    model["head"].weight = nn.Parameter(model["emb"].weight.data)
+
+
+def share_a_part(model):
+    model["head"].weight = nn.Parameter(model["emb"].weight.data[1:3])
+
+
+def share_the_transposed(model):
+    model["head"].weight = nn.Parameter(model["emb"].weight.data.t())
+
+
+def share_with_a_frozen_one(model):
+    share_data(model)
+    model["emb"].requires_grad_(False)
+
+
+def share_with_a_buffer(model):
+    model["head"].register_buffer("weight_buffer", model["emb"].weight.data)
+
+
+@pytest.mark.parametrize(
+    "share",
+    [share_data, share_in_a_new_parameter, share_a_part, share_the_transposed,
+     share_with_a_frozen_one, share_with_a_buffer],
+)  # fmt: skip
+def test_weights_that_share_only_memory_are_refused_by_name(share):
+    """Sharding would copy each, and from then on two weights would train instead of one."""
+    model = embedding_and_head()
+    share(model)
+    with pytest.raises(ValueError, match=r"share memory but are different tensors") as said:
+        check_module(model)
+    assert "emb.weight" in str(said.value)
+    assert "head.weight" in str(said.value)
+
+
+def tie(model):
+    model["head"].weight = model["emb"].weight
+
+
+def one_storage(model):
+    storage = torch.zeros(40)
+    model["emb"].weight.data = storage[:20].view(5, 4)
+    model["head"].weight.data = storage[20:].view(5, 4)
+
+
+def share_what_is_frozen(model):
+    share_data(model)
+    model.requires_grad_(False)
+
+
+@pytest.mark.parametrize("change", [tie, one_storage, share_what_is_frozen])
+def test_tied_weights_and_parts_of_one_storage_are_fine(change):
+    model = embedding_and_head()
+    change(model)
+    check_module(model)
+
+
+def test_a_complex_parameter_is_refused_by_name_unless_it_is_frozen():
+    model = nn.Linear(2, 2, dtype=torch.complex64)
+    with pytest.raises(ValueError, match=r"module: weight is torch\.complex64.*view_as_real"):
+        check_module(model)
+    check_module(model.requires_grad_(False))
 
 
 def test_every_refusal_is_one_line():

@@ -53,6 +53,21 @@ def test_no_sync_sends_nothing_and_the_next_pass_everything_once(pools):
         assert (quiet, sent) == (0, expected)
 
 
+def nested(group):
+    model = make_network(width=20, depth=3)
+    zero = Zero2(model, torch.optim.SGD, RingGroup(group), lr=0.1, bucket_bytes=3000)
+    zero.group.trace = trace = Trace(group.rank)
+    with zero.no_sync():
+        with zero.no_sync():
+            pass
+        train(model, lambda: None, batches(1797, 8, 1), 8.0)
+    return trace.sent
+
+
+def test_the_end_of_an_inner_no_sync_leaves_the_outer_one(pools):
+    assert pools[2](nested) == [0, 0]
+
+
 def overlapping(group):
     model = make_network(width=256, depth=8)
     zero = Zero2(model, torch.optim.SGD, group, lr=0.1, bucket_bytes=BUCKET)

@@ -4,6 +4,7 @@ Weights that are read out of a block's turn are another block's, so nothing here
 silence: each case is compared with one device, or raises before it can compute with them.
 """
 
+import copy
 import dataclasses
 from functools import partial
 
@@ -13,7 +14,9 @@ from tests.rows import covering
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from distributed.hsdp import Hsdp, mesh
 from distributed.runtime.report import RankError
+from distributed.zero2 import Zero2
 from distributed.zero3 import Zero3
 
 RANKS = 2
@@ -215,6 +218,76 @@ def test_a_block_that_returns_a_view_of_its_weight_is_refused(pools, prefetch):
 def test_where_blocks_stay_a_view_of_the_weight_is_right(pools):
     results = pools[RANKS](sharded, Hypernetwork, {"reshard_after_forward": False})
     assert_as_alone(results, alone(Hypernetwork))
+
+
+# --- weights of blocks that aren't called
+
+
+def as_zero3(model, group):
+    return Zero3(model, torch.optim.SGD, group, lr=0.1)
+
+
+def as_hsdp(model, group):
+    return Hsdp(model, torch.optim.SGD, *mesh(group, RANKS), lr=0.1)
+
+
+BLOCKWISE = pytest.mark.parametrize("wrap", [as_zero3, as_hsdp])
+
+
+class Uncalled(nn.Module):
+    """The second of its blocks isn't called: the forward pass reads its weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        first, second, third = self.layers
+        return third(nn.functional.linear(first(x).tanh(), second.weight))
+
+
+class Attention(nn.Module):
+    """`nn.MultiheadAttention` reads the weight of `out_proj` and never calls that module."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2)
+        self.layers = nn.ModuleList([nn.Linear(4, 4), self.attention.out_proj])
+
+    def forward(self, x):
+        x = self.layers[0](x)
+        return self.attention(x, x, x)[0]
+
+
+def trained_once(group, wrap, make):
+    model = make().double()
+    zero = wrap(model, group)
+    train(model, zero.step, steps=1)
+
+
+@pytest.mark.xfail(strict=True, reason="ZeRO-3's schedule: only a block that is called is gathered")
+@BLOCKWISE
+@pytest.mark.parametrize("make", [Uncalled, Attention])
+def test_a_weight_of_a_block_that_is_not_called_is_refused_by_name(pools, make, wrap):
+    with pytest.raises(RankError, match=r"RuntimeError: (layers\.1|attention\.out_proj)"):
+        pools[RANKS](trained_once, wrap, make)
+
+
+# --- copies of the module, and averages of its weights
+
+
+def copied(group, wrap, make_copy):
+    model = chain()
+    wrap(model, group)
+    make_copy(model)
+
+
+@pytest.mark.xfail(strict=True, reason="ZeRO-3's schedule: a copy gets NaN and the same hooks")
+@BLOCKWISE
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, torch.optim.swa_utils.AveragedModel])
+def test_a_copy_of_a_sharded_module_is_refused(pools, make_copy, wrap):
+    with pytest.raises(RankError, match=r"Error: .*full_parameters\(\)"):
+        pools[RANKS](copied, wrap, make_copy)
 
 
 # --- second derivatives
@@ -431,6 +504,26 @@ def test_it_can_be_compiled_before_and_after(pools, whole, options):
     assert_as_alone(results, expected)
     results = pools[RANKS](sharded, chain, options, compile_after(whole))
     assert_as_alone(results, expected)
+
+
+def as_zero2(model, group):
+    return Zero2(model, torch.optim.SGD, group, lr=0.1)
+
+
+def accumulated(group, wrap):
+    """Two backward passes through a compiled block before the step, on batches of two lengths."""
+    model = nn.Sequential(nn.Linear(4, 4), torch.compile(nn.Linear(4, 4), backend="eager"))
+    zero = wrap(model, group)
+    for rows in (4, 2):
+        model(torch.ones(rows, 4)).square().sum().backward()
+    zero.step()
+
+
+@pytest.mark.slow  # compiling takes seconds
+@pytest.mark.xfail(strict=True, reason="ZeRO-3's schedule: Dynamo reads a spread gradient's values")
+@pytest.mark.parametrize("wrap", [as_zero2, as_zero3, as_hsdp])
+def test_a_compiled_block_accumulates_batches_of_different_lengths(pools, wrap):
+    pools[RANKS](accumulated, wrap)
 
 
 def transformed(transform):

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from jupyter_server.services.kernels.kernelmanager import (
     AsyncMappingKernelManager,
@@ -24,7 +25,7 @@ from serving import Server, running_server
 from visitor import PATIENCE, Browser, Kernel, logged_in
 from waiting import soon
 
-from playground.server.kernels import FewKernels
+from playground.server.kernels import BookChannels, FewKernels
 from playground.server.limits import (
     Families,
     Limits,
@@ -219,6 +220,22 @@ def test_an_error_of_any_length_is_shown_by_its_ends(kernel: Kernel) -> None:
     assert kernel.run("print(6 * 7)") == "42"
 
 
+def test_a_long_traceback_keeps_its_last_lines_where_the_error_is() -> None:
+    lines = [f"frame {number} {'x' * 100}" for number in range(40)] + ["ValueError: the reason"]
+    content = {"ename": "ValueError", "evalue": "the reason", "traceback": lines}
+    channels = SimpleNamespace(
+        limits=Limits(memory=1, text=2000),
+        get_part=lambda *_: content,
+        session=SimpleNamespace(pack=lambda part: json.dumps(part).encode()),
+    )
+    message, parts = {"content": content}, [b"", b"", b"", json.dumps(content).encode()]
+    BookChannels._shorten(channels, message, parts)
+    shown = json.loads(parts[3])["traceback"]
+    assert len(shown) == 10
+    assert shown[0].startswith("frame 31")
+    assert shown[-1].startswith("ValueError")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "content"),
@@ -329,6 +346,64 @@ def test_a_child_in_a_session_of_its_own_is_found_and_stays_found(leader) -> Non
     families = Families()
     assert sorted(families.look([pid])[pid]) == sorted([pid, *children])
     assert sorted(families.look([pid])[pid]) == sorted([pid, *children])
+
+
+class Processes(dict[int, tuple[int, int]]):
+    """A system's processes, pid → its parent and its session, in place of psutil and os."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self[10] = (1, 10)  # a kernel
+        monkeypatch.setattr(psutil, "pids", lambda: sorted(self))
+        monkeypatch.setattr(os, "getsid", lambda pid: self[pid][1])
+        monkeypatch.setattr(
+            psutil, "Process", lambda pid: SimpleNamespace(ppid=lambda: self[pid][0])
+        )
+
+
+@pytest.fixture
+def processes(monkeypatch: pytest.MonkeyPatch) -> Processes:
+    return Processes(monkeypatch)
+
+
+def test_a_grandchild_in_a_third_session_is_the_kernels(processes: Processes) -> None:
+    processes |= {11: (10, 11), 12: (11, 12)}
+    assert sorted(Families().look([10])[10]) == [10, 11, 12]
+
+
+def test_a_grandchild_whose_parent_was_found_before_is_the_kernels(processes: Processes) -> None:
+    families = Families()
+    processes[11] = (10, 11)
+    families.look([10])
+    processes[12] = (11, 12)
+    assert sorted(families.look([10])[10]) == [10, 11, 12]
+
+
+def test_a_grandchild_with_a_smaller_id_than_its_parent_is_found_by_the_next_look(
+    processes: Processes,
+) -> None:
+    """Ids begin again from the smallest once the system has used the largest."""
+    families = Families()
+    processes |= {90: (10, 90), 5: (90, 5)}
+    families.look([10])
+    assert sorted(families.look([10])[10]) == [5, 10, 90]
+
+
+def test_an_id_that_was_a_strangers_can_be_the_kernels_later(processes: Processes) -> None:
+    families = Families()
+    for parent, found in ((1, [10]), (10, [10, 20])):
+        processes[20] = (parent, 20)
+        assert sorted(families.look([10])[10]) == found
+        del processes[20]
+        assert families.look([10])[10] == [10]
+
+
+def test_an_id_that_was_the_kernels_can_be_a_strangers_later(processes: Processes) -> None:
+    families = Families()
+    for parent, found in ((10, [10, 20]), (1, [10])):
+        processes[20] = (parent, 20)
+        assert sorted(families.look([10])[10]) == found
+        del processes[20]
+        assert families.look([10])[10] == [10]
 
 
 def test_the_end_of_a_kernel_ends_those_that_left_its_session(leader) -> None:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote_plus, urlsplit
 
@@ -21,6 +22,7 @@ import pytest
 import websocket
 from rights import SUDO, as_root
 from serving import Server, running_server
+from tornado.httputil import HTTPHeaders
 from visitor import Browser, Kernel, Reply, logged_in, open_channels, refused, request
 from waiting import soon
 
@@ -28,6 +30,7 @@ from playground.server import address, app, peers
 from playground.server.address import NotSecret, bind, kept_secret
 from playground.server.app import BookLogin
 from playground.server.limits import has_ended
+from playground.server.pages import BookPages
 from playground.server.start import transport
 
 PAGE = "<!doctype html><html data-content_root='../'><title>Data parallelism</title>SECRET PAGE"
@@ -120,6 +123,21 @@ def test_files_have_their_type_and_the_headers_that_confine_them(
     assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
     assert headers["Cache-Control"] == "no-cache"
     assert "Access-Control-Allow-Origin" not in headers
+
+
+@pytest.mark.parametrize("path", ["/index.html", "/nothing", "/login"])
+def test_a_page_may_not_move_where_its_addresses_lead(reader: Browser, path: str) -> None:
+    """What doesn't fall back to default-src: a <base>, which every relative address is taken from,
+    and where a form is sent to."""
+    policy = reader.get(path)[1]["Content-Security-Policy"]
+    assert {"base-uri 'none'", "form-action 'self'"} <= {*policy.split("; ")}
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/nothing/at/all"])
+def test_a_page_that_is_missing_leads_home_from_any_depth(reader: Browser, path: str) -> None:
+    status, _, page = reader.get(path)
+    assert status == 404
+    assert f'<a href="{reader.server.prefix}/">To the book</a>' in page
 
 
 def test_head_has_no_body_and_other_methods_are_refused(reader: Browser) -> None:
@@ -392,6 +410,17 @@ def test_an_address_that_others_may_know_is_refused_in_one_line(
     assert said.endswith("remove it\n")
 
 
+def test_an_address_behind_a_link_is_refused_whatever_the_link_leads_to(tmp_path: Path) -> None:
+    """Whoever can put a link there can choose whose file is read."""
+    there, kept = tmp_path / "there", tmp_path / "address"
+    kept_secret(there)
+    for target in (there, tmp_path / "nowhere"):
+        kept.symlink_to(target)
+        with pytest.raises(NotSecret, match=r"cannot be used .*: remove it"):
+            kept_secret(kept)
+        kept.unlink()
+
+
 def test_an_address_that_another_user_made_is_refused(tmp_path: Path) -> None:
     kept = tmp_path / "address"
     kept_secret(kept)
@@ -597,6 +626,32 @@ def test_no_more_kernels_than_the_server_may_have(html: Path) -> None:
         second.socket.close()
 
 
+def kernels_warmed(page: Path, headers: dict[str, str]) -> int:
+    """How many kernels start when a browser asks for this page with these headers."""
+    warmed: list[Path] = []
+    pages = SimpleNamespace(
+        settings={"spare": True},
+        request=SimpleNamespace(headers=HTTPHeaders(headers)),
+        file=lambda: (page, page.stat().st_mtime_ns),
+        kernel_manager=SimpleNamespace(prewarm=lambda: warmed.append(page)),
+    )
+    BookPages.prewarm_for_reader(pages)
+    return len(warmed)
+
+
+@pytest.mark.parametrize(
+    ("opened_from", "kernels"),
+    [("none", 1), ("same-origin", 1), ("same-site", 0), ("cross-site", 0)],
+)
+def test_a_kernel_is_warmed_for_a_reader_and_for_no_other_site(
+    html: Path, opened_from: str, kernels: int
+) -> None:
+    headers = {"Sec-Fetch-Site": opened_from}
+    assert kernels_warmed(html / "book/cells.html", headers) == kernels
+    assert kernels_warmed(html / "book/index.html", headers) == 0, "it has no cells"
+    assert kernels_warmed(html / "book/cells.html", {}) == 0, "a program asks, not a browser"
+
+
 def test_a_kernel_is_up_before_the_reader_of_cells_presses_run(html: Path) -> None:
     with running_server(html) as server:
         browser = logged_in(server)
@@ -605,8 +660,6 @@ def test_a_kernel_is_up_before_the_reader_of_cells_presses_run(html: Path) -> No
             assert browser.get(page, {"Sec-Fetch-Site": opened_from})[0] == 200
             return [kernel["id"] for kernel in browser.api("GET", "/api/kernels")[1]]
 
-        assert kernels_after("/book/index.html", "none") == [], "it has no cells"
-        assert kernels_after("/book/cells.html", "same-site") == [], "another page loads it"
         assert soon(lambda: kernels_after("/book/cells.html", "none") != [])
         (spare,) = kernels_after("/book/cells.html", "same-origin")
         first = Kernel(browser)

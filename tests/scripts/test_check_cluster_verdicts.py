@@ -4,8 +4,10 @@ import itertools
 import json
 import os
 import re
+import socket
 import sys
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -361,6 +363,14 @@ def test_torchruns_store_is_used_and_none_is_made_beside_it() -> None:
     of_slurm = {"SLURM_JOB_ID": "123456", "SLURM_LAUNCH_NODE_IPADDR": "a"}
     of_slurm |= {"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
     assert check.meeting_point(of_slurm) == ("a", 23456, True), "each job's own"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs all of 127.0.0.0/8")
+def test_on_one_host_the_store_listens_on_loopback_alone() -> None:
+    store = check.open_store("127.0.0.1", 0, timedelta(seconds=10))
+    socket.create_connection(("127.0.0.1", store.port)).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", store.port))
 
 
 def test_what_nvidia_smi_and_the_kernel_say(tmp_path, monkeypatch) -> None:

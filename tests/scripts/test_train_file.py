@@ -15,9 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
 import pytest
 import torch
+import torch.distributed as dist
 
+from distributed import Group, launch
 from distributed.planner.hardware import GPUS
 from playground.lab.one_host import SCRIPTS, as_module
 
@@ -58,6 +61,20 @@ def losses(said: list) -> list[float]:
     assert [kind for kind, _ in said] == ["losses"] * len(said), said
     (first,) = {tuple(found) for _, found in said}
     return list(first)
+
+
+def listens_without_torchrun(group: Group, run: str) -> set[str]:
+    """Addresses on which a rank that nothing else started lets others connect."""
+    dist.destroy_process_group()
+    script = as_module(SCRIPTS / "train.py")
+    script.join(script.parse(("data", run)))
+    connections = psutil.Process().net_connections()
+    return {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
+
+
+def test_a_rank_without_torchrun_listens_on_loopback_alone(tmp_path: Path) -> None:
+    (found,) = launch(listens_without_torchrun, str(tmp_path), ranks=1, device="cpu")
+    assert found <= {"127.0.0.1"}
 
 
 @pytest.mark.parametrize("how", [pytest.param("--no-ddp", marks=pytest.mark.slow), "--ddp"])

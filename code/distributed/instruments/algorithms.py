@@ -47,7 +47,7 @@ def all_reduce(
     """x[...]{partial over ranks} → x[...], in place. Returns x, or with `async_op` a Handle.
 
     `op` is one of sum, avg, max, min and product, `algorithm` one of ALGORITHMS or a function like
-    those. Sums are made in x's dtype; the mean of float16 is divided as `group.divisors` says.
+    those. Sums are made in x's dtype; the mean of float16 is divided as `arrays.divisors` says.
     Raises ValueError for any other op or algorithm, and for an op that x's dtype has not got,
     before anything is sent.
     """

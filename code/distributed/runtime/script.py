@@ -12,7 +12,8 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn
+from types import NoneType, UnionType
+from typing import Any, NoReturn, get_args
 
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
@@ -33,15 +34,30 @@ def to_bytes(size: str | int) -> int:
     return int(float(match[1]) * UNITS[match[2] or ""])
 
 
+def reader_of(parameter: inspect.Parameter) -> Callable[[str], Any]:
+    """What reads a parameter's value from its text: its type, or for `int | None`, `int`."""
+    annotation = parameter.annotation
+    types = get_args(annotation) if isinstance(annotation, UnionType) else [annotation]
+    first = next(kind for kind in types if kind is not NoneType)
+    return to_bool if first is bool else first
+
+
+def to_bool(text: str) -> bool:
+    """ "True" → True; "False" → False. Raises ArgumentTypeError for anything else."""
+    if text.lower() not in ("true", "false"):
+        raise argparse.ArgumentTypeError(f"{text!r}: write True or False")
+    return text.lower() == "true"
+
+
 def run_script(main: Callable[..., Any]) -> None:
     """Call `main` with the options given on the command line; in a cell, with its defaults."""
     if "__file__" not in main.__globals__:  # a cell: the command line is the kernel's, not ours
         main()
         return
     parser = Parser(description=inspect.getdoc(main))
-    for name, parameter in inspect.signature(main).parameters.items():
-        default = parameter.default
-        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"({default})")
+    for name, parameter in inspect.signature(main, eval_str=True).parameters.items():
+        default, read = parameter.default, reader_of(parameter)
+        parser.add_argument(f"--{name}", type=read, default=default, help=f"({default})")
     options = vars(parser.parse_args())
     try:
         with _only_rank_0_speaks():

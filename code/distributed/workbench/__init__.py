@@ -1,1 +1,1 @@
-"""What taught modules are tried on: data, networks, one training loop, instruments."""
+"""What taught modules are tried on: data, networks, one training loop, meters."""

@@ -9,6 +9,7 @@ returns what each of them returned. Names in capitals are set in the script befo
 import importlib.util
 import multiprocessing
 import os
+import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -38,11 +39,25 @@ def torchrun(
     `dtype` is what the ranks have for numbers where the script names none: in `torch.float64` one
     sees whether two runs differ by more than rounding.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = loopback_store()
     what = script if isinstance(script, str) else cloudpickle.dumps(script)
     return launch(
         run_as_rank, what, args, names, store.port, dtype,
         ranks=ranks, device="cpu" if not torch.cuda.is_available() else "auto", timeout=timeout,
+    )  # fmt: skip
+
+
+def loopback_store() -> dist.TCPStore:
+    """A store on a free port of 127.0.0.1.
+
+    Left to itself, TCPStore listens on all interfaces, whatever host it is given, and lets in
+    anyone who reaches them.
+    """
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
+    return dist.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False,
+        master_listen_fd=listening.detach(),  # the store closes it
     )  # fmt: skip
 
 

@@ -63,14 +63,15 @@ class Families:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 session[pid] = os.getsid(pid)
         of_kernel = {pid: sid for pid, sid in session.items() if sid in families}
-        for pid in sorted(set(session) - set(of_kernel) - set(self.adopted) - self.strangers):
+        unknown = set(session) - set(of_kernel) - set(self.adopted) - self.strangers
+        for pid in sorted(unknown):
             with contextlib.suppress(psutil.Error):
                 parent = psutil.Process(pid).ppid()
                 kernel = of_kernel.get(parent) or self.adopted.get(parent)
                 if kernel:
                     self.adopted[pid] = kernel
-                else:
-                    self.strangers.add(pid)
+                elif parent not in unknown or parent in self.strangers:
+                    self.strangers.add(pid)  # else the next look says, when its parent is known
         for pid, kernel in (of_kernel | self.adopted).items():
             families.get(kernel, []).append(pid)
         return families

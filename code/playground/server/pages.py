@@ -138,12 +138,17 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
             return self.redirect(self.base_url + quote(path) + ("?" + rest if rest else ""))
         _ = self.xsrf_token  # asking sets the cookie that the page's POSTs must send back
         await super().get(path, include_body)
-        if self.settings["spare"] and self.is_opened_by_reader() and has_cells(*self.file()):
-            cast(FewKernels, self.kernel_manager).prewarm()
+        self.prewarm_for_reader()
 
-    def is_opened_by_reader(self) -> bool:
-        """By an address, a bookmark or a link of the book; not by what another page loads."""
-        return self.request.headers.get("Sec-Fetch-Site") in ("none", "same-origin")
+    def prewarm_for_reader(self) -> None:
+        """Have a kernel up for a page with cells that its reader opens.
+
+        That is by an address, a bookmark or a link of the book. What another site's page loads
+        starts nothing.
+        """
+        is_opened = self.request.headers.get("Sec-Fetch-Site") in ("none", "same-origin")
+        if self.settings["spare"] and is_opened and has_cells(*self.file()):
+            cast(FewKernels, self.kernel_manager).prewarm()
 
     def file(self) -> tuple[Path, int]:
         """The file that is asked for, and when it was changed (ns)."""
