@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from distributed import Group, launch
 from distributed.bucketed_ddp import Bucket, Hook, Reducer, all_reduce_hook, fill_by_dtype
 from distributed.join import Join, share_optimizer
-from distributed.replicas import broadcast_module, check_can_be_wrapped
+from distributed.replicas import broadcast_module, check_can_be_wrapped, describe
 from distributed.runtime.script import run_script
 from distributed.usage import Usage
 
@@ -106,6 +106,7 @@ class DistributedDataParallel(nn.Module):
             dtype: self.group.empty(sum(p.numel() for p in self.names if p.dtype == dtype), dtype)
             for dtype in dict.fromkeys(p.dtype for p in self.names)
         }
+        self.layouts = {parameter: layout(parameter) for parameter in self.names}
         self.reducer = Reducer(self._fill(order), self.group, hook)
         for parameter in self.names:
             parameter.register_post_accumulate_grad_hook(self._gradient_ready)
@@ -113,7 +114,8 @@ class DistributedDataParallel(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and `torch.save`: all but what `_prepare` makes, and the moment."""
         state = self.__dict__ | {"order": self.order(), "hook": self.reducer.hook}
-        for name in ("gradient_buffers", "reducer", "sync", "joining", "phase", "if_let_go"):
+        made = "gradient_buffers", "layouts", "reducer"
+        for name in (*made, "sync", "joining", "phase", "if_let_go"):
             del state[name]
         return state
 
@@ -332,6 +334,11 @@ class DistributedDataParallel(nn.Module):
                     f"{name} requires a gradient now, but not when the module was wrapped, so "
                     "nothing would average it: unfreeze it first, and wrap the module then"
                 )
+            if self.layouts.get(parameter) not in (None, layout(parameter)):
+                raise RuntimeError(
+                    f"{describe(name, parameter)} on {parameter.device} is not what was wrapped: "
+                    "change dtype, device, shape and memory format first, and wrap the module then"
+                )
 
     def _share_buffers(self) -> None:
         root = self.joining.root if self.joining else 0  # within join: one that has data
@@ -366,6 +373,11 @@ class DistributedDataParallel(nn.Module):
             part = self.gradient_buffers[dtype][start : used[dtype]]
             buckets.append(Bucket(len(buckets), ps, part))
         return buckets
+
+
+def layout(parameter: nn.Parameter) -> tuple[Any, ...]:
+    """What a gradient has in common with its parameter, so that a view of a bucket fits both."""
+    return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
 
 
 def is_opaque(part: Any) -> bool:

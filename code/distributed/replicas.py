@@ -18,8 +18,13 @@ from distributed.runtime.script import run_script
 def check_same_model(module: nn.Module, group: Group) -> None:
     """Raise ValueError where this rank's module is not shaped as rank 0's, naming the tensor."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    lines = [f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}" for name, tensor in tensors]
-    check_same_lines("tensor", lines, group)
+    check_same_lines("tensor", [describe(name, tensor) for name, tensor in tensors], group)
+
+
+def describe(name: str, tensor: torch.Tensor) -> str:
+    """Name, dtype and shape, and strides if it is not contiguous: "0.weight float32[3, 2]"."""
+    strides = "" if tensor.is_contiguous() else f" with strides {tensor.stride()}"
+    return f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}{strides}"
 
 
 def check_same_lines(what: str, lines: list[str], group: Group) -> None:

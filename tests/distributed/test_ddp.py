@@ -270,6 +270,21 @@ def test_unfreezing_after_wrapping_is_refused(pools):
     pools[2](unfrozen)
 
 
+def changed_after_wrapping(group, change):
+    module = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Flatten(), nn.Linear(4, 2))
+    model = DistributedDataParallel(module, group)
+    module.to(**change)
+    with pytest.raises(RuntimeError, match=r"0\.weight .* is not what was wrapped: change dtype"):
+        model(torch.ones(1, 3, 2, 2))
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": torch.bfloat16}, {"memory_format": torch.channels_last}]
+)
+def test_parameters_that_were_converted_after_wrapping_are_refused(pools, change):
+    pools[2](changed_after_wrapping, change)
+
+
 UNUSED = r"no gradient came for never\.bias, never\.weight, someti"
 
 
