@@ -174,13 +174,16 @@ class DistributedDataParallel(nn.Module):
         Those that are done wait at the end of the block, and take part with zeros until the last
         one is: then all have its weights and buffers, and its state of `optimizer` if you give one.
         The mean is over all ranks, or with `divide_by_initial_world_size=False` over those that
-        still make steps.
+        still make steps. Gradients stay what this rank's own last step left.
         """
         self.joining = joining = Join(self.group, divide_by_initial_world_size)
         try:
             yield
+            self._abandon_failed_pass()
+            gradients = self._clone_gradients()
             while joining.start_step(have_batch=False):
                 self._take_part_with_zeros()
+            self._put_back(gradients)
         finally:
             self.joining = None
         for tensor in [*self.module.parameters(), *self.module.buffers()]:
@@ -300,7 +303,6 @@ class DistributedDataParallel(nn.Module):
 
     def _take_part_with_zeros(self) -> None:
         """What a rank without data does while others run forward and backward."""
-        self._abandon_failed_pass()
         self._share_buffers()
         self.reducer.start_pass()
         for parameter in self.names:
@@ -349,18 +351,29 @@ class DistributedDataParallel(nn.Module):
     # ------------------------------------------------------------------ the order of buckets
 
     def _agree_on_order(self, ready: list[nn.Parameter]) -> None:
-        """The order in which rank 0's gradients were ready, as PyTorch does."""
+        """The order in which rank 0's gradients were ready, as PyTorch does.
+
+        Within `join`, where rank 0 may have none, it is a rank that made this step.
+        """
         index_of = {p: i for i, p in enumerate(self.names)}
         order = torch.tensor([index_of[p] for p in ready], device=self.group.device)
+        root = self.joining.root if self.joining else 0
         parameters = [*self.names]
-        self._use_order([parameters[i] for i in self.group.broadcast(order).tolist()])
+        self._use_order([parameters[i] for i in self.group.broadcast(order, root).tolist()])
 
     def _use_order(self, parameters: list[nn.Parameter]) -> None:
         self.has_order = True
-        gradients = {p: p.grad.clone() for p in parameters if p.grad is not None}
+        gradients = self._clone_gradients()
         self.reducer = Reducer(self._fill(parameters), self.group, self.reducer.hook)
-        for parameter in parameters:
-            parameter.grad = gradients.get(parameter)  # where it was, other gradients are now
+        self._put_back(gradients)
+
+    def _clone_gradients(self) -> dict[nn.Parameter, torch.Tensor]:
+        return {p: p.grad.clone() for p in self.names if p.grad is not None}
+
+    def _put_back(self, gradients: dict[nn.Parameter, torch.Tensor]) -> None:
+        """Gradients as they were, after others were written into their buckets."""
+        for parameter in self.names:
+            parameter.grad = gradients.get(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
 
     def _fill(self, parameters: list[nn.Parameter]) -> list[Bucket]:

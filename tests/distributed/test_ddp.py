@@ -820,6 +820,56 @@ def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, kind
         assert_all_close(weights, [p.detach() for p in alone.parameters()])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_that_is_done_keeps_its_own_gradients_and_none_of_later_steps(pools, kind):
+    def two_epochs(group, kind, zero_last):
+        model = wrap(kind, nn.Linear(1, 1, bias=False), group)
+        weight, seen = model.module.weight, []
+        for _ in range(2):
+            with model.join():
+                for _ in range(1 + group.rank):
+                    if not zero_last:
+                        model.zero_grad()
+                    model(torch.ones(1, 1)).sum().backward()
+                    seen.append(weight.grad.item())
+                    if zero_last:
+                        model.zero_grad()
+            seen.append(None if weight.grad is None else weight.grad.item())
+        return seen
+
+    assert pools[2](two_epochs, kind, True) == [[1.0, None] * 2, [1.0, 0.5, None] * 2]
+    assert pools[2](two_epochs, kind, False) == [[1.0, 1.0] * 2, [1.0, 0.5, 0.5] * 2]
+
+
+def test_what_a_rank_has_accumulated_when_it_is_done_is_there_in_the_next_epoch(pools):
+    def accumulate(group):
+        model = wrap("ours", nn.Linear(1, 1, bias=False), group)
+        with model.join():
+            if group.rank == 0:
+                with model.no_sync():
+                    model(torch.ones(1, 1) * 8).sum().backward()
+            else:
+                model(torch.ones(1, 1)).sum().backward()
+        model(torch.zeros(1, 1)).sum().backward()
+        return model.module.weight.grad.item()
+
+    assert pools[2](accumulate) == [(8 + 0.5) / 2] * 2
+
+
+@pytest.mark.parametrize("lengths", [[2, 2, 2], [0, 2, 2], [0, 0, 2]])
+def test_buckets_follow_the_order_of_arrival_whichever_rank_has_a_batch(pools, lengths):
+    def order(group, lengths):
+        model = wrap("ours", network(), group)
+        with model.join():
+            for _ in range(lengths[group.rank]):
+                loss_of(model, *data(4)).backward()
+        return model.order()
+
+    orders = pools[3](order, lengths)
+    assert all(names == orders[0] for names in orders)
+    assert [name.split(".")[0] for name in orders[0]] == ["4", "4", "2", "2", "0", "0"]
+
+
 class WithNorm(nn.Module):
     def __init__(self):
         super().__init__()
