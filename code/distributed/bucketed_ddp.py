@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.replicas import broadcast_module, refuse_to_copy
+from distributed.replicas import broadcast_module, call_last, refuse_to_copy
 from distributed.runtime.script import run_script
 
 
@@ -90,7 +90,7 @@ def all_reduce_hook(group: Group, bucket: Bucket) -> Any:
 
     The sum is rounded to that dtype N − 1 times; float16 is divided by about √N before it and by
     the rest after it, so that neither large gradients overflow nor small ones vanish (`divisors`
-    in `runtime/group.py`). A mean in bfloat16, 8 bits of precision, is off by at most N/256 of the
+    in `runtime/arrays.py`). A mean in bfloat16, 8 bits of precision, is off by at most N/256 of the
     mean of the magnitudes. Complex gradients are reduced as pairs of real ones.
     """
     buffer = bucket.buffer
@@ -201,8 +201,7 @@ class BucketedDDP(nn.Module):
             buckets.append(Bucket(len(buckets), ps, buffer))
         self.reducer = Reducer(buckets, self.group)
         self.in_backward = False  # from the first gradient of a pass until all are means
-        for parameter in self.names:
-            parameter.register_post_accumulate_grad_hook(self._mark_ready)
+        self.hooks = [p.register_post_accumulate_grad_hook(self._mark_ready) for p in self.names]
 
     __getstate__ = refuse_to_copy
 
@@ -210,6 +209,7 @@ class BucketedDDP(nn.Module):
         if self.in_backward:  # the last pass raised
             self.reducer.abandon_pass()
             self.in_backward = False
+        call_last(self.hooks)
         return self.module(*args, **kwargs)
 
     def _mark_ready(self, parameter: nn.Parameter) -> None:

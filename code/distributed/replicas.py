@@ -5,11 +5,13 @@ So they compare what they have, as text, before the first gradient, and a wrappe
 module has one already: two of them would average its gradients twice.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from distributed import Group, launch
 from distributed.runtime.script import run_script
@@ -76,6 +78,17 @@ def check_can_be_wrapped(module: nn.Module) -> None:
                 f"module: {name} is in a {type(found[0]).__name__} already: use that one, or "
                 "wrap copy.deepcopy(module)"
             )
+
+
+def call_last(hooks: Iterable[RemovableHandle]) -> None:
+    """Call these hooks after all others that their parameters have by now.
+
+    Others may change the gradient. So a hook that reduces it has to come last, or they would write
+    into what is already on its way, and each rank would get different numbers.
+    """
+    for handle in hooks:
+        of_parameter: Any = handle.hooks_dict_ref()
+        of_parameter[handle.id] = of_parameter.pop(handle.id)
 
 
 def refuse_to_copy(wrapper: nn.Module) -> Any:

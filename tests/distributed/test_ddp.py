@@ -543,6 +543,106 @@ def test_what_one_rank_used_within_no_sync_has_a_gradient_on_every_rank(pools, k
     assert pools[2](grads, kind) == [[4 / 2, 4 + 6]] * 2
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sync_decides_in_the_forward_pass(pools, kind):
+    def gradients(group, kind, forward_inside):
+        model, x = wrap(kind, nn.Linear(1, 1, bias=False), group), torch.ones(1, 1)
+        with model.no_sync() if forward_inside else nullcontext():
+            loss = model(x * (1 + group.rank)).sum()
+        with nullcontext() if forward_inside else model.no_sync():
+            loss.backward()
+        return model.module.weight.grad.item()
+
+    assert pools[2](gradients, kind, True) == [1.0, 2.0]
+    assert pools[2](gradients, kind, False) == [1.5, 1.5]
+
+
+@pytest.mark.parametrize("inside", ["ab", "a", "b", ""])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_through_several_forward_passes_sends_unless_all_are_in_no_sync(pools, kind, inside):
+    def gradients(group, kind, inside):
+        model, losses = wrap(kind, Pair(), group, bucket_bytes=1), []
+        for name in "ab":
+            with model.no_sync() if name in inside else nullcontext():
+                losses.append(model(torch.ones(1) * (1 + group.rank), name).sum())
+        sum(losses).backward()
+        return [p.grad.item() for p in model.module.parameters()]
+
+    first, second = pools[2](gradients, kind, inside)
+    assert (first, second) == (([1.0, 1.0], [2.0, 2.0]) if inside == "ab" else ([1.5, 1.5],) * 2)
+
+
+def test_each_backward_pass_sends_as_its_own_forward_pass_says(pools):
+    """PyTorch's DDP sends in the first backward pass, whichever it is, and then no more."""
+
+    def gradients(group):
+        model, x = wrap("ours", nn.Linear(1, 1, bias=False), group), torch.ones(1, 1)
+        with model.no_sync():
+            local = model(x * (1 + group.rank)).sum()
+        losses, seen = [local, model(x).sum(), model(x).sum()], []
+        for loss in losses:
+            loss.backward()
+            seen.append(model.module.weight.grad.item())
+        return seen
+
+    assert pools[2](gradients) == [[1.0, 2.5, 3.5], [2.0, 2.5, 3.5]]
+
+
+def test_a_local_pass_that_failed_is_followed_by_one_that_sends(pools):
+    def gradients(group):
+        module = Breakable(2)
+        model = wrap("ours", module, group)
+        x, labels = share(group, 12)
+        module.fuse.append("burn")
+        with model.no_sync():
+            loss = loss_of(model, x, labels)
+        if group.rank == 0:  # other ranks know nothing of it
+            with pytest.raises(ZeroDivisionError):
+                loss.backward()
+        module.fuse.clear()
+        model.zero_grad()
+        loss_of(model, x, labels).backward()
+        return [p.grad for p in model.parameters()]
+
+    for grads in pools[2](gradients):
+        assert_all_close(grads, gradients_alone(12))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sync_in_no_sync_ends_with_the_outer_one(pools, kind):
+    def gradients(group, kind):
+        model, x = wrap(kind, nn.Linear(1, 1, bias=False), group), torch.ones(1, 1)
+        seen = []
+        with model.no_sync():
+            with model.no_sync():
+                pass
+            model(x * (1 + group.rank)).sum().backward()
+            seen.append(model.module.weight.grad.item())
+        model(x).sum().backward()
+        return [*seen, model.module.weight.grad.item()]
+
+    assert pools[2](gradients, kind) == [[1.0, 2.5], [2.0, 2.5]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_penalty_on_a_gradient_alone_is_averaged(pools, kind):
+    """Its backward pass goes through the graph of the gradient, not through an output."""
+
+    def penalize(group, kind):
+        module = nn.Linear(3, 1, bias=False)
+        nn.init.ones_(module.weight)
+        model = wrap(kind, module, group)
+        for _ in range(2):
+            model.zero_grad()
+            x = torch.ones(1, 3, requires_grad=True)
+            y = model(x).sum() * (1 + group.rank)
+            (slope,) = torch.autograd.grad(y, x, create_graph=True)  # (1 + rank) · weight
+            slope.square().sum().backward()
+        return module.weight.grad.tolist()
+
+    assert pools[2](penalize, kind) == [[[2 * (1 + 4) / 2] * 3]] * 2
+
+
 def test_a_static_graph_names_what_is_used_within_no_sync_alone(pools):
     def change(group):
         model = wrap("ours", Pair(), group, static_graph=True)

@@ -293,6 +293,57 @@ def test_gradients_of_the_bucketed_rung_are_views_of_few_buffers(pools):
     assert pools[2](views) == [expected] * 2
 
 
+class Slope(nn.Module):
+    """Gradients: x for `small`, the number of outputs for `large`, whose reduction takes long."""
+
+    def __init__(self):
+        super().__init__()
+        self.large = nn.Parameter(torch.ones(1000, 1000))
+        self.small = nn.Parameter(torch.ones(10))
+
+    def forward(self, x):
+        return self.small * x + self.large.sum()
+
+
+WRAPPERS = {**RUNGS, "torch": nn.parallel.DistributedDataParallel}
+
+
+@pytest.mark.parametrize(
+    ("rung", "when"),
+    [
+        *((rung, "before forward") for rung in WRAPPERS),
+        ("all options", "before backward"),
+        ("torch", "before backward"),
+    ],
+)
+def test_a_users_hook_sees_this_ranks_gradient_and_what_it_leaves_is_reduced(pools, rung, when):
+    def train(group, rung, when):
+        module = Slope()
+        model = WRAPPERS[rung](module) if rung == "torch" else WRAPPERS[rung](module, group)
+        x, seen = torch.ones(10) * (1 + group.rank), []
+
+        def double(parameter):
+            seen.append(parameter.grad[0].item())
+            parameter.grad.mul_(2)
+
+        def replace(parameter):
+            parameter.grad = parameter.grad * 3
+
+        for step in range(3):
+            model.zero_grad()
+            loss = None if when == "before forward" else model(x).sum()
+            if step == 0:
+                module.small.register_post_accumulate_grad_hook(double)
+                module.large.register_post_accumulate_grad_hook(replace)
+            loss = model(x).sum() if loss is None else loss
+            loss.backward()
+        return seen, module.small.grad.unique().tolist(), module.large.grad.unique().tolist()
+
+    first, second = pools[2](train, rung, when)
+    assert first == ([1.0] * 3, [3.0], [30.0])
+    assert second == ([2.0] * 3, [3.0], [30.0])
+
+
 # ------------------------------------------------------------------ how weights lie in memory
 
 
