@@ -329,6 +329,23 @@ def test_training_that_ends_between_two_averages_is_finished(pools):
         assert apart < 1e-6
 
 
+@pytest.mark.parametrize("way", [lambda *given: local_sgd.LocalSGD(*given, 1), local_sgd.Gossip])
+def test_weights_of_several_dtypes_and_memory_formats_are_averaged_in_place(pools, way):
+    def agree_once(group, way):
+        conv = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+        module = nn.Sequential(conv, nn.Linear(4, 2).bfloat16())
+        agree = way(module, group)
+        before = [(p.dtype, p.stride(), p.data_ptr(), p.detach().clone()) for p in agree.parameters]
+        for p in module.parameters():
+            p.data += 2 * group.rank
+        agree.step()
+        for p, (dtype, stride, address, was) in zip(agree.parameters, before, strict=True):
+            assert (p.dtype, p.stride(), p.data_ptr()) == (dtype, stride, address)
+            torch.testing.assert_close(p.detach(), was + 1, rtol=0.02, atol=0.02)
+
+    pools[2](agree_once, way)
+
+
 def test_gossip_of_two_is_the_mean_of_two(pools):
     assert pools[2](gossip_once) == [(0.5, 4), (0.5, 4)]
 
