@@ -23,6 +23,7 @@ from distributed.runtime.arrays import as_tensor, divisors
 from distributed.runtime.group import timeout_of
 from distributed.runtime.rank import NEVER
 from distributed.runtime.report import RankError
+from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 
 REDUCE = {
@@ -326,6 +327,24 @@ def test_split_makes_groups_of_those_with_one_colour(pools):
         (3, 2, 0, 2, 3), (3, 2, 1, 0, 5), (3, 2, 2, 1, 7),
         (3, 2, 0, 5, 3), (3, 2, 1, 3, 5), (3, 2, 2, 4, 7),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [RingGroup, SharedGroup])
+def test_a_part_works_by_the_means_of_the_group_that_it_is_of(pools, kind):
+    def halves(group, kind):
+        sent = []
+        with kind(group).split(group.rank // 2) as part, part.split(0) as nested:
+            for each in (part, nested):
+                assert type(each) is kind
+                each.trace = Trace(group.rank)
+                assert each.all_reduce(torch.ones(1000), async_op=True).wait().eq(2).all()
+                sent.append(each.trace.sent)
+        with pytest.raises(ValueError, match="this group is closed"):
+            nested.all_reduce(torch.ones(2))
+        return sent
+
+    # A ring of two sends 2n(N − 1)/N elements of four bytes from each rank, shared memory none.
+    assert pools[4](halves, kind) == [[4000, 4000] if kind is RingGroup else [0, 0]] * 4
 
 
 def test_groups_without_a_common_rank_can_be_split_at_the_same_time(pools):

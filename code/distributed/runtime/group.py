@@ -205,7 +205,8 @@ class Group(Transport):
         """The ranks that gave the same colour, as a group of their own; every rank must call it.
 
         Groups that have no rank in common can be split at the same time. A part waits as long in
-        its collectives as this group does. Close it, or use it in a `with` block.
+        its collectives as this group does. A part of a `RingGroup` or `SharedGroup` is one, too.
+        Close it, or use it in a `with` block.
         """
         # Parts need names that no other group has, made meanwhile by whatever other ranks. So each
         # rank draws a number that is drawn once in the world, and a part takes that of its first.
@@ -218,9 +219,13 @@ class Group(Transport):
         timeout = timeout_of(self.backend, self.device)
         backend = new_group(ours, int(table[members[0], 1]), timeout)
         board = self.board.part(ours, backend) if self.board else None
-        part = Group(self.device, board, board.here if board else None, backend)
+        part = self.alike(Group(self.device, board, board.here if board else None, backend))
         part.trace, part.split_off = self.trace, self
         self.parts_made.append(part)
+        return part
+
+    def alike(self, part: "Group") -> "Group":
+        """`part`, which `split` made, as a group that works by the means of this one."""
         return part
 
     def reduce_by(
