@@ -107,12 +107,18 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def convert(module: nn.Module, group: Group) -> nn.Module:
-    """`module` with every BatchNorm in it replaced by one over all ranks; weights are kept."""
+    """`module` with every BatchNorm in it replaced by one over all ranks; weights are kept.
+
+    A norm that is used in several places is one module in all of them, before and after.
+    """
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return SyncBatchNorm(module, group)
-    for path, part in [*module.named_modules(remove_duplicate=False)]:  # a norm may stand twice
+    synced: dict[nn.Module, SyncBatchNorm] = {}
+    for path, part in [*module.named_modules(remove_duplicate=False)]:
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            module.set_submodule(path, SyncBatchNorm(part, group))
+            if part not in synced:
+                synced[part] = SyncBatchNorm(part, group)
+            module.set_submodule(path, synced[part])
     return module
 
 
