@@ -56,15 +56,24 @@ def broadcast_module(module: nn.Module, group: Group) -> None:
 
 
 def check_can_be_wrapped(module: nn.Module) -> None:
-    """Raise ValueError for a module that is wrapped already, or whose gradients are sparse.
+    """Raise ValueError for a module that is wrapped already, and for two options of embeddings.
 
-    DDP's rungs and ZeRO's optimizers are known by their hooks, FSDP by its kind of parameters, and
-    PyTorch's DDP only if it is the module itself.
+    Those are sparse gradients, and max_norm, with which the forward pass writes into the weight.
+    The DDP versions and ZeRO's optimizers are known by their hooks, FSDP by its kind of parameters,
+    and PyTorch's DDP only if it is the module itself.
     """
     for name, part in module.named_modules():
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
-            weight = f"{name}.weight".lstrip(".")
+        if not isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            continue
+        weight = f"{name}.weight".lstrip(".")
+        if part.sparse:
             raise ValueError(f"module: {weight} gets sparse gradients: give it sparse=False")
+        if part.max_norm is not None:
+            raise ValueError(
+                f"module: {weight} has max_norm={part.max_norm}, so each rank would renormalize "
+                "other rows, and replicas drift: leave max_norm out, and bound the vectors behind "
+                "the lookup"
+            )
     for name, parameter in module.named_parameters():
         hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
         owners = [getattr(hook, "__self__", None) for hook in hooks]

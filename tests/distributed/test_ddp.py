@@ -21,6 +21,9 @@ from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 from distributed.simple_ddp import average_gradients
 from distributed.workbench.transformer import Config, make_model
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
 
 KINDS = ["ours", "torch"]
 
@@ -716,6 +719,18 @@ def test_sparse_gradients_are_refused_by_name(pools):
             model(torch.tensor([1])).sum().backward()
 
     pools[2](refuse)
+
+
+@pytest.mark.parametrize("wrapper", [DistributedDataParallel, Zero1, Zero2, Zero3])
+def test_embeddings_that_a_forward_pass_renormalizes_are_refused_by_name(pools, wrapper):
+    def refuse(group, wrapper):
+        options = () if wrapper is DistributedDataParallel else (torch.optim.SGD,)
+        for kind in (nn.Embedding, nn.EmbeddingBag):
+            module = nn.Sequential(nn.Identity(), kind(3, 2, max_norm=0.5), nn.Linear(2, 2))
+            with pytest.raises(ValueError, match=r"1\.weight has max_norm=0\.5"):
+                wrapper(module, *options, group)
+
+    pools[2](refuse, wrapper)
 
 
 @pytest.mark.parametrize("kind", KINDS)
