@@ -373,6 +373,12 @@ class DistributedDataParallel(nn.Module):
     def _check_is_trained_as_wrapped(self) -> None:
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad and parameter not in self.names:
+                if name in self.names.values():
+                    raise RuntimeError(
+                        f"{name} was replaced since the module was wrapped, by functional_call or "
+                        "by an assignment, so nothing would average its gradient: call the module "
+                        "itself, or wrap it after the change"
+                    )
                 raise RuntimeError(
                     f"{name} requires a gradient now, but not when the module was wrapped, so "
                     "nothing would average it: unfreeze it first, and wrap the module then"

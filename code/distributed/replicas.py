@@ -18,15 +18,27 @@ from distributed.runtime.script import run_script
 
 
 def check_same_model(module: nn.Module, group: Group) -> None:
-    """Raise ValueError where this rank's module is not shaped as rank 0's, naming the tensor."""
+    """Raise ValueError where this rank's module is not as rank 0's, naming the tensor.
+
+    Also for a sparse or quantized one, which ranks cannot send each other.
+    """
     tensors = [*module.named_parameters(), *module.named_buffers()]
+    for name, tensor in tensors:
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            kind = tensor.layout if tensor.layout != torch.strided else tensor.dtype
+            raise ValueError(
+                f"module: {name} has {kind}, which cannot be sent: make it dense, or keep it "
+                "outside of the module's parameters and buffers"
+            )
     check_same_lines("tensor", [describe(name, tensor) for name, tensor in tensors], group)
 
 
 def describe(name: str, tensor: torch.Tensor) -> str:
-    """Name, dtype and shape, and strides if it is not contiguous: "0.weight float32[3, 2]"."""
+    """Name, dtype, shape, and what is unusual: "0.weight float32[3, 2], frozen"."""
     strides = "" if tensor.is_contiguous() else f" with strides {tensor.stride()}"
-    return f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}{strides}"
+    frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
+    kind = f"{str(tensor.dtype)[6:]}{list(tensor.shape)}{strides}"
+    return f"{name} {kind}{', frozen' if frozen else ''}"
 
 
 def check_same_lines(what: str, lines: list[str], group: Group) -> None:

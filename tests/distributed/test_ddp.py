@@ -288,6 +288,32 @@ def test_parameters_that_were_converted_after_wrapping_are_refused(pools, change
     pools[2](changed_after_wrapping, change)
 
 
+def test_parameters_that_were_replaced_after_wrapping_are_refused(pools):
+    def refuse(group):
+        model = wrap("ours", network(), group)
+        x = data(2)[0]
+        others = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+        with pytest.raises(RuntimeError, match=r"0\.weight was replaced .* functional_call"):
+            torch.func.functional_call(model, others, (x,))
+        torch.func.functional_call(model, dict(model.named_parameters()), (x,)).sum().backward()
+        model.module[4].bias = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        with pytest.raises(RuntimeError, match=r"4\.bias was replaced .* assignment"):
+            model(x)
+
+    pools[2](refuse)
+
+
+def test_ranks_that_freeze_other_parameters_are_told_which_before_anything_is_written():
+    def differ(group):
+        module = network()
+        module[2].weight.requires_grad_(group.rank == 0)
+        wrap("ours", module, group)
+
+    says = r"2\.weight float64\[8, 8\], frozen on rank 1, 2\.weight float64\[8, 8\] on rank 0"
+    with pytest.raises(RankError, match=says):
+        launch(differ, ranks=2, device="cpu", timeout=30)
+
+
 UNUSED = r"no gradient came for never\.bias, never\.weight, someti"
 
 
@@ -879,6 +905,49 @@ def test_buffers_come_from_rank_0_at_every_forward(pools, kind):
 
     results = pools[2](means, kind)
     assert results[0] == results[1]
+
+
+class Tables(nn.Module):
+    """A buffer of every kind, which each forward pass fills with the input."""
+
+    dtypes = (
+        torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.int32,
+        torch.int16, torch.int8, torch.uint8, torch.uint16, torch.bool, torch.float8_e4m3fn,
+    )  # fmt: skip
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        for dtype in self.dtypes:
+            self.register_buffer(f"of_{str(dtype)[6:]}", torch.zeros(3, dtype=dtype))
+        self.register_buffer("strided", torch.zeros(2, 3).t())
+
+    def forward(self, x):
+        seen = [buffer.float().flatten()[0].item() for buffer in self.buffers()]
+        for buffer in self.buffers():
+            buffer.copy_(torch.full_like(buffer, x))
+        return self.weight * x, seen
+
+
+def test_buffers_of_every_dtype_come_from_rank_0_when_wrapped_and_at_every_forward(pools):
+    def what_each_pass_saw(group):
+        module = Tables()
+        module(1.0 - group.rank)  # rank 0: ones
+        model = wrap("ours", module, group)
+        return [model(float(group.rank))[1] for _ in range(2)]  # rank 0: zeros
+
+    n = len(Tables.dtypes) + 1
+    assert pools[2](what_each_pass_saw) == [[[1.0] * n, [0.0] * n]] * 2
+
+
+def test_a_buffer_that_cannot_be_sent_is_named_when_the_module_is_wrapped(pools):
+    def refuse(group):
+        module = nn.Linear(2, 2)
+        module.register_buffer("table", torch.eye(2).to_sparse())
+        with pytest.raises(ValueError, match=r"table has torch\.sparse_coo, which cannot be sent"):
+            wrap("ours", module, group)
+
+    pools[2](refuse)
 
 
 @pytest.mark.parametrize("kind", KINDS)

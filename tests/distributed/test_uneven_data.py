@@ -377,6 +377,16 @@ def test_a_copy_of_a_synced_norm_is_over_the_same_ranks(pools):
     assert pools[4](copied) == [0.5, 0.5, 2.5, 2.5]
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_batch_with_too_few_rows_on_all_ranks_is_counted(pools, rows):
+    def refuse(group, rows):
+        norm = SyncBatchNorm(nn.BatchNorm1d(3), group)
+        with pytest.raises(ValueError, match=f"on all ranks together: {rows}; a variance"):
+            norm(torch.ones(rows if group.rank == 0 else 0, 3))
+
+    pools[2](refuse, rows)
+
+
 def test_torchs_own_refuses_the_cpu_and_ours_names_what_it_cannot_do(pools):
     def refuse(group):
         said = []
@@ -394,4 +404,4 @@ def test_torchs_own_refuses_the_cpu_and_ours_names_what_it_cannot_do(pools):
     torchs, affine, one_row = pools[2](refuse)[0]
     assert "SyncBatchNorm expected input tensor to be on GPU" in torchs
     assert "affine=True" in affine
-    assert "one row on all ranks together" in one_row
+    assert "on all ranks together: 1; a variance needs 2" in one_row

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from distributed.runtime.arrays import (
     COMBINE,
     Array,
+    as_bytes,
     as_tensor,
     check_op,
     divide,
@@ -183,7 +184,8 @@ class Group(Transport):
         self.check_parts(out, x)
 
         def start(tensor: torch.Tensor) -> Any:
-            return _all_gather(out, tensor, group=self.backend, async_op=True)
+            to, mine = as_bytes(out), as_bytes(tensor)
+            return _all_gather(to, mine, group=self.backend, async_op=True)
 
         return self._by_backend("all_gather", x, start, async_op, out=out)
 
@@ -192,7 +194,8 @@ class Group(Transport):
         self.check_rank("root", root)
 
         def start(tensor: torch.Tensor) -> Any:
-            return dist.broadcast(tensor, group=self.backend, group_src=root, async_op=True)
+            x = as_bytes(tensor)
+            return dist.broadcast(x, group=self.backend, group_src=root, async_op=True)
 
         return self._by_backend(f"broadcast from {root}", x, start, async_op)
 
