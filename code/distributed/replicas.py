@@ -18,27 +18,20 @@ from distributed.runtime.script import run_script
 
 
 def check_same_model(module: nn.Module, group: Group) -> None:
-    """Raise ValueError where this rank's module is not as rank 0's, naming the tensor.
-
-    Also for a sparse or quantized one, which ranks cannot send each other.
-    """
+    """Raise ValueError where this rank's module is not as rank 0's, naming the tensor."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    for name, tensor in tensors:
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            kind = tensor.layout if tensor.layout != torch.strided else tensor.dtype
-            raise ValueError(
-                f"module: {name} has {kind}, which cannot be sent: make it dense, or keep it "
-                "outside of the module's parameters and buffers"
-            )
     check_same_lines("tensor", [describe(name, tensor) for name, tensor in tensors], group)
 
 
 def describe(name: str, tensor: torch.Tensor) -> str:
     """Name, dtype, shape, and what is unusual: "0.weight float32[3, 2], frozen"."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise ValueError(
+            f"module: {name} is sparse or quantized, and cannot be sent: make it dense"
+        )
     strides = "" if tensor.is_contiguous() else f" with strides {tensor.stride()}"
-    frozen = isinstance(tensor, nn.Parameter) and not tensor.requires_grad
-    kind = f"{str(tensor.dtype)[6:]}{list(tensor.shape)}{strides}"
-    return f"{name} {kind}{', frozen' if frozen else ''}"
+    frozen = ", frozen" if isinstance(tensor, nn.Parameter) and not tensor.requires_grad else ""
+    return f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}{strides}{frozen}"
 
 
 def check_same_lines(what: str, lines: list[str], group: Group) -> None:
@@ -82,9 +75,8 @@ def check_can_be_wrapped(module: nn.Module) -> None:
             raise ValueError(f"module: {weight} gets sparse gradients: give it sparse=False")
         if part.max_norm is not None:
             raise ValueError(
-                f"module: {weight} has max_norm={part.max_norm}, so each rank would renormalize "
-                "other rows, and replicas drift: leave max_norm out, and bound the vectors behind "
-                "the lookup"
+                f"module: {weight} has max_norm={part.max_norm}, and each rank would renormalize "
+                "only its own rows: leave max_norm out, and bound vectors behind the lookup"
             )
     for name, parameter in module.named_parameters():
         hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
