@@ -37,9 +37,16 @@ class Compressor(Protocol):
 
 
 def hook(compressor: Compressor) -> Callable[[Group, "Bucket"], Handle]:
-    """For `register_comm_hook` of this book's DistributedDataParallel."""
+    """For `register_comm_hook` of this book's DistributedDataParallel.
+
+    TypeError for complex gradients, of which a cast would drop the imaginary part.
+    """
 
     def reduce(group: Group, bucket: "Bucket") -> Handle:
+        if bucket.buffer.is_complex():
+            raise TypeError(
+                "compressors need real gradients: leave complex ones to all_reduce_hook"
+            )
         views = [bucket.views[p] for p in bucket.parameters]
         compressor.average(group, Gradients(bucket.buffer, views, bucket.parameters))
         return Handle(bucket.buffer, lambda: None, lambda: None)

@@ -55,8 +55,8 @@ class DistributedDataParallel(nn.Module):
     gradients come, and how often; later passes must be the same.
 
     Raises ValueError where the ranks' modules differ, before anything is written, if there is
-    nothing to train, if another wrapper has the module already, and for an embedding whose
-    gradients are sparse. A gradient that autograd leaves undefined counts as zero. With
+    nothing to train, if another wrapper has the module already, and for an embedding with sparse
+    gradients or max_norm. A gradient that autograd leaves undefined counts as zero. With
     `backward(create_graph=True)` first derivatives alone are averaged, and a warning says so.
     What PyTorch's class has beyond this is in a table of the reference (*Modules*).
 

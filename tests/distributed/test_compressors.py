@@ -242,6 +242,17 @@ def test_channels_last_weights_are_trained_as_contiguous_ones(pools, name):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_complex_gradients_are_not_cut_to_their_real_part(pools):
+    def refuse(group):
+        module = nn.Linear(2, 2).to(torch.complex64)
+        model = DistributedDataParallel(module, group)
+        model.register_comm_hook(hook(Cast()))
+        with pytest.raises(TypeError, match="compressors need real gradients"):
+            model(torch.ones(1, 2, dtype=torch.complex64)).abs().sum().backward()
+
+    pools[2](refuse)
+
+
 @pytest.mark.parametrize("share", [0, -0.1, 1.1])
 def test_nonsense(share):
     with pytest.raises(ValueError, match="share="):
