@@ -109,7 +109,7 @@ def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) 
             loss = nn.functional.cross_entropy(module(images[mine]), labels[mine])
             gradients = torch.autograd.grad(loss, parameters)
             time.sleep(pause)
-            flat = torch.cat([g.view(-1) for g in gradients])
+            flat = torch.cat([g.reshape(-1) for g in gradients])
             flat = torch.cat([flat, torch.tensor([loss.item(), version])])
         with trace.span("server", "communication"):
             group.send(flat, 0)
@@ -152,7 +152,7 @@ def train_rank(
         pause = pauses[group.rank - 1] if pauses else 0.0
         rows = list(batches(1797, batch, 2 * updates, seed=100 * seed + group.rank))
         return None, work(group, module, rows, pause), 0.0
-    weights = torch.cat([p.detach().view(-1) for p in module.parameters()])
+    weights = torch.cat([p.detach().reshape(-1) for p in module.parameters()])
     served = serve(group, weights, updates, lr, wait_for)
     put(weights, list(module.parameters()))
     images, labels = (torch.from_numpy(array) for array in digits())

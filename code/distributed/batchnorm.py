@@ -65,7 +65,7 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
     It holds the tensors of `norm` under the same names, so either's checkpoint fits the other.
     Ranks may have different numbers of rows. x may have 16 bits and the norm 32, as under autocast;
     y has x's dtype. Raises ValueError for a norm without running statistics or with none to learn,
-    and for one row in all.
+    and for fewer than two rows in all.
     """
 
     def __init__(self, norm: nn.modules.batchnorm._BatchNorm, group: Group):
@@ -90,7 +90,9 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
         wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
         normed, mean, variance, count = SyncedNorm.apply(wide, self.group, self.eps)
         if count.item() < 2:
-            raise ValueError("x: one row on all ranks together has no variance")
+            raise ValueError(
+                f"x: number of rows on all ranks together: {int(count)}; a variance needs 2 or more"
+            )
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -107,12 +109,18 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 def convert(module: nn.Module, group: Group) -> nn.Module:
-    """`module` with every BatchNorm in it replaced by one over all ranks; weights are kept."""
+    """`module` with every BatchNorm in it replaced by one over all ranks; weights are kept.
+
+    A norm that is used in several places is one module in all of them, before and after.
+    """
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
         return SyncBatchNorm(module, group)
-    for path, part in [*module.named_modules(remove_duplicate=False)]:  # a norm may stand twice
+    synced: dict[nn.Module, SyncBatchNorm] = {}
+    for path, part in [*module.named_modules(remove_duplicate=False)]:
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
-            module.set_submodule(path, SyncBatchNorm(part, group))
+            if part not in synced:
+                synced[part] = SyncBatchNorm(part, group)
+            module.set_submodule(path, synced[part])
     return module
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.replicas import broadcast_module, refuse_to_copy
+from distributed.replicas import broadcast_module, call_last, refuse_to_copy
 from distributed.runtime.script import run_script
 
 
@@ -33,7 +33,7 @@ class Bucket:
     def __init__(self, index: int, parameters: list[nn.Parameter], buffer: torch.Tensor):
         self.index, self.parameters, self.buffer = index, parameters, buffer
         parts = buffer.split([p.numel() for p in parameters])
-        self.views = {p: part.view(p.shape) for p, part in zip(parameters, parts, strict=True)}
+        self.views = {p: view_as(part, p) for p, part in zip(parameters, parts, strict=True)}
         self.state = State.IDLE
         self.missing: set[nn.Parameter] = set()  # whose gradients this pass still waits for
         self.work: Any = None  # what the hook returned, while REDUCING
@@ -70,6 +70,16 @@ class Bucket:
         assert self.state is State.REDUCING
         self.work.wait()
         self.state, self.work = State.IDLE, None
+
+
+def view_as(part: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """View of part[n] with the parameter's shape and strides, as autograd gives to gradients.
+
+    A fused optimizer walks through a weight and its gradient in memory order, so both need the
+    same one. A parameter with gaps or overlaps gets the strides that `empty_like` would give it.
+    """
+    strides = torch.empty_like(parameter, device="meta").stride()
+    return part.as_strided(parameter.shape, strides)
 
 
 Hook = Callable[[Group, Bucket], Any]  # starts to reduce bucket.buffer; what it returns has wait()
@@ -191,8 +201,7 @@ class BucketedDDP(nn.Module):
             buckets.append(Bucket(len(buckets), ps, buffer))
         self.reducer = Reducer(buckets, self.group)
         self.in_backward = False  # from the first gradient of a pass until all are means
-        for parameter in self.names:
-            parameter.register_post_accumulate_grad_hook(self._mark_ready)
+        self.hooks = [p.register_post_accumulate_grad_hook(self._mark_ready) for p in self.names]
 
     __getstate__ = refuse_to_copy
 
@@ -200,6 +209,7 @@ class BucketedDDP(nn.Module):
         if self.in_backward:  # the last pass raised
             self.reducer.abandon_pass()
             self.in_backward = False
+        call_last(self.hooks)
         return self.module(*args, **kwargs)
 
     def _mark_ready(self, parameter: nn.Parameter) -> None:

@@ -37,9 +37,16 @@ class Compressor(Protocol):
 
 
 def hook(compressor: Compressor) -> Callable[[Group, "Bucket"], Handle]:
-    """For `register_comm_hook` of this book's DistributedDataParallel."""
+    """For `register_comm_hook` of this book's DistributedDataParallel.
+
+    TypeError for complex gradients, of which a cast would drop the imaginary part.
+    """
 
     def reduce(group: Group, bucket: "Bucket") -> Handle:
+        if bucket.buffer.is_complex():
+            raise TypeError(
+                "compressors need real gradients: leave complex ones to all_reduce_hook"
+            )
         views = [bucket.views[p] for p in bucket.parameters]
         compressor.average(group, Gradients(bucket.buffer, views, bucket.parameters))
         return Handle(bucket.buffer, lambda: None, lambda: None)
@@ -61,20 +68,23 @@ def torch_hook(compressor: Compressor, group: Group) -> Callable[[Any, dist.Grad
 
 
 class Cast:
-    """Send numbers in 16 bits: half the bytes. The sum over ranks is made in 16 bits, too."""
+    """Send numbers in 16 bits: half the bytes. Ranks are averaged in 16 bits as in `all_reduce`."""
 
     def __init__(self, dtype: torch.dtype = torch.bfloat16):
         self.dtype = dtype
 
     def average(self, group: Group, bucket: Gradients) -> None:
-        # Divided before it is summed: a sum of many could be more than 16 bits can say.
-        small = (bucket.buffer / group.size).to(self.dtype)
-        bucket.buffer.copy_(group.all_reduce(small))
+        bucket.buffer.copy_(group.all_reduce(bucket.buffer.to(self.dtype), "avg"))
 
 
 def finite(x: torch.Tensor) -> torch.Tensor:
     """x with 0 for inf and nan. One that stays in a memory would be in every later step."""
     return torch.nan_to_num(x, nan=0, posinf=0, neginf=0)
+
+
+def at_least_float32(x: torch.Tensor) -> torch.dtype:
+    """The dtype in which a rank adds or multiplies what it has: x's, if that has 32 bits."""
+    return torch.promote_types(x.dtype, torch.float32)
 
 
 class WithMemory:
@@ -85,20 +95,19 @@ class WithMemory:
 
     def __init__(self, error_feedback: bool = True):
         self.error_feedback = error_feedback
-        self.memory: dict[
-            int, torch.Tensor
-        ] = {}  # id(parameter) → what of its gradient was not sent
+        # id(parameter) → [n], what of its gradient was not sent, in the order of the bucket
+        self.memory: dict[int, torch.Tensor] = {}
 
     def average(self, group: Group, bucket: Gradients) -> None:
         flat, keys = bucket.buffer, [id(p) for p in bucket.parameters]
+        sizes = [view.numel() for view in bucket.views]
         if self.error_feedback:
-            for key, view in zip(keys, bucket.views, strict=True):
+            for key, part in zip(keys, flat.split(sizes), strict=True):
                 if key in self.memory:
-                    view += self.memory[key].view(view.shape)
+                    part += self.memory[key]
         mean, sent = self.send(group, flat)
         if self.error_feedback:
-            residuals = finite(flat - sent).split([view.numel() for view in bucket.views])
-            self.memory.update(zip(keys, residuals, strict=True))
+            self.memory.update(zip(keys, finite(flat - sent).split(sizes), strict=True))
         flat.copy_(mean)
 
     def send(self, group: Group, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,7 +118,8 @@ class WithMemory:
 class TopK(WithMemory):
     """Send the largest numbers of each rank, and where they stand (Aji & Heafield 2017).
 
-    Ranks choose different places, so the messages are gathered: 8k(N − 1) bytes from each rank.
+    Ranks choose different places, so the messages are gathered: 8k(N − 1) bytes from each rank for
+    float32, of which 4k(N − 1) are the places. Their sum is made in float32 or wider.
     """
 
     def __init__(self, share: float = 0.01, error_feedback: bool = True):
@@ -119,12 +129,16 @@ class TopK(WithMemory):
     def send(self, group: Group, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         k = max(1, int(self.share * len(x)))
         places = x.abs().topk(k, sorted=False).indices
-        mine = torch.cat([x[places].view(torch.int32), places.to(torch.int32)])
-        all_of_them = group.all_gather(mine, mine.new_empty(group.size * 2 * k))
-        mean = torch.zeros_like(x)
-        for values, where in all_of_them.view(group.size, 2, k):
-            mean.index_add_(0, where, values.view(x.dtype))
-        return mean / group.size, torch.zeros_like(x).index_copy_(0, places, x[places])
+        values = x[places].view(torch.uint8)
+        mine = torch.cat([values, places.to(torch.int32).view(torch.uint8)])
+        all_of_them = group.all_gather(mine, mine.new_empty(group.size * len(mine)))
+        mean = torch.zeros_like(x, dtype=at_least_float32(x))
+        for message in all_of_them.view(group.size, -1):
+            theirs = message[: len(values)].clone().view(x.dtype)  # clone: a view needs alignment
+            where = message[len(values) :].clone().view(torch.int32)
+            mean.index_add_(0, where, theirs.to(mean.dtype))
+        sent = torch.zeros_like(x).index_copy_(0, places, x[places])
+        return (mean / group.size).to(x.dtype), sent
 
 
 class RandomK(WithMemory):

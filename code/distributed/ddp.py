@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from distributed import Group, launch
 from distributed.bucketed_ddp import Bucket, Hook, Reducer, all_reduce_hook, fill_by_dtype
 from distributed.join import Join, share_optimizer
-from distributed.replicas import broadcast_module, check_can_be_wrapped
+from distributed.replicas import broadcast_module, call_last, check_can_be_wrapped, describe
 from distributed.runtime.script import run_script
 from distributed.usage import Usage
 
@@ -27,11 +27,15 @@ from distributed.usage import Usage
 class Phase(Enum):
     IDLE = auto()  # between two backward passes
     BACKWARD = auto()  # since the pass reached an output of the module, or had the first gradient
-    FAILED = auto()  # the pass raised: the next one drops what it computed
+    LOCAL = auto()  # the same, and so far it reached only outputs of forward passes in no_sync()
+    FAILED = auto()  # a pass that reduces raised: the next one drops what it computed
 
 
 TRANSITIONS = {
     (Phase.IDLE, Phase.BACKWARD),
+    (Phase.IDLE, Phase.LOCAL),
+    (Phase.LOCAL, Phase.IDLE),
+    (Phase.LOCAL, Phase.BACKWARD),
     (Phase.BACKWARD, Phase.IDLE),
     (Phase.BACKWARD, Phase.FAILED),
     (Phase.FAILED, Phase.IDLE),
@@ -51,13 +55,16 @@ class DistributedDataParallel(nn.Module):
     gradients come, and how often; later passes must be the same.
 
     Raises ValueError where the ranks' modules differ, before anything is written, if there is
-    nothing to train, if another wrapper has the module already, and for an embedding whose
-    gradients are sparse. A gradient that autograd leaves undefined counts as zero. With
+    nothing to train, if another wrapper has the module already, and for an embedding with sparse
+    gradients or max_norm. A gradient that autograd leaves undefined counts as zero. With
     `backward(create_graph=True)` first derivatives alone are averaged, and a warning says so.
     What PyTorch's class has beyond this is in a table of the reference (*Modules*).
 
     Call the wrapper: a backward pass that reaches no output of it raises RuntimeError. A deep copy
     works with the same group, what `torch.load` reads back with the default one; both average too.
+
+    Gradient hooks of your own, registered before or after wrapping, see this rank's gradient, and
+    what they leave in `p.grad` is averaged.
 
     A backward pass that raises has to raise on every rank. What it computed is dropped, and the
     next pass starts without gradients: begin the step anew.
@@ -88,12 +95,14 @@ class DistributedDataParallel(nn.Module):
         # gradients come: then the first guess stays.
         self.has_order = self.usage.find_unused
         self.sync = True  # False within no_sync()
+        self.was_synced = True  # what `sync` was in the last forward pass
+        self.came_in_local: list[nn.Parameter] = []  # LOCAL: whose gradients have come
         self.joining: Join | None = None  # within join()
         self.phase = Phase.IDLE
-        self.if_let_go: weakref.finalize | None = None  # BACKWARD: if the pass raises, → FAILED
-        # Whether the module has returned an object that may have tensors inside: then it says
-        # nothing if a pass reaches no output of ours.
-        self.has_opaque_output = False
+        self.if_let_go: weakref.finalize | None = None  # BACKWARD, LOCAL: called if the pass raises
+        # Whether a backward pass may reach no output of ours: the module has returned an object
+        # that may have tensors inside, or a gradient that has a graph of its own was computed.
+        self.has_hidden_graph = False
         self.group = group or Group.default()
         broadcast_module(module, self.group)
         about_as_they_come = [*reversed(self.names)]
@@ -106,22 +115,26 @@ class DistributedDataParallel(nn.Module):
             dtype: self.group.empty(sum(p.numel() for p in self.names if p.dtype == dtype), dtype)
             for dtype in dict.fromkeys(p.dtype for p in self.names)
         }
+        self.layouts = {parameter: layout(parameter) for parameter in self.names}
         self.reducer = Reducer(self._fill(order), self.group, hook)
-        for parameter in self.names:
-            parameter.register_post_accumulate_grad_hook(self._gradient_ready)
+        self.hooks = [
+            p.register_post_accumulate_grad_hook(self._gradient_ready) for p in self.names
+        ]
 
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and `torch.save`: all but what `_prepare` makes, and the moment."""
         state = self.__dict__ | {"order": self.order(), "hook": self.reducer.hook}
-        for name in ("gradient_buffers", "reducer", "sync", "joining", "phase", "if_let_go"):
+        made = "gradient_buffers", "layouts", "reducer", "hooks"
+        moment = "sync", "was_synced", "came_in_local", "joining", "phase", "if_let_go"
+        for name in made + moment:
             del state[name]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         order, hook = state.pop("order"), state.pop("hook")
         super().__setstate__(state)
-        self.sync, self.joining = True, None
-        self.phase, self.if_let_go = Phase.IDLE, None
+        self.sync, self.was_synced, self.joining = True, True, None
+        self.phase, self.if_let_go, self.came_in_local = Phase.IDLE, None, []
         self.usage.counts = {}
         parameters = {name: p for p, name in self.names.items()}
         self._prepare([parameters[name] for name in order], hook)
@@ -145,16 +158,21 @@ class DistributedDataParallel(nn.Module):
             self._share_buffers()
         output = self.module(*args, **kwargs)
         if torch.is_grad_enabled():
+            self.was_synced = self.sync
             for part in tree_leaves(output):
                 if isinstance(part, torch.Tensor) and part.grad_fn:
-                    part.register_hook(self._start_pass)
+                    part.register_hook(self._start_pass if self.sync else self._start_local_pass)
                 elif is_opaque(part):
-                    self.has_opaque_output = True
+                    self.has_hidden_graph = True
         return output
 
     @contextlib.contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes in here add up gradients on this rank, and send nothing."""
+        """The backward passes of forward passes in here add up gradients on this rank alone.
+
+        As in PyTorch, the forward pass decides, wherever `backward()` is called. A backward pass
+        through several of them sends if one of them was outside.
+        """
         before, self.sync = self.sync, False
         try:
             yield
@@ -172,13 +190,16 @@ class DistributedDataParallel(nn.Module):
         Those that are done wait at the end of the block, and take part with zeros until the last
         one is: then all have its weights and buffers, and its state of `optimizer` if you give one.
         The mean is over all ranks, or with `divide_by_initial_world_size=False` over those that
-        still make steps.
+        still make steps. Gradients stay what this rank's own last step left.
         """
         self.joining = joining = Join(self.group, divide_by_initial_world_size)
         try:
             yield
+            self._abandon_failed_pass()
+            gradients = self._clone_gradients()
             while joining.start_step(have_batch=False):
                 self._take_part_with_zeros()
+            self._put_back(gradients)
         finally:
             self.joining = None
         for tensor in [*self.module.parameters(), *self.module.buffers()]:
@@ -223,33 +244,51 @@ class DistributedDataParallel(nn.Module):
 
     def _start_pass(self, _gradient: Any = None) -> None:
         """Called by autograd when the backward pass reaches an output of the module."""
+        self._begin(Phase.BACKWARD)
+        for parameter in self.came_in_local:
+            self._count(parameter)
+        self.came_in_local.clear()
+
+    def _start_local_pass(self, _gradient: Any = None) -> None:
+        """The same, of a forward pass in no_sync()."""
+        self._begin(Phase.LOCAL)
+
+    def _begin(self, phase: Phase) -> None:
         self._abandon_failed_pass()
+        self.has_hidden_graph |= torch.is_grad_enabled()  # create_graph=True
         # A reentrant checkpoint is a pass within the pass, with an end of its own: begin outside.
-        if self.sync and self.phase is Phase.IDLE:
-            self._enter(Phase.BACKWARD)
+        if self.phase is Phase.IDLE:
+            call_last(self.hooks)
             end = self._end_pass
             # Autograd calls it at the end of the pass, and lets go of it uncalled if that raises.
-            self.if_let_go = weakref.finalize(end, self._enter, Phase.FAILED)
+            self.if_let_go = weakref.finalize(end, self._fail)
             self.if_let_go.atexit = False
             torch.autograd.Variable._execution_engine.queue_callback(end)
+        if (self.phase, phase) in TRANSITIONS:
+            self._enter(phase)
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         """Called by autograd when a gradient is complete."""
         if self.phase is Phase.FAILED:  # and neither forward nor _start_pass was called since
             raise RuntimeError("the last backward pass raised: call the wrapper, not its module")
         self._check_can_be_reduced(parameter)
-        if not self.sync:
-            self.usage.check_may_come(parameter)
-            self.reducer.bucket_of[parameter].store(parameter)
-            return
         if self.phase is Phase.IDLE:
-            if not self.has_opaque_output:
+            if self.sync and not self.has_hidden_graph:
                 raise RuntimeError(
                     f"a gradient for {self.names[parameter]} came in a backward pass that reached "
                     "no output of the wrapper: call the wrapper, not its module (PyTorch's "
                     "wrapper would leave this gradient as it is, another one on each rank)"
                 )
-            self._start_pass()
+            syncs = self.was_synced if self.has_hidden_graph else self.sync
+            self._begin(Phase.BACKWARD if syncs else Phase.LOCAL)
+        if self.phase is Phase.LOCAL:
+            self.usage.check_may_come(parameter)
+            self.reducer.bucket_of[parameter].store(parameter)
+            self.came_in_local.append(parameter)
+        else:
+            self._count(parameter)
+
+    def _count(self, parameter: nn.Parameter) -> None:
         if not self.usage.counts:
             self._start_reducing()
         if self.usage.count(parameter):
@@ -262,14 +301,21 @@ class DistributedDataParallel(nn.Module):
 
     def _end_pass(self) -> None:
         """Called by autograd at the end of the backward pass."""
-        if self.usage.counts:
-            self._finish()
-        elif self.usage.find_unused:  # other ranks may have gradients
-            self._start_reducing()
-            self._finish()
+        if self.phase is Phase.BACKWARD:
+            if self.usage.counts:
+                self._finish()
+            elif self.usage.find_unused:  # other ranks may have gradients
+                self._start_reducing()
+                self._finish()
+        self.came_in_local.clear()
         assert self.if_let_go
         self.if_let_go.detach()
         self._enter(Phase.IDLE)  # a pass without gradients of ours was for others
+
+    def _fail(self) -> None:
+        """The backward pass has raised. What a local one has added up is this rank's own affair."""
+        self.came_in_local.clear()
+        self._enter(Phase.FAILED if self.phase is Phase.BACKWARD else Phase.IDLE)
 
     def _finish(self) -> None:
         """No more gradients come: reduce what is left, and wait for all means."""
@@ -298,7 +344,6 @@ class DistributedDataParallel(nn.Module):
 
     def _take_part_with_zeros(self) -> None:
         """What a rank without data does while others run forward and backward."""
-        self._abandon_failed_pass()
         self._share_buffers()
         self.reducer.start_pass()
         for parameter in self.names:
@@ -328,9 +373,20 @@ class DistributedDataParallel(nn.Module):
     def _check_is_trained_as_wrapped(self) -> None:
         for name, parameter in self.module.named_parameters():
             if parameter.requires_grad and parameter not in self.names:
+                if name in self.names.values():
+                    raise RuntimeError(
+                        f"{name} was replaced since the module was wrapped, by functional_call or "
+                        "by an assignment, so nothing would average its gradient: call the module "
+                        "itself, or wrap it after the change"
+                    )
                 raise RuntimeError(
                     f"{name} requires a gradient now, but not when the module was wrapped, so "
                     "nothing would average it: unfreeze it first, and wrap the module then"
+                )
+            if self.layouts.get(parameter) not in (None, layout(parameter)):
+                raise RuntimeError(
+                    f"{describe(name, parameter)} on {parameter.device} is not what was wrapped: "
+                    "change dtype, device, shape and memory format first, and wrap the module then"
                 )
 
     def _share_buffers(self) -> None:
@@ -342,18 +398,29 @@ class DistributedDataParallel(nn.Module):
     # ------------------------------------------------------------------ the order of buckets
 
     def _agree_on_order(self, ready: list[nn.Parameter]) -> None:
-        """The order in which rank 0's gradients were ready, as PyTorch does."""
+        """The order in which rank 0's gradients were ready, as PyTorch does.
+
+        Within `join`, where rank 0 may have none, it is a rank that made this step.
+        """
         index_of = {p: i for i, p in enumerate(self.names)}
         order = torch.tensor([index_of[p] for p in ready], device=self.group.device)
+        root = self.joining.root if self.joining else 0
         parameters = [*self.names]
-        self._use_order([parameters[i] for i in self.group.broadcast(order).tolist()])
+        self._use_order([parameters[i] for i in self.group.broadcast(order, root).tolist()])
 
     def _use_order(self, parameters: list[nn.Parameter]) -> None:
         self.has_order = True
-        gradients = {p: p.grad.clone() for p in parameters if p.grad is not None}
+        gradients = self._clone_gradients()
         self.reducer = Reducer(self._fill(parameters), self.group, self.reducer.hook)
-        for parameter in parameters:
-            parameter.grad = gradients.get(parameter)  # where it was, other gradients are now
+        self._put_back(gradients)
+
+    def _clone_gradients(self) -> dict[nn.Parameter, torch.Tensor]:
+        return {p: p.grad.clone() for p in self.names if p.grad is not None}
+
+    def _put_back(self, gradients: dict[nn.Parameter, torch.Tensor]) -> None:
+        """Gradients as they were, after others were written into their buckets."""
+        for parameter in self.names:
+            parameter.grad = gradients.get(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
 
     def _fill(self, parameters: list[nn.Parameter]) -> list[Bucket]:
@@ -366,6 +433,11 @@ class DistributedDataParallel(nn.Module):
             part = self.gradient_buffers[dtype][start : used[dtype]]
             buckets.append(Bucket(len(buckets), ps, part))
         return buckets
+
+
+def layout(parameter: nn.Parameter) -> tuple[Any, ...]:
+    """What a gradient has in common with its parameter, so that a view of a bucket fits both."""
+    return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
 
 
 def is_opaque(part: Any) -> bool:

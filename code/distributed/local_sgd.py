@@ -61,9 +61,10 @@ class LocalSGD:
         """An outer step on the mean change; all ranks have its weights."""
         self.steps = 0
         apart = [w - p for w, p in zip(self.agreed, self.parameters, strict=True)]
-        flat = self.group.all_reduce(torch.cat([d.view(-1) for d in apart]), "avg")
+        # One message, in the widest dtype of all parameters.
+        flat = self.group.all_reduce(torch.cat([d.reshape(-1) for d in apart]), "avg")
         for w, delta in zip(self.agreed, flat.split([d.numel() for d in apart]), strict=True):
-            w.grad = delta.view(w.shape)
+            w.grad = delta.view(w.shape).to(w.dtype)
         self.outer.step()
         for w, p in zip(self.agreed, self.parameters, strict=True):
             p.copy_(w)
@@ -87,7 +88,7 @@ class Gossip:
         group, n = self.group, self.group.size
         if n == 1:
             return
-        flat = torch.cat([p.view(-1) for p in self.parameters])
+        flat = torch.cat([p.reshape(-1) for p in self.parameters])
         left, right = (group.rank - 1) % n, (group.rank + 1) % n
         received = [group.exchange(flat, right, torch.empty_like(flat), left)]
         if left != right:
@@ -122,7 +123,7 @@ def train(
 @torch.no_grad()
 def distance(group: Group, module: nn.Module) -> float:
     """How far this rank's weights are from the mean of all, relative to their size."""
-    flat = torch.cat([p.view(-1) for p in module.parameters()])
+    flat = torch.cat([p.reshape(-1) for p in module.parameters()])
     mean = group.all_reduce(flat.clone(), "avg")
     return ((flat - mean).norm() / mean.norm()).item()
 

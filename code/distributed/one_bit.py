@@ -11,7 +11,7 @@ later (after Karimireddy et al. 2019, §3).
 import torch
 
 from distributed import Group, launch
-from distributed.compressors import Compressor, Gradients, WithMemory
+from distributed.compressors import Compressor, Gradients, WithMemory, at_least_float32
 from distributed.runtime.script import run_script
 
 A, B = (4.0, -1.0, -1.0, -1.0), (1.0, -1.0, 1.0, -1.0)  # of each rank; their means: 1/4 and 0
@@ -20,6 +20,7 @@ A, B = (4.0, -1.0, -1.0, -1.0), (1.0, -1.0, 1.0, -1.0)  # of each rank; their me
 class Sign(WithMemory):
     """Send one bit for each number, and one scale: (n/8 + 4)(N − 1) bytes from each rank.
 
+    The scale has x's dtype: 4 bytes for float32. The sum is made in float32 or wider.
     A number stands for its sign times the mean size of all (Karimireddy et al. 2019, algorithm 1).
     Seide et al. 2014 have two values for each column; signSGD has no scale (see `SignOnly`).
     """
@@ -29,11 +30,11 @@ class Sign(WithMemory):
         packed = pack(x >= 0)
         mine = torch.cat([packed, scale.view(1).view(torch.uint8)])
         all_of_them = group.all_gather(mine, mine.new_empty(group.size * len(mine)))
-        mean = torch.zeros_like(x)
+        mean = torch.zeros_like(x, dtype=at_least_float32(x))
         for message in all_of_them.view(group.size, -1):
             bits, scale_of_rank = message[: len(packed)], message[len(packed) :].clone()
-            mean += (unpack(bits, len(x)).to(x.dtype) * 2 - 1) * scale_of_rank.view(x.dtype)
-        return mean / group.size, torch.where(x >= 0, scale, -scale)
+            mean += (unpack(bits, len(x)).to(mean.dtype) * 2 - 1) * scale_of_rank.view(x.dtype)
+        return (mean / group.size).to(x.dtype), torch.where(x >= 0, scale, -scale)
 
 
 def pack(bits: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.replicas import broadcast_module, refuse_to_copy
+from distributed.replicas import broadcast_module, call_last, refuse_to_copy
 from distributed.runtime.group import Handle
 from distributed.runtime.script import run_script
 
@@ -31,14 +31,17 @@ class OverlappedDDP(nn.Module):
         self.module, self.group = module, group or Group.default()
         broadcast_module(module, self.group)
         self.under_way: list[Handle] = []  # the all-reduces of this pass; none between two passes
-        for parameter in module.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(self._reduce)
+        self.hooks = [
+            parameter.register_post_accumulate_grad_hook(self._reduce)
+            for parameter in module.parameters()
+            if parameter.requires_grad
+        ]
 
     __getstate__ = refuse_to_copy
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._wait()  # for what a backward pass that raised has left
+        call_last(self.hooks)
         return self.module(*args, **kwargs)
 
     def _reduce(self, parameter: nn.Parameter) -> None:

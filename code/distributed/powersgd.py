@@ -11,7 +11,7 @@ are linear in M, so they can be all-reduced: ranks need not gather what each oth
 import torch
 
 from distributed import Group, launch
-from distributed.compressors import Gradients, finite
+from distributed.compressors import Gradients, at_least_float32, finite
 from distributed.runtime.script import run_script
 
 
@@ -35,47 +35,57 @@ class PowerSGD:
 
     def average(self, group: Group, bucket: Gradients) -> None:
         """bucket.buffer[n]{partial over ranks} → about its mean, in place."""
-        matrices, whole = [], []
+        matrices, whole = {}, []
         for parameter, gradient in zip(bucket.parameters, bucket.views, strict=True):
-            m = gradient.view(len(gradient), -1) if gradient.dim() > 1 else gradient.view(1, -1)
-            a, b = m.shape
+            a, b = as_matrix(gradient).shape
             if self.rank * (a + b) < a * b:
-                matrices.append((id(parameter), m))
+                matrices[id(parameter)] = gradient
             else:
                 whole.append(gradient)
         if matrices:
-            self._average_matrices(group, dict(matrices))
+            self._average_matrices(group, matrices, bucket.buffer.dtype)
         if whole:
             flat = group.all_reduce(torch.cat([w.reshape(-1) for w in whole]), "avg")
             for gradient, mean in zip(whole, flat.split([w.numel() for w in whole]), strict=True):
                 gradient.copy_(mean.view(gradient.shape))
 
-    def _average_matrices(self, group: Group, matrices: dict[int, torch.Tensor]) -> None:
+    def _average_matrices(
+        self, group: Group, gradients: dict[int, torch.Tensor], dtype: torch.dtype
+    ) -> None:
+        """Compute and remember in float32 or wider; send P and Q in the gradients' `dtype`."""
+        matrices = {key: as_matrix(g).to(at_least_float32(g)) for key, g in gradients.items()}
         if self.error_feedback:
-            for key, m in matrices.items():
-                if key in self.memory:
-                    m += self.memory[key]
+            for key in matrices.keys() & self.memory.keys():
+                matrices[key] = matrices[key] + self.memory[key]
         for key, m in matrices.items():
             if key not in self.q or not self.warm_start:
                 self.draws[key] = self.draws.get(key, 0) + 1
                 generator = torch.Generator().manual_seed(self.seed + self.draws[key])
                 drawn = torch.randn(m.shape[1], self.rank, generator=generator)
                 self.q[key] = drawn.to(m.device, m.dtype)
-        p = reduced(group, {key: m @ self.q[key] for key, m in matrices.items()})
+        p = reduced(group, {key: m @ self.q[key] for key, m in matrices.items()}, dtype)
         p = {key: torch.linalg.qr(each).Q for key, each in p.items()}
-        q = reduced(group, {key: m.T @ p[key] for key, m in matrices.items()})
+        q = reduced(group, {key: m.T @ p[key] for key, m in matrices.items()}, dtype)
         for key, m in matrices.items():
             close = p[key] @ q[key].T
             self.q[key] = finite(q[key])
             if self.error_feedback:
                 self.memory[key] = finite(m - close)
-            m.copy_(close)
+            gradients[key].copy_(close.view(gradients[key].shape))
 
 
-def reduced(group: Group, parts: dict[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-    """The mean over ranks of several matrices, in one message."""
-    flat = group.all_reduce(torch.cat([part.reshape(-1) for part in parts.values()]), "avg")
-    means = flat.split([part.numel() for part in parts.values()])
+def as_matrix(gradient: torch.Tensor) -> torch.Tensor:
+    """gradient[a, ...] → [a, b]; a vector → [1, b]. A copy where strides demand it."""
+    return gradient.flatten(1) if gradient.dim() > 1 else gradient.reshape(1, -1)
+
+
+def reduced(
+    group: Group, parts: dict[int, torch.Tensor], dtype: torch.dtype
+) -> dict[int, torch.Tensor]:
+    """The mean over ranks of several matrices, in one message of that dtype."""
+    flat = torch.cat([part.reshape(-1) for part in parts.values()])
+    mean = group.all_reduce(flat.to(dtype), "avg").to(flat.dtype)
+    means = mean.split([part.numel() for part in parts.values()])
     return {key: mean.view(parts[key].shape) for key, mean in zip(parts, means, strict=True)}
 
 

@@ -40,7 +40,8 @@ class MixedPrecision:
     """`module` stays in float32, the master copy; `half` computes, in `dtype`, on every rank.
 
     Without `master`, weights are kept in `dtype` too. `loss_scale` None means 1, for ever. A
-    BatchNorm stays in float32: in 16 bits its running statistics would soon stand still.
+    BatchNorm stays in float32: in 16 bits its running statistics would soon stand still. Frozen
+    parameters stay as they are, and one without a gradient counts as zero.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class MixedPrecision:
                 half.float()
                 half._buffers = norm._buffers  # one for both: what `half` sees, `module` has
         kept = module if master else self.half
-        self.pairs = list(zip(kept.parameters(), self.half.parameters(), strict=True))
-        self.optimizer = torch.optim.SGD(kept.parameters(), lr=lr)
+        pairs = zip(kept.parameters(), self.half.parameters(), strict=True)
+        self.pairs = [pair for pair in pairs if pair[0].requires_grad]
+        self.optimizer = torch.optim.SGD([kept for kept, _ in self.pairs], lr=lr)
 
     def backward(self, loss: torch.Tensor) -> None:
         """Gradients of the scaled loss."""
@@ -73,11 +75,10 @@ class MixedPrecision:
 
         All ranks decide alike, for they look at the same sum.
         """
+        grads = []
         for _, half in self.pairs:
-            assert half.grad is not None
-            half.grad /= self.group.size  # before the sum, or it could overflow
-            self.group.all_reduce(half.grad)
-        grads = [half.grad.float() for _, half in self.pairs if half.grad is not None]
+            grad = torch.zeros_like(half) if half.grad is None else half.grad
+            grads.append(self.group.all_reduce(grad, "avg").float())
         finite = all(bool(g.isfinite().all()) for g in grads)
         if finite:
             scale = self.loss_scale.scale if self.loss_scale else 1.0

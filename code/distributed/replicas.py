@@ -5,21 +5,33 @@ So they compare what they have, as text, before the first gradient, and a wrappe
 module has one already: two of them would average its gradients twice.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from distributed import Group, launch
 from distributed.runtime.script import run_script
 
 
 def check_same_model(module: nn.Module, group: Group) -> None:
-    """Raise ValueError where this rank's module is not shaped as rank 0's, naming the tensor."""
+    """Raise ValueError where this rank's module is not as rank 0's, naming the tensor."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
-    lines = [f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}" for name, tensor in tensors]
-    check_same_lines("tensor", lines, group)
+    check_same_lines("tensor", [describe(name, tensor) for name, tensor in tensors], group)
+
+
+def describe(name: str, tensor: torch.Tensor) -> str:
+    """Name, dtype, shape, and what is unusual: "0.weight float32[3, 2], frozen"."""
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        raise ValueError(
+            f"module: {name} is sparse or quantized, and cannot be sent: make it dense"
+        )
+    strides = "" if tensor.is_contiguous() else f" with strides {tensor.stride()}"
+    frozen = ", frozen" if isinstance(tensor, nn.Parameter) and not tensor.requires_grad else ""
+    return f"{name} {str(tensor.dtype)[6:]}{list(tensor.shape)}{strides}{frozen}"
 
 
 def check_same_lines(what: str, lines: list[str], group: Group) -> None:
@@ -49,15 +61,23 @@ def broadcast_module(module: nn.Module, group: Group) -> None:
 
 
 def check_can_be_wrapped(module: nn.Module) -> None:
-    """Raise ValueError for a module that is wrapped already, or whose gradients are sparse.
+    """Raise ValueError for a module that is wrapped already, and for two options of embeddings.
 
-    DDP's rungs and ZeRO's optimizers are known by their hooks, FSDP by its kind of parameters, and
-    PyTorch's DDP only if it is the module itself.
+    Those are sparse gradients, and max_norm, with which the forward pass writes into the weight.
+    The DDP versions and ZeRO's optimizers are known by their hooks, FSDP by its kind of parameters,
+    and PyTorch's DDP only if it is the module itself.
     """
     for name, part in module.named_modules():
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse:
-            weight = f"{name}.weight".lstrip(".")
+        if not isinstance(part, nn.Embedding | nn.EmbeddingBag):
+            continue
+        weight = f"{name}.weight".lstrip(".")
+        if part.sparse:
             raise ValueError(f"module: {weight} gets sparse gradients: give it sparse=False")
+        if part.max_norm is not None:
+            raise ValueError(
+                f"module: {weight} has max_norm={part.max_norm}, and each rank would renormalize "
+                "only its own rows: leave max_norm out, and bound vectors behind the lookup"
+            )
     for name, parameter in module.named_parameters():
         hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
         owners = [getattr(hook, "__self__", None) for hook in hooks]
@@ -71,6 +91,17 @@ def check_can_be_wrapped(module: nn.Module) -> None:
                 f"module: {name} is in a {type(found[0]).__name__} already: use that one, or "
                 "wrap copy.deepcopy(module)"
             )
+
+
+def call_last(hooks: Iterable[RemovableHandle]) -> None:
+    """Call these hooks after all others that their parameters have by now.
+
+    Others may change the gradient. So a hook that reduces it has to come last, or they would write
+    into what is already on its way, and each rank would get different numbers.
+    """
+    for handle in hooks:
+        of_parameter: Any = handle.hooks_dict_ref()
+        of_parameter[handle.id] = of_parameter.pop(handle.id)
 
 
 def refuse_to_copy(wrapper: nn.Module) -> Any:

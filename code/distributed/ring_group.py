@@ -31,6 +31,9 @@ class RingGroup(Group):
         super().__init__(group.device, group.board, group.local_size, group.backend, group.queue)
         self.trace = group.trace
 
+    def alike(self, part: Group) -> Group:
+        return type(self)(part)
+
     def reduce_scatter(
         self, x: torch.Tensor, out: torch.Tensor, op: str = "sum", async_op: bool = False
     ) -> Any:

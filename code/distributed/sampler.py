@@ -67,7 +67,12 @@ class ShardSampler(Sampler[int]):
         order = np.arange(self.length)
         if self.shuffle:
             np.random.default_rng([self.seed, self.epoch]).shuffle(order)
-        return order[: self.length - self.length % self.ranks] if self.drop_last else order
+        return order[: self.kept]
+
+    @property
+    def kept(self) -> int:
+        """How many examples all ranks together read in an epoch."""
+        return self.length - self.length % self.ranks if self.drop_last else self.length
 
     def __iter__(self) -> Iterator[int]:
         """The rest of this epoch, however often it is read: `advance` alone moves on in it."""
@@ -76,7 +81,7 @@ class ShardSampler(Sampler[int]):
         return iter(self.order()[self.rank :: self.ranks][self.done :].tolist())
 
     def __len__(self) -> int:
-        return len(self.order()[self.rank :: self.ranks])
+        return len(range(self.rank, self.kept, self.ranks))
 
     def state_dict(self) -> dict[str, int]:
         """Where it stands: the epoch, and how many examples of it each rank has trained on."""

@@ -48,6 +48,9 @@ class SharedGroup(Group):
         self.next_id = 0
         self.resident: dict[int, Resident] = {}  # by ids that are alike on all ranks
 
+    def alike(self, part: Group) -> Group:
+        return type(self)(part)
+
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """x[n] in shared memory. Every rank must call it, with the same n and dtype.
 

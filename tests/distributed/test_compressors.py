@@ -189,6 +189,70 @@ def test_the_same_hook_does_the_same_in_pytorchs_ddp(pools, name):
     assert max(pools[2](train_both, name)) < 1e-6
 
 
+def average_in_dtype(group, name, dtype):
+    """Averages of three steps, of a gradient with an odd number of elements."""
+    compressor, parameter, found = COMPRESSORS[name](True), torch.zeros(41, 25), []
+    for _ in range(3):
+        x = gradient_of(group.rank, (41, 25)).to(dtype)
+        compressor.average(group, Gradients(x.view(-1), [x], [parameter]))
+        found.append(x)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("name", [*COMPRESSORS])
+def test_gradients_of_any_float_dtype_are_averaged_as_float32_is(pools, name, dtype):
+    expected = pools[2](average_in_dtype, name, torch.float32)[0]
+    found, same = pools[2](average_in_dtype, name, dtype)
+    for got, other in zip(found, same, strict=True):
+        assert got.dtype == dtype
+        assert torch.equal(got, other), "replicas agree to the bit"
+    if name not in ("top", "random"):  # which send few elements, and round which ones they choose
+        assert (found[0].float() - expected[0]).norm() < 0.02 * expected[0].norm()
+
+
+@pytest.mark.parametrize("name", ["top", "sign"])
+def test_means_of_large_float16_do_not_overflow(pools, name):
+    def large(group, name):
+        x = torch.full((20,), 40_000.0, dtype=torch.float16)
+        COMPRESSORS[name](False).average(group, Gradients(x, [x], [x]))
+        return x.max().item()
+
+    assert pools[2](large, name) == [40_000.0] * 2
+
+
+def train_in_format(group, name, memory_format):
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Conv2d(3, 40, 3), nn.Tanh(), nn.Flatten(), nn.Linear(40, 30))
+    model = DistributedDataParallel(module.to(memory_format=memory_format), group)
+    model.register_comm_hook(hook(COMPRESSORS[name](True)))
+    x = torch.randn(6, 3, 3, 3, generator=torch.Generator().manual_seed(group.rank))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    return [p.detach().contiguous() for p in module.parameters()]
+
+
+@pytest.mark.parametrize("name", ["bf16", "top", "sign", "power"])
+def test_channels_last_weights_are_trained_as_contiguous_ones(pools, name):
+    expected = pools[2](train_in_format, name, torch.contiguous_format)[0]
+    for found in pools[2](train_in_format, name, torch.channels_last):
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_complex_gradients_are_not_cut_to_their_real_part(pools):
+    def refuse(group):
+        module = nn.Linear(2, 2).to(torch.complex64)
+        model = DistributedDataParallel(module, group)
+        model.register_comm_hook(hook(Cast()))
+        with pytest.raises(TypeError, match="compressors need real gradients"):
+            model(torch.ones(1, 2, dtype=torch.complex64)).abs().sum().backward()
+
+    pools[2](refuse)
+
+
 @pytest.mark.parametrize("share", [0, -0.1, 1.1])
 def test_nonsense(share):
     with pytest.raises(ValueError, match="share="):

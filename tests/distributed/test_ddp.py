@@ -21,6 +21,9 @@ from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 from distributed.simple_ddp import average_gradients
 from distributed.workbench.transformer import Config, make_model
+from distributed.zero1 import Zero1
+from distributed.zero2 import Zero2
+from distributed.zero3 import Zero3
 
 KINDS = ["ours", "torch"]
 
@@ -268,6 +271,47 @@ def unfrozen(group):
 
 def test_unfreezing_after_wrapping_is_refused(pools):
     pools[2](unfrozen)
+
+
+def changed_after_wrapping(group, change):
+    module = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Flatten(), nn.Linear(4, 2))
+    model = DistributedDataParallel(module, group)
+    module.to(**change)
+    with pytest.raises(RuntimeError, match=r"0\.weight .* is not what was wrapped: change dtype"):
+        model(torch.ones(1, 3, 2, 2))
+
+
+@pytest.mark.parametrize(
+    "change", [{"dtype": torch.bfloat16}, {"memory_format": torch.channels_last}]
+)
+def test_parameters_that_were_converted_after_wrapping_are_refused(pools, change):
+    pools[2](changed_after_wrapping, change)
+
+
+def test_parameters_that_were_replaced_after_wrapping_are_refused(pools):
+    def refuse(group):
+        model = wrap("ours", network(), group)
+        x = data(2)[0]
+        others = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters()}
+        with pytest.raises(RuntimeError, match=r"0\.weight was replaced .* functional_call"):
+            torch.func.functional_call(model, others, (x,))
+        torch.func.functional_call(model, dict(model.named_parameters()), (x,)).sum().backward()
+        model.module[4].bias = nn.Parameter(torch.ones(3, dtype=torch.float64))
+        with pytest.raises(RuntimeError, match=r"4\.bias was replaced .* assignment"):
+            model(x)
+
+    pools[2](refuse)
+
+
+def test_ranks_that_freeze_other_parameters_are_told_which_before_anything_is_written():
+    def differ(group):
+        module = network()
+        module[2].weight.requires_grad_(group.rank == 0)
+        wrap("ours", module, group)
+
+    says = r"2\.weight float64\[8, 8\], frozen on rank 1, 2\.weight float64\[8, 8\] on rank 0"
+    with pytest.raises(RankError, match=says):
+        launch(differ, ranks=2, device="cpu", timeout=30)
 
 
 UNUSED = r"no gradient came for never\.bias, never\.weight, someti"
@@ -528,6 +572,106 @@ def test_what_one_rank_used_within_no_sync_has_a_gradient_on_every_rank(pools, k
     assert pools[2](grads, kind) == [[4 / 2, 4 + 6]] * 2
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sync_decides_in_the_forward_pass(pools, kind):
+    def gradients(group, kind, forward_inside):
+        model, x = wrap(kind, nn.Linear(1, 1, bias=False), group), torch.ones(1, 1)
+        with model.no_sync() if forward_inside else nullcontext():
+            loss = model(x * (1 + group.rank)).sum()
+        with nullcontext() if forward_inside else model.no_sync():
+            loss.backward()
+        return model.module.weight.grad.item()
+
+    assert pools[2](gradients, kind, True) == [1.0, 2.0]
+    assert pools[2](gradients, kind, False) == [1.5, 1.5]
+
+
+@pytest.mark.parametrize("inside", ["ab", "a", "b", ""])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_through_several_forward_passes_sends_unless_all_are_in_no_sync(pools, kind, inside):
+    def gradients(group, kind, inside):
+        model, losses = wrap(kind, Pair(), group, bucket_bytes=1), []
+        for name in "ab":
+            with model.no_sync() if name in inside else nullcontext():
+                losses.append(model(torch.ones(1) * (1 + group.rank), name).sum())
+        sum(losses).backward()
+        return [p.grad.item() for p in model.module.parameters()]
+
+    first, second = pools[2](gradients, kind, inside)
+    assert (first, second) == (([1.0, 1.0], [2.0, 2.0]) if inside == "ab" else ([1.5, 1.5],) * 2)
+
+
+def test_each_backward_pass_sends_as_its_own_forward_pass_says(pools):
+    """PyTorch's DDP sends in the first backward pass, whichever it is, and then no more."""
+
+    def gradients(group):
+        model, x = wrap("ours", nn.Linear(1, 1, bias=False), group), torch.ones(1, 1)
+        with model.no_sync():
+            local = model(x * (1 + group.rank)).sum()
+        losses, seen = [local, model(x).sum(), model(x).sum()], []
+        for loss in losses:
+            loss.backward()
+            seen.append(model.module.weight.grad.item())
+        return seen
+
+    assert pools[2](gradients) == [[1.0, 2.5, 3.5], [2.0, 2.5, 3.5]]
+
+
+def test_a_local_pass_that_failed_is_followed_by_one_that_sends(pools):
+    def gradients(group):
+        module = Breakable(2)
+        model = wrap("ours", module, group)
+        x, labels = share(group, 12)
+        module.fuse.append("burn")
+        with model.no_sync():
+            loss = loss_of(model, x, labels)
+        if group.rank == 0:  # other ranks know nothing of it
+            with pytest.raises(ZeroDivisionError):
+                loss.backward()
+        module.fuse.clear()
+        model.zero_grad()
+        loss_of(model, x, labels).backward()
+        return [p.grad for p in model.parameters()]
+
+    for grads in pools[2](gradients):
+        assert_all_close(grads, gradients_alone(12))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_sync_in_no_sync_ends_with_the_outer_one(pools, kind):
+    def gradients(group, kind):
+        model, x = wrap(kind, nn.Linear(1, 1, bias=False), group), torch.ones(1, 1)
+        seen = []
+        with model.no_sync():
+            with model.no_sync():
+                pass
+            model(x * (1 + group.rank)).sum().backward()
+            seen.append(model.module.weight.grad.item())
+        model(x).sum().backward()
+        return [*seen, model.module.weight.grad.item()]
+
+    assert pools[2](gradients, kind) == [[1.0, 2.5], [2.0, 2.5]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_penalty_on_a_gradient_alone_is_averaged(pools, kind):
+    """Its backward pass goes through the graph of the gradient, not through an output."""
+
+    def penalize(group, kind):
+        module = nn.Linear(3, 1, bias=False)
+        nn.init.ones_(module.weight)
+        model = wrap(kind, module, group)
+        for _ in range(2):
+            model.zero_grad()
+            x = torch.ones(1, 3, requires_grad=True)
+            y = model(x).sum() * (1 + group.rank)
+            (slope,) = torch.autograd.grad(y, x, create_graph=True)  # (1 + rank) · weight
+            slope.square().sum().backward()
+        return module.weight.grad.tolist()
+
+    assert pools[2](penalize, kind) == [[[2 * (1 + 4) / 2] * 3]] * 2
+
+
 def test_a_static_graph_names_what_is_used_within_no_sync_alone(pools):
     def change(group):
         model = wrap("ours", Pair(), group, static_graph=True)
@@ -601,6 +745,18 @@ def test_sparse_gradients_are_refused_by_name(pools):
             model(torch.tensor([1])).sum().backward()
 
     pools[2](refuse)
+
+
+@pytest.mark.parametrize("wrapper", [DistributedDataParallel, Zero1, Zero2, Zero3])
+def test_embeddings_that_a_forward_pass_renormalizes_are_refused_by_name(pools, wrapper):
+    def refuse(group, wrapper):
+        options = () if wrapper is DistributedDataParallel else (torch.optim.SGD,)
+        for kind in (nn.Embedding, nn.EmbeddingBag):
+            module = nn.Sequential(nn.Identity(), kind(3, 2, max_norm=0.5), nn.Linear(2, 2))
+            with pytest.raises(ValueError, match=r"1\.weight has max_norm=0\.5"):
+                wrapper(module, *options, group)
+
+    pools[2](refuse, wrapper)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -751,6 +907,49 @@ def test_buffers_come_from_rank_0_at_every_forward(pools, kind):
     assert results[0] == results[1]
 
 
+class Tables(nn.Module):
+    """A buffer of every kind, which each forward pass fills with the input."""
+
+    dtypes = (
+        torch.float32, torch.bfloat16, torch.float16, torch.complex64, torch.int64, torch.int32,
+        torch.int16, torch.int8, torch.uint8, torch.uint16, torch.bool, torch.float8_e4m3fn,
+    )  # fmt: skip
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(()))
+        for dtype in self.dtypes:
+            self.register_buffer(f"of_{str(dtype)[6:]}", torch.zeros(3, dtype=dtype))
+        self.register_buffer("strided", torch.zeros(2, 3).t())
+
+    def forward(self, x):
+        seen = [buffer.float().flatten()[0].item() for buffer in self.buffers()]
+        for buffer in self.buffers():
+            buffer.copy_(torch.full_like(buffer, x))
+        return self.weight * x, seen
+
+
+def test_buffers_of_every_dtype_come_from_rank_0_when_wrapped_and_at_every_forward(pools):
+    def what_each_pass_saw(group):
+        module = Tables()
+        module(1.0 - group.rank)  # rank 0: ones
+        model = wrap("ours", module, group)
+        return [model(float(group.rank))[1] for _ in range(2)]  # rank 0: zeros
+
+    n = len(Tables.dtypes) + 1
+    assert pools[2](what_each_pass_saw) == [[[1.0] * n, [0.0] * n]] * 2
+
+
+def test_a_buffer_that_cannot_be_sent_is_named_when_the_module_is_wrapped(pools):
+    def refuse(group):
+        module = nn.Linear(2, 2)
+        module.register_buffer("table", torch.eye(2).to_sparse())
+        with pytest.raises(ValueError, match="table is sparse or quantized"):
+            wrap("ours", module, group)
+
+    pools[2](refuse)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_hook_takes_the_place_of_the_all_reduce(pools, kind):
     def hooked(group, kind):
@@ -803,6 +1002,56 @@ def test_ranks_that_run_out_of_data_take_part_until_the_last_is_done(pools, kind
         optimizer.step()
     for weights in pools[3](uneven, kind, lengths, by_all):
         assert_all_close(weights, [p.detach() for p in alone.parameters()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_that_is_done_keeps_its_own_gradients_and_none_of_later_steps(pools, kind):
+    def two_epochs(group, kind, zero_last):
+        model = wrap(kind, nn.Linear(1, 1, bias=False), group)
+        weight, seen = model.module.weight, []
+        for _ in range(2):
+            with model.join():
+                for _ in range(1 + group.rank):
+                    if not zero_last:
+                        model.zero_grad()
+                    model(torch.ones(1, 1)).sum().backward()
+                    seen.append(weight.grad.item())
+                    if zero_last:
+                        model.zero_grad()
+            seen.append(None if weight.grad is None else weight.grad.item())
+        return seen
+
+    assert pools[2](two_epochs, kind, True) == [[1.0, None] * 2, [1.0, 0.5, None] * 2]
+    assert pools[2](two_epochs, kind, False) == [[1.0, 1.0] * 2, [1.0, 0.5, 0.5] * 2]
+
+
+def test_what_a_rank_has_accumulated_when_it_is_done_is_there_in_the_next_epoch(pools):
+    def accumulate(group):
+        model = wrap("ours", nn.Linear(1, 1, bias=False), group)
+        with model.join():
+            if group.rank == 0:
+                with model.no_sync():
+                    model(torch.ones(1, 1) * 8).sum().backward()
+            else:
+                model(torch.ones(1, 1)).sum().backward()
+        model(torch.zeros(1, 1)).sum().backward()
+        return model.module.weight.grad.item()
+
+    assert pools[2](accumulate) == [(8 + 0.5) / 2] * 2
+
+
+@pytest.mark.parametrize("lengths", [[2, 2, 2], [0, 2, 2], [0, 0, 2]])
+def test_buckets_follow_the_order_of_arrival_whichever_rank_has_a_batch(pools, lengths):
+    def order(group, lengths):
+        model = wrap("ours", network(), group)
+        with model.join():
+            for _ in range(lengths[group.rank]):
+                loss_of(model, *data(4)).backward()
+        return model.order()
+
+    orders = pools[3](order, lengths)
+    assert all(names == orders[0] for names in orders)
+    assert [name.split(".")[0] for name in orders[0]] == ["4", "4", "2", "2", "0", "0"]
 
 
 class WithNorm(nn.Module):

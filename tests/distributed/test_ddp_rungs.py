@@ -26,6 +26,7 @@ from distributed.bucketed_ddp import (
 from distributed.ddp import DistributedDataParallel
 from distributed.launching import launch
 from distributed.overlapped_ddp import OverlappedDDP
+from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import average_gradients
 from distributed.workbench.transformer import Config, make_model
@@ -290,6 +291,108 @@ def test_gradients_of_the_bucketed_rung_are_views_of_few_buffers(pools):
 
     expected = [["4.bias"], ["4.weight", "2.bias"], ["2.weight", "0.bias"], ["0.weight"]]
     assert pools[2](views) == [expected] * 2
+
+
+class Slope(nn.Module):
+    """Gradients: x for `small`, the number of outputs for `large`, whose reduction takes long."""
+
+    def __init__(self):
+        super().__init__()
+        self.large = nn.Parameter(torch.ones(1000, 1000))
+        self.small = nn.Parameter(torch.ones(10))
+
+    def forward(self, x):
+        return self.small * x + self.large.sum()
+
+
+WRAPPERS = {**RUNGS, "torch": nn.parallel.DistributedDataParallel}
+
+
+@pytest.mark.parametrize(
+    ("rung", "when"),
+    [
+        *((rung, "before forward") for rung in WRAPPERS),
+        ("all options", "before backward"),
+        ("torch", "before backward"),
+    ],
+)
+def test_a_users_hook_sees_this_ranks_gradient_and_what_it_leaves_is_reduced(pools, rung, when):
+    def train(group, rung, when):
+        module = Slope()
+        model = WRAPPERS[rung](module) if rung == "torch" else WRAPPERS[rung](module, group)
+        x, seen = torch.ones(10) * (1 + group.rank), []
+
+        def double(parameter):
+            seen.append(parameter.grad[0].item())
+            parameter.grad.mul_(2)
+
+        def replace(parameter):
+            parameter.grad = parameter.grad * 3
+
+        for step in range(3):
+            model.zero_grad()
+            loss = None if when == "before forward" else model(x).sum()
+            if step == 0:
+                module.small.register_post_accumulate_grad_hook(double)
+                module.large.register_post_accumulate_grad_hook(replace)
+            loss = model(x).sum() if loss is None else loss
+            loss.backward()
+        return seen, module.small.grad.unique().tolist(), module.large.grad.unique().tolist()
+
+    first, second = pools[2](train, rung, when)
+    assert first == ([1.0] * 3, [3.0], [30.0])
+    assert second == ([2.0] * 3, [3.0], [30.0])
+
+
+# ------------------------------------------------------------------ how weights lie in memory
+
+
+class Strided(nn.Module):
+    """A channels_last convolution and a transposed weight: dense, but not in row order."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.conv = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+        self.turned = nn.Parameter(torch.randn(5, 4).t())
+
+    def forward(self, x):
+        return self.conv(x).mean((2, 3)) @ self.turned
+
+
+def train_fused(model, x):
+    """Weights after three steps, and the strides of each weight and its gradient."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+    strides = [(p.stride(), p.grad.stride()) for p in model.parameters()]
+    return [p.detach().clone() for p in model.parameters()], strides
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_gradients_have_their_parameters_strides_so_that_fused_optimizers_fit(pools, rung):
+    x = torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(1))
+
+    def train(group, rung, x):
+        return train_fused(RUNGS[rung](Strided(group.rank), group), x.chunk(2)[group.rank])
+
+    alone, _ = train_fused(Strided(), x)
+    for weights, strides in pools[2](train, rung, x):
+        torch.testing.assert_close(weights, alone, rtol=1e-4, atol=1e-5)
+        assert all(weight == gradient for weight, gradient in strides)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_ranks_whose_weights_have_different_strides_are_told_when_they_wrap(rung):
+    def wrap(group, rung):
+        formats = torch.contiguous_format, torch.channels_last
+        RUNGS[rung](nn.Conv2d(3, 4, 2).to(memory_format=formats[group.rank]), group)
+
+    says = r"weight float32\[4, 3, 2, 2\] with strides \(12, 1, 6, 3\) on rank 1, weight float32"
+    with pytest.raises(RankError, match=says):
+        launch(wrap, rung, ranks=2, device="cpu", timeout=30)
 
 
 # ------------------------------------------------------------------ half precision

@@ -23,6 +23,7 @@ from distributed.runtime.arrays import as_tensor, divisors
 from distributed.runtime.group import timeout_of
 from distributed.runtime.rank import NEVER
 from distributed.runtime.report import RankError
+from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 
 REDUCE = {
@@ -314,6 +315,47 @@ def test_the_parts_must_make_the_whole(pools):
     )
 
 
+KINDS_OF_GROUP = [lambda group: group, RingGroup, SharedGroup]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_GROUP)
+def test_conjugate_and_negative_views_are_written_as_they_are_read(pools, kind):
+    def reduce(group, kind):
+        x = torch.full((3,), 1 + 2j).conj()
+        kind(group).all_reduce(x)
+        y = torch.full((3,), 1 + 2j).conj().imag
+        kind(group).broadcast(y.fill_(group.rank + 1))
+        return x.is_conj(), x.tolist(), y.is_neg(), y.tolist()
+
+    assert pools[2](reduce, kind) == [(True, [2 - 4j] * 3, True, [1.0] * 3)] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_GROUP)
+def test_sparse_tensors_are_refused_in_a_line(pools, kind):
+    def refuse(group, kind):
+        for x in (torch.eye(2).to_sparse(), torch.eye(2).to_sparse_csc()):
+            with pytest.raises(TypeError, match=r"layout torch\.sparse_.*x\.to_dense\(\)"):
+                kind(group).all_reduce(x)
+            with pytest.raises(TypeError, match=r"layout torch\.sparse_.*x\.to_dense\(\)"):
+                group.exchange(x, 1 - group.rank, torch.empty(2, 2), 1 - group.rank)
+
+    pools[2](refuse, kind)
+
+
+MOVED = [torch.int16, torch.uint16, torch.uint64, torch.bool, torch.float8_e5m2, torch.complex32]
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_GROUP)
+@pytest.mark.parametrize("dtype", MOVED)
+def test_what_is_only_moved_may_have_any_dtype(pools, kind, dtype):
+    def move(group, kind, dtype):
+        kept, x = kind(group), torch.tensor([1.0, group.rank]).to(dtype)
+        everything = kept.all_gather(x, torch.zeros(4, dtype=dtype))
+        return [[t.real.float().item() for t in each] for each in (everything, kept.broadcast(x))]
+
+    assert pools[2](move, kind, dtype) == [[[1.0, 0.0, 1.0, 1.0], [1.0, 0.0]]] * 2
+
+
 def test_split_makes_groups_of_those_with_one_colour(pools):
     def rows_and_columns(group):
         row, column = group.split(group.rank // 3), group.split(group.rank % 3)
@@ -326,6 +368,24 @@ def test_split_makes_groups_of_those_with_one_colour(pools):
         (3, 2, 0, 2, 3), (3, 2, 1, 0, 5), (3, 2, 2, 1, 7),
         (3, 2, 0, 5, 3), (3, 2, 1, 3, 5), (3, 2, 2, 4, 7),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [RingGroup, SharedGroup])
+def test_a_part_works_by_the_means_of_the_group_that_it_is_of(pools, kind):
+    def halves(group, kind):
+        sent = []
+        with kind(group).split(group.rank // 2) as part, part.split(0) as nested:
+            for each in (part, nested):
+                assert type(each) is kind
+                each.trace = Trace(group.rank)
+                assert each.all_reduce(torch.ones(1000), async_op=True).wait().eq(2).all()
+                sent.append(each.trace.sent)
+        with pytest.raises(ValueError, match="this group is closed"):
+            nested.all_reduce(torch.ones(2))
+        return sent
+
+    # A ring of two sends 2n(N − 1)/N elements of four bytes from each rank, shared memory none.
+    assert pools[4](halves, kind) == [[4000, 4000] if kind is RingGroup else [0, 0]] * 4
 
 
 def test_groups_without_a_common_rank_can_be_split_at_the_same_time(pools):

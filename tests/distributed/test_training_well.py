@@ -9,6 +9,7 @@ from tests.rows import covering
 from torch import nn
 
 from distributed import async_sgd, local_sgd, precision, stale
+from distributed.compressors import Cast, Gradients
 from distributed.dp import shard
 from distributed.large_batch import (
     estimate,
@@ -86,6 +87,52 @@ def overflow_on_one(group):
 
 def test_one_ranks_overflow_skips_the_step_everywhere(pools):
     assert pools[3](overflow_on_one) == [(True, 1, 512.0)] * 3
+
+
+def means_of_float16(group, gradient):
+    """One gradient, averaged by all that average in float16."""
+    x = torch.full((4,), gradient)
+    Cast(torch.float16).average(group, Gradients(x, [x], [x]))
+    mixed = precision.MixedPrecision(nn.Linear(4, 1, bias=False), group, torch.float16, 1.0)
+    mixed.module.weight.data.zero_()
+    mixed.half.weight.grad = torch.full((1, 4), gradient, dtype=torch.float16)
+    mixed.step()  # W = 0 − 1.0 · mean
+    by_group = group.all_reduce(torch.full((4,), gradient, dtype=torch.float16), "avg")
+    return [mean.flatten()[0].item() for mean in (by_group, x, -mixed.module.weight)]
+
+
+@pytest.mark.parametrize("gradient", [1.2e-7, 0.3, 30_000.0])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_mean_in_float16_is_the_same_whatever_makes_it(pools, ranks, gradient):
+    for means in pools[ranks](means_of_float16, gradient):
+        assert means == [pytest.approx(gradient, rel=0.01)] * 3
+        assert len({*means}) == 1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_frozen_parameters_stay_and_unused_ones_count_as_zero(pools, dtype):
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.frozen = nn.Linear(2, 2).requires_grad_(False)
+            self.one, self.other = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+
+        def forward(self, x, use):
+            return getattr(self, use)(self.frozen(x) * 0 + x)
+
+    def moved(group, dtype):
+        module = Halves()
+        mixed = precision.MixedPrecision(module, group, dtype, 1.0)
+        before = {name: p.detach().clone() for name, p in module.named_parameters()}
+        x = torch.ones(1, 2, dtype=dtype)
+        mixed.backward(mixed.half(x, ["one", "other"][group.rank]).float().sum())
+        mixed.step()
+        return {name: (before[name] - p).detach() for name, p in module.named_parameters()}
+
+    for changes in pools[2](moved, dtype):
+        for name, change in changes.items():
+            expected = torch.full_like(change, 0.0 if "frozen" in name else 0.5)
+            torch.testing.assert_close(change, expected, atol=1e-6, rtol=0)
 
 
 def test_tiny_gradients_need_the_scale_in_float16(pools):
@@ -289,6 +336,23 @@ def test_training_that_ends_between_two_averages_is_finished(pools):
     assert pools[2](train) == [[6 + 2, 6 + 3, 6 + 3], [6 + 4, 6 + 3, 6 + 3]]
     for *_, apart in pools[3](local_sgd.train_rank, "every 8", 48, 10):
         assert apart < 1e-6
+
+
+@pytest.mark.parametrize("way", [lambda *given: local_sgd.LocalSGD(*given, 1), local_sgd.Gossip])
+def test_weights_of_several_dtypes_and_memory_formats_are_averaged_in_place(pools, way):
+    def agree_once(group, way):
+        conv = nn.Conv2d(3, 4, 2).to(memory_format=torch.channels_last)
+        module = nn.Sequential(conv, nn.Linear(4, 2).bfloat16())
+        agree = way(module, group)
+        before = [(p.dtype, p.stride(), p.data_ptr(), p.detach().clone()) for p in agree.parameters]
+        for p in module.parameters():
+            p.data += 2 * group.rank
+        agree.step()
+        for p, (dtype, stride, address, was) in zip(agree.parameters, before, strict=True):
+            assert (p.dtype, p.stride(), p.data_ptr()) == (dtype, stride, address)
+            torch.testing.assert_close(p.detach(), was + 1, rtol=0.02, atol=0.02)
+
+    pools[2](agree_once, way)
 
 
 def test_gossip_of_two_is_the_mean_of_two(pools):

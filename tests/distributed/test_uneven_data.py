@@ -106,6 +106,22 @@ def test_an_epoch_that_is_done_is_not_begun_again_and_has_no_more_than_its_examp
         sampler.advance(1)
 
 
+def test_a_step_does_not_shuffle_the_epoch_to_know_its_length():
+    sampler = ShardSampler(10**12, 0, 8)  # whose order would not fit in memory
+    sampler.advance(32)
+    assert len(sampler) == 10**12 // 8
+
+
+def test_an_epoch_may_be_over_where_a_loaded_state_ends_and_not_where_training_ended():
+    sampler = ShardSampler(8, 0, 2)
+    sampler.load_state_dict({"epoch": 0, "done": 4, "ranks": 2})
+    assert [*sampler] == []  # a run that was stopped at the end of an epoch reads its rest: nothing
+    sampler.load_state_dict({"epoch": 0, "done": 2, "ranks": 2})
+    sampler.advance(2)
+    with pytest.raises(RuntimeError, match="epoch 0 is done"):
+        iter(sampler)
+
+
 def test_pytorchs_sampler_repeats_where_ours_does_not():
     assert sorted(n for r in range(4) for n in torchs_share(10, r, 4)) == sorted([*range(10), 0, 1])
     assert sorted(n for r in range(4) for n in torchs_share(10, r, 4, True)) == [*range(8)]
@@ -287,7 +303,8 @@ def test_a_norm_that_stands_in_several_places_is_converted_in_all_of_them(pools)
         norm, pair = nn.BatchNorm1d(4), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
         model = convert(nn.Sequential(norm, nn.ReLU(), norm, pair, pair), group)
         found = [type(part) for _, part in model.named_modules(remove_duplicate=False)]
-        assert model[0].running_mean is model[2].running_mean
+        assert model[0] is model[2]
+        assert model[3][1] is model[4][1]
         return found.count(nn.BatchNorm1d), found.count(SyncBatchNorm)
 
     assert pools[2](kinds) == [(0, 4)] * 2
@@ -360,6 +377,16 @@ def test_a_copy_of_a_synced_norm_is_over_the_same_ranks(pools):
     assert pools[4](copied) == [0.5, 0.5, 2.5, 2.5]
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_batch_with_too_few_rows_on_all_ranks_is_counted(pools, rows):
+    def refuse(group, rows):
+        norm = SyncBatchNorm(nn.BatchNorm1d(3), group)
+        with pytest.raises(ValueError, match=f"on all ranks together: {rows}; a variance"):
+            norm(torch.ones(rows if group.rank == 0 else 0, 3))
+
+    pools[2](refuse, rows)
+
+
 def test_torchs_own_refuses_the_cpu_and_ours_names_what_it_cannot_do(pools):
     def refuse(group):
         said = []
@@ -377,4 +404,4 @@ def test_torchs_own_refuses_the_cpu_and_ours_names_what_it_cannot_do(pools):
     torchs, affine, one_row = pools[2](refuse)[0]
     assert "SyncBatchNorm expected input tensor to be on GPU" in torchs
     assert "affine=True" in affine
-    assert "one row on all ranks together" in one_row
+    assert "on all ranks together: 1; a variance needs 2" in one_row

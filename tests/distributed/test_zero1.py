@@ -216,7 +216,7 @@ def different(group, stage, what):
         ("shape", r"1\.weight float32\[3, 2\] on rank 1, 1\.weight float32\[2, 2\] on rank 0"),
         ("dtype", r"0\.weight float64\[2, 2\] on rank 1, 0\.weight float32\[2, 2\] on rank 0"),
         ("missing", "rank 1 and rank 0 have different numbers of tensors"),
-        ("frozen", r"0\.bias, frozen on rank 1, 0\.bias, in group 0 on rank 0"),
+        ("frozen", r"0\.bias float32\[2\], frozen on rank 1, 0\.bias float32\[2\] on rank 0"),
         ("group", r"0\.weight, in group 1 on rank 1, 0\.weight, in group 0 on rank 0"),
     ],
 )

@@ -280,3 +280,41 @@ def test_frozen_parameters_are_computed_with_in_param_dtype(pools, stage):
         return torch.equal(model(x), expected)
 
     assert pools[2](outputs) == [True] * 2
+
+
+def clip_once(group, stage, length, max_norm):
+    """The norm that clipping returns, and by what SGD with rate 1 then changes the weight."""
+    model = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+    x = torch.tensor([[0.6, 0.8]]) * length * (1 + group.rank) / 1.5  # mean over ranks: length
+    model(x).sum().backward()
+    norm = zero.clip_grad_norm_(max_norm).item()
+    zero.step()
+    ((_, weight),) = zero.full_parameters()
+    return norm, -weight.flatten()
+
+
+@pytest.mark.parametrize("length", [1e-4, 0.5, 4.0])
+@pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
+def test_clipping_shortens_long_gradients_and_leaves_short_ones_alone(pools, stage, length):
+    for norm, change in pools[2](clip_once, stage, length, 1.0):
+        assert norm == pytest.approx(length, rel=1e-5)
+        expected = torch.tensor([0.6, 0.8]) * min(length, 1.0)
+        torch.testing.assert_close(change, expected, rtol=1e-5, atol=0)
+
+
+def bytes_sent_after_an_inner_no_sync(group):
+    rings = RingGroup(group)
+    model = nn.Linear(2, 1)
+    zero = Zero2(model, torch.optim.SGD, rings, lr=1.0)
+    rings.trace = trace = Trace(group.rank)
+    with zero.no_sync():
+        with zero.no_sync():
+            pass
+        model(torch.ones(1, 2)).sum().backward()
+    return trace.sent
+
+
+def test_no_sync_in_no_sync_ends_with_the_outer_one(pools):
+    assert pools[2](bytes_sent_after_an_inner_no_sync) == [0, 0]

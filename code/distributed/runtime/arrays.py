@@ -24,11 +24,12 @@ def as_tensor(
 ) -> Iterator[torch.Tensor]:
     """x as a contiguous tensor on the same memory; what has gaps is copied in, and back out.
 
-    What is only read (`writes=False`) is not copied back: its owner may have changed it since.
+    So are views that PyTorch conjugates or negates only when they are read. What is only read
+    (`writes=False`) is not copied back: its owner may have changed it since.
     Raises as `in_place` does.
     """
     view = in_place(x, writes)
-    tensor = view.contiguous()
+    tensor = view.contiguous().resolve_conj().resolve_neg()
     yield tensor
     if writes and tensor is not view and tensor.data_ptr() != view.data_ptr():
         view.copy_(tensor)
@@ -40,13 +41,16 @@ def in_place(
     """x as a tensor on the same memory.
 
     An `array.array` of Python, or a `memoryview` of one, is an array, too. Raises TypeError for
-    what is no array, and ValueError for an array that is to be written and is read-only (NumPy
-    would raise where it is written, PyTorch would write) or in which several elements are one.
+    what is no array, or sparse, and ValueError for an array that is to be written and is read-only
+    (NumPy would raise where it is written, PyTorch would write) or in which several elements are
+    one.
     """
     if isinstance(x, array | memoryview):
         x = np.asarray(x)
     if not isinstance(x, torch.Tensor | np.ndarray):
         raise TypeError(f"x must be a torch tensor or a NumPy array, not {type(x).__name__}")
+    if isinstance(x, torch.Tensor) and x.layout != torch.strided:
+        raise TypeError(f"x has the layout {x.layout}: give a dense tensor, as x.to_dense()")
     if isinstance(x, np.ndarray) and not x.flags.writeable:
         if writes:
             raise ValueError("x is a read-only array, and the result is written into it: copy it")
@@ -60,6 +64,12 @@ def in_place(
 def is_expanded(x: torch.Tensor) -> bool:
     """Whether several elements of x are in one place."""
     return any(k > 1 and step == 0 for k, step in zip(x.shape, x.stride(), strict=True))
+
+
+def as_bytes(x: torch.Tensor) -> torch.Tensor:
+    """x[...] without gaps as bytes[n]: what is only moved can have dtypes that a backend lacks."""
+    empty = x.new_empty(0, dtype=torch.uint8)  # one of NumPy can have strides that have no bytes
+    return x.view(-1).view(torch.uint8) if x.numel() else empty
 
 
 class Divisors(NamedTuple):

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from distributed.runtime.arrays import (
     COMBINE,
     Array,
+    as_bytes,
     as_tensor,
     check_op,
     divide,
@@ -183,7 +184,8 @@ class Group(Transport):
         self.check_parts(out, x)
 
         def start(tensor: torch.Tensor) -> Any:
-            return _all_gather(out, tensor, group=self.backend, async_op=True)
+            to, mine = as_bytes(out), as_bytes(tensor)
+            return _all_gather(to, mine, group=self.backend, async_op=True)
 
         return self._by_backend("all_gather", x, start, async_op, out=out)
 
@@ -192,7 +194,8 @@ class Group(Transport):
         self.check_rank("root", root)
 
         def start(tensor: torch.Tensor) -> Any:
-            return dist.broadcast(tensor, group=self.backend, group_src=root, async_op=True)
+            x = as_bytes(tensor)
+            return dist.broadcast(x, group=self.backend, group_src=root, async_op=True)
 
         return self._by_backend(f"broadcast from {root}", x, start, async_op)
 
@@ -205,7 +208,8 @@ class Group(Transport):
         """The ranks that gave the same colour, as a group of their own; every rank must call it.
 
         Groups that have no rank in common can be split at the same time. A part waits as long in
-        its collectives as this group does. Close it, or use it in a `with` block.
+        its collectives as this group does. A part of a `RingGroup` or `SharedGroup` is one, too.
+        Close it, or use it in a `with` block.
         """
         # Parts need names that no other group has, made meanwhile by whatever other ranks. So each
         # rank draws a number that is drawn once in the world, and a part takes that of its first.
@@ -218,9 +222,13 @@ class Group(Transport):
         timeout = timeout_of(self.backend, self.device)
         backend = new_group(ours, int(table[members[0], 1]), timeout)
         board = self.board.part(ours, backend) if self.board else None
-        part = Group(self.device, board, board.here if board else None, backend)
+        part = self.alike(Group(self.device, board, board.here if board else None, backend))
         part.trace, part.split_off = self.trace, self
         self.parts_made.append(part)
+        return part
+
+    def alike(self, part: "Group") -> "Group":
+        """`part`, which `split` made, as a group that works by the means of this one."""
         return part
 
     def reduce_by(
