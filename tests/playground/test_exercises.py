@@ -1,18 +1,33 @@
 """Exercises: starters fail, solutions pass, and each wrong answer gets a message of its own."""
 
+import contextlib
 import functools
 import importlib
+import os
 import re
+import signal
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from playground.exercises.sampler_without_repetition.check import CASES
 
-from distributed.runtime.caller import check_timeout
+from distributed import launching
+from distributed.runtime.caller import World, check_timeout
 from playground.exercises import FOLDER, mistakes, names
 from playground.exercises import check as checking
-from playground.exercises.check import Draw, Verdict, Wrong, check, compare, mark, whose
+from playground.exercises.check import (
+    Draw,
+    Verdict,
+    Wrong,
+    check,
+    compare,
+    has_started,
+    mark,
+    on_ranks,
+    whose,
+)
 from playground.exercises.mistakes import replaced, wrong_answers
 from playground.exercises.submission import verdict_on
 
@@ -24,12 +39,18 @@ MISTAKES = [(name, mistake) for name in names() for mistake in WRONG[name]]
 def on_warm_ranks(pools, monkeypatch):
     """Checks start no ranks of their own here; a hang is found out sooner."""
 
-    def launch(fn, *args, ranks, device, timeout):
+    @contextlib.contextmanager
+    def world(ranks, device):
         assert device == "cpu"
-        check_timeout(timeout)
-        return pools[ranks](fn, *args, timeout=min(timeout, 3.0))
 
-    monkeypatch.setattr(checking, "launch", launch)
+        def run(fn, *args, timeout=60.0):
+            check_timeout(timeout)
+            soon = timeout if fn is has_started else min(timeout, 3.0)
+            return pools[ranks](fn, *args, timeout=soon)
+
+        yield run
+
+    monkeypatch.setattr(checking, "world", world)
     draw_with(monkeypatch, 0)
 
 
@@ -156,6 +177,23 @@ def test_a_case_that_was_drawn_can_be_drawn_again() -> None:
     assert seed
     again = check("sampler_without_repetition", indices, seed=int(seed[1]))
     assert again.message == first.message
+
+
+class SlowToStart(World):
+    """Ranks that start 1.5 s late, as on a busy machine."""
+
+    def __init__(self, ranks: int, device: str, threads: int | None = None):
+        super().__init__(ranks, device, threads)
+        pids = [process.pid for process in self.processes]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        threading.Timer(1.5, lambda: [os.kill(pid, signal.SIGCONT) for pid in pids]).start()
+
+
+def test_the_time_limit_of_an_answer_starts_when_its_ranks_have_started(monkeypatch):
+    monkeypatch.setattr(launching, "World", SlowToStart)
+    monkeypatch.setattr(checking, "world", launching.world)
+    assert on_ranks(lambda group: group.rank, ranks=1, timeout=1.0) == [0]
 
 
 def look(group, x):
