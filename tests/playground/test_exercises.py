@@ -28,11 +28,12 @@ from playground.exercises.check import (
     on_ranks,
     whose,
 )
-from playground.exercises.mistakes import replaced, wrong_answers
+from playground.exercises.mistakes import replaced, right_answers, wrong_answers
 from playground.exercises.submission import verdict_on
 
 WRONG = {name: wrong_answers(name) for name in names()}
 MISTAKES = [(name, mistake) for name in names() for mistake in WRONG[name]]
+UNUSUAL = [(name, stem) for name in names() for stem in right_answers(name)]
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +97,14 @@ def test_a_mistake_gets_its_verdict(name: str, mistake: str, verdict_on_mistake)
     assert re.search(WRONG[name][mistake].says, verdict.message, re.S), verdict.message
 
 
+@pytest.mark.parametrize(("name", "stem"), UNUSUAL)
+def test_an_unusual_answer_is_right(name: str, stem: str, tmp_path) -> None:
+    path = tmp_path / f"{stem}.py"
+    path.write_text(right_answers(name)[stem])
+    verdict = verdict_on(name, path)
+    assert verdict.passed, verdict.message
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -126,7 +135,7 @@ def test_verdicts_hold_whatever_is_drawn(name: str, tmp_path, monkeypatch) -> No
 @pytest.mark.parametrize("name", names())
 def test_an_exercise_is_whole(name: str, verdict_on_mistake) -> None:
     files = {path.name for path in (FOLDER / name).iterdir() if path.is_file()}
-    assert files == {"check.py", "starter.py", "solution.py", "wrong.toml"}
+    assert files - {"right.toml"} == {"check.py", "starter.py", "solution.py", "wrong.toml"}
     assert len(WRONG[name]) >= 3
     messages = [verdict_on_mistake(name, mistake).message for mistake in WRONG[name]]
     causes = {message.partition("\n  Look at line")[0] for message in messages}
@@ -150,8 +159,9 @@ def test_replacements_are_made_where_they_stand_in_the_solution() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("mistake = 'none'\nsays = ''", r"\[odd\]: give mistake, says, and one of: old and new"),
-        ("mistake = 'both'\nsays = ''\nwhole = ''\nold = ''\nnew = ''", "and one of"),
+        ("whole = ''", r"\[odd\]: give mistake and says; it has whole"),
+        ("mistake = 'none'\nsays = ''", r"\[odd\]: give one of: old and new"),
+        ("mistake = 'both'\nsays = ''\nwhole = ''\nold = ''\nnew = ''", "give one of"),
         ("mistake = 'gone'\nsays = ''\nold = 'gone'\nnew = ''", "old='gone' stands 0 times"),
     ],
 )
