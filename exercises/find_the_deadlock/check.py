@@ -29,7 +29,7 @@ def run(group: Group, answer: Callable[..., Any], n: int) -> tuple[Any, Any, lis
             result = answer(group, x)
     finally:
         group.trace = None
-    shifted, total = result if isinstance(result, tuple) else (result, None)
+    shifted, total = result if isinstance(result, tuple | list) else (result, None)
     lists = [t.tolist() if isinstance(t, torch.Tensor) else None for t in (shifted, total)]
     return lists[0], lists[1], events, trace.handed_over
 
