@@ -71,7 +71,9 @@ def check(choose: Callable[..., Any], *, draw: Draw) -> str:
             raise Wrong(f"{case.name}: {name!r} is no strategy. Choose from {', '.join(options)}")
         if name != best.name:
             raise Wrong(why(case, options[name], best, found.options))
-    return "Right: for all five and three more, what fits and is fastest, and the simplest of those."
+    return (
+        "Right: for all five and three more, what fits and is fastest, and the simplest of those."
+    )
 
 
 def why(case: Case, chosen: Option, best: Option, options: Sequence[Option]) -> str:
