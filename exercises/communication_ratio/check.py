@@ -119,8 +119,8 @@ def check_step(rank: int, done: Step) -> None:
     spans = [s for s in trace.spans if s.kind == "communication"]
     if not spans:
         raise Wrong(
-            f"{said}has no communication, and the step had {done.calls} all-reduces: the group records "
-            "into `group.trace`, if that is set before the step"
+            f"{said}has no communication, and the step had {done.calls} all-reduces: the group "
+            "records into `group.trace`, if that is set before the step"
         )
     if len(spans) != done.calls:
         raise Wrong(f"{said}has {len(spans)} communication spans, and the step {done.calls}")
