@@ -43,6 +43,8 @@ def tensors(x: Any) -> Iterator[torch.Tensor]:
     elif isinstance(x, dict | list | tuple):
         for value in x.values() if isinstance(x, dict) else x:
             yield from tensors(value)
+    elif hasattr(x, "__dict__"):
+        yield from tensors(vars(x))
 
 
 def run(group: Group, answer: Callable[..., Any], n: int) -> tuple[torch.Tensor, int, int]:
