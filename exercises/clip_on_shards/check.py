@@ -43,6 +43,7 @@ CASES = [
     Case([[3, 2], [4, 1]], [2], 1.0, 1.0, 0),
     Case([[5], [0]], [], 2.0, 0.5, 1),
     Case([[3], [3]], [4, 1], 0.01, 5.0, 2),
+    Case([[3], [2]], [2], 1e-6, 1e-6, 3),  # as small as what is added to the norm
 ]
 
 
@@ -131,6 +132,7 @@ def check_case(
                 f"The norm is {right:.3g}, and at most {max_norm:g} is allowed: a small gradient "
                 "must stay as it is, not grow": start * max_norm / (right + 1e-6),
                 "It is scaled twice": start * factor**2,
+                "The factor is max_norm / (norm + 1e-6)": start * min(1.0, max_norm / right),
             }
             expect(f"{kind} {i}", found, start * factor, change, 1e-5, here)
     if sent > 64:

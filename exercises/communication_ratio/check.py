@@ -3,15 +3,16 @@
 import math
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from distributed import Group
 from distributed.ddp import DistributedDataParallel
 from distributed.runtime.trace import Span, Trace
 from distributed.workbench.ddp_training import make_network
-from playground.exercises.check import Draw, Wrong, on_ranks
+from playground.exercises.check import Draw, Wrong, compare, on_ranks
 from playground.exercises.watch import watched
 
 HINTS = [
@@ -63,23 +64,51 @@ def random_times(draw: Draw) -> Times:
     return made
 
 
-def step(group: Group, record: Callable[..., Any]) -> tuple[Any, bool, int]:
-    """What `record` returns of a step, whether the group still records, and its all-reduces."""
-    model = DistributedDataParallel(make_network(), group, bucket_bytes=8_000)
-    rows = torch.ones(8, 64)
+class Step(NamedTuple):
+    """What `record` returns of a step on one rank, and what it leaves behind."""
+
+    trace: Any
+    records: bool  # whether the group still records
+    calls: int  # all-reduces
+    gradient: torch.Tensor
+    right: torch.Tensor  # the gradient of a step that isn't recorded
+
+
+def step(group: Group, record: Callable[..., Any]) -> Step:
+    module = make_network()
+    model = DistributedDataParallel(module, group, bucket_bytes=8_000)
+    rows = torch.full((8, 64), 1.0 + group.rank)
     for _ in range(2):  # buckets are rebuilt after the first step
+        model.zero_grad()
         model(rows).square().mean().backward()
+    right = gradient(module)
+    model.zero_grad()
     with watched(group) as events:
         trace = record(group, model, rows)
     records, group.trace = group.trace is not None, None
-    return trace, records, sum(event.peer is None for event in events)
+    calls = sum(event.peer is None for event in events)
+    return Step(trace, records, calls, gradient(module), right)
 
 
-def check_step(rank: int, trace: Any, records: bool, calls: int) -> None:
+def gradient(module: nn.Module) -> torch.Tensor:
+    """All gradients in one array; zeros where there is none."""
+    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+    return torch.cat([g.flatten() for g in gradients])
+
+
+def check_step(rank: int, done: Step) -> None:
     """Raise `Wrong` unless the trace has a step's passes, and its messages within the backward."""
+    trace = done.trace
     if not isinstance(trace, Trace):
         raise Wrong(f"record(...) returns {type(trace).__name__}: return the Trace")
+    where = (
+        "A step runs model(x).square().mean() and its backward pass once. "
+        f"After record(...) on rank {rank}, the "
+    )
+    compare("gradient", done.gradient, done.right, 1e-4, where)
     said = f"The trace that rank {rank} recorded "
+    if trace.rank != rank:
+        raise Wrong(f"{said}says that it is of rank {trace.rank}")
     found = {name: [s for s in trace.spans if s.name == name] for name in ("forward", "backward")}
     for name, spans in found.items():
         if len(spans) != 1 or spans[0].kind != "compute":
@@ -88,17 +117,17 @@ def check_step(rank: int, trace: Any, records: bool, calls: int) -> None:
                 f"`with trace.span({name!r}):`"
             )
     spans = [s for s in trace.spans if s.kind == "communication"]
-    if calls and not spans:
+    if not spans:
         raise Wrong(
-            f"{said}has no communication, and the step had {calls} all-reduces: the group records "
-            "into `group.trace`, if that is set before the step"
+            f"{said}has no communication, and the step had {done.calls} all-reduces: the group "
+            "records into `group.trace`, if that is set before the step"
         )
-    if len(spans) != calls:
-        raise Wrong(f"{said}has {len(spans)} communication spans, and the step {calls}")
+    if len(spans) != done.calls:
+        raise Wrong(f"{said}has {len(spans)} communication spans, and the step {done.calls}")
     backward = found["backward"][0]
     if any(not backward.start <= s.start <= s.end <= backward.end for s in spans):
         raise Wrong(f"{said}has all-reduces outside of the span 'backward', which starts them all")
-    if records:
+    if done.records:
         raise Wrong(
             "After record(...) the group still records: set group.trace to None, or what comes "
             "after the step is in the trace, too"
@@ -117,14 +146,14 @@ def check(
     for said, times in CASES.items():
         check_one(f"{said}: {told(times)}: ", make(times), communication_ratio)
     results = on_ranks(step, record, ranks=2)
-    for rank, (trace, records, calls) in enumerate(results):
-        check_step(rank, trace, records, calls)
-        where = f"{len(trace.spans)} spans of your step, on rank {rank}: "
-        check_one(where, trace, communication_ratio)
+    for rank, found in enumerate(results):
+        check_step(rank, found)
+        where = f"{len(found.trace.spans)} spans of your step, on rank {rank}: "
+        check_one(where, found.trace, communication_ratio)
     for _ in range(20):
         times = random_times(draw)
         check_one(f"twelve spans: {told(times)}: ", make(times), communication_ratio)
-    share = communication_ratio(results[0][0])
+    share = communication_ratio(results[0].trace)
     return f"Right. Of the step that you recorded on rank 0, {share:.0%} was communication."
 
 

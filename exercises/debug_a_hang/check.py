@@ -50,7 +50,7 @@ def one_device(batches: Batches, good: float) -> tuple[float, list[float], int]:
 def run(group: Group, answer: Callable[..., Any], batches: Batches, good: float) -> Any:
     mine = [x.clone() for x in batches[group.rank]]
     result = answer(group, mine, good)
-    if not isinstance(result, tuple) or len(result) != 2:
+    if not isinstance(result, tuple | list) or len(result) != 2:
         return None
     w, log = result
     return float(w), [float(loss) for loss in log]

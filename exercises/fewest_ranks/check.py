@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from numbers import Integral
 from typing import Any, NamedTuple
 
 from playground.exercises.check import Draw, Wrong
@@ -37,6 +38,7 @@ CASES = [
     Case(8, 512, 512, 10000, 0.5, 3100),  # near it: twice the ranks save a quarter
     Case(8, 512, 512, 10000, 0.5, 2400),  # beyond: half of the steps are the least
     Case(32, 100, 64, 4100, 1.0, 100000),  # one rank is enough
+    Case(4, 90, 32, 41, 0.5, 10),  # so few steps that one more or less counts
 ]
 
 
@@ -70,7 +72,7 @@ def check(fewest_ranks: Callable[..., Any], *, draw: Draw) -> str:
             raise Wrong(why(case, found, right))
     most = CASES[0]
     return (
-        "Right: for four runs and twelve more. In the first, "
+        "Right: for five runs and twelve more. In the first, "
         f"{fewest(most)} ranks are in time, where dividing the steps by the ranks says "
         f"{by_division(most)}."
     )
@@ -78,7 +80,7 @@ def check(fewest_ranks: Callable[..., Any], *, draw: Draw) -> str:
 
 def as_good(case: Case, found: Any, right: int | None) -> bool:
     """Where a rank more or less is a matter of the last digit, either is right."""
-    if right is None or not isinstance(found, int) or abs(found - right) != 1 or found < 1:
+    if right is None or not isinstance(found, Integral) or abs(found - right) != 1 or found < 1:
         return False
     needs = case.steps_of(min(found, right)) * case.seconds
     return math.isclose(needs, case.deadline, rel_tol=1e-9)
@@ -93,7 +95,7 @@ def why(case: Case, found: Any, right: int | None) -> str:
         f"{case.rows} rows a rank, noise scale {case.noise:g}, {case.steps:,} steps of "
         f"{case.seconds:g} s with a batch of {case.batch}, deadline {case.deadline:,.6g} s: "
     )
-    if found is not None and (isinstance(found, bool) or not isinstance(found, int)):
+    if found is not None and (isinstance(found, bool) or not isinstance(found, Integral)):
         return f"{said}{found!r} is no number of ranks: return an int, or None"
     if right is None:
         least = case.steps / (1 + case.noise / case.batch)
@@ -116,7 +118,7 @@ def why(case: Case, found: Any, right: int | None) -> str:
     needed = case.noise / (allowed / least - 1)
     if found == math.ceil(needed):
         return f"{said}That is the batch, in examples, and each rank has {case.rows}"
-    if allowed <= case.steps or found == max(
+    if allowed > case.steps and found == max(
         1, math.ceil(case.noise / (allowed / case.steps - 1) / case.rows)
     ):
         return f"{said}It looks as if the steps that were measured are taken for the least"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 
 from distributed import Group
@@ -29,8 +30,9 @@ def run(group: Group, answer: Callable[..., Any], n: int) -> tuple[Any, Any, lis
             result = answer(group, x)
     finally:
         group.trace = None
-    shifted, total = result if isinstance(result, tuple) else (result, None)
-    lists = [t.tolist() if isinstance(t, torch.Tensor) else None for t in (shifted, total)]
+    shifted, total = result if isinstance(result, tuple | list) else (result, None)
+    arrays = torch.Tensor | np.ndarray
+    lists = [t.tolist() if isinstance(t, arrays) else None for t in (shifted, total)]
     return lists[0], lists[1], events, trace.handed_over
 
 

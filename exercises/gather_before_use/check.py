@@ -96,6 +96,7 @@ def run(
         grads, dx = backward(rings, shares, shapes, kept.pop(), dy)
     found = {"y": y, "dx": dx, "dW0's share": grads[0], "dW1's share": grads[1]}
     return {
+        "shares": shares,
         "found": {k: v.detach().clone() for k, v in found.items()},
         "sent": (in_forward, trace.sent // 8 - in_forward),
         "left": left,
@@ -122,6 +123,7 @@ def check(forward: Callable[..., Any], backward: Callable[..., Any], *, draw: Dr
         references = [alone(rank, sizes) for rank in range(ranks)]
         for rank, result in enumerate(results):
             check_numbers(rank, ranks, result["found"], references)
+            check_shares(rank, ranks, result.pop("shares"), weights(*sizes))
         for rank, result in enumerate(results):
             check_costs(rank, ranks, sizes, **result)
     return (
@@ -148,6 +150,18 @@ def check_numbers(
             / ranks,
         }
         expect(name, found[name].view(-1), total / ranks, suspects, 1e-9, here)
+
+
+def check_shares(
+    rank: int, ranks: int, shares: list[torch.Tensor], whole: list[torch.Tensor]
+) -> None:
+    """Raise `Wrong` unless this rank's shares of the weights are what they were."""
+    for number, (share, weight) in enumerate(zip(shares, whole, strict=True)):
+        if not share.equal(weight.view(ranks, -1)[rank]):
+            raise Wrong(
+                f"{ranks} ranks: the gradients are right, but rank {rank}'s share of W{number} has "
+                "changed. Only the optimizer may write into it"
+            )
 
 
 def check_costs(

@@ -26,6 +26,7 @@ CASES = [
     ("llama-2-7b", 4096, 8, 1, False),
     ("llama-3-8b", 8192, 8, 2, False),
     ("llama-2-70b", 4096, 64, 3, True),
+    ("llama-2-7b", 4096, 1, 3, False),
 ]
 
 
@@ -107,7 +108,7 @@ def check(ledger: Callable[..., Any], *, draw: Draw) -> str:
         compare(ledger, "drawn", *drawn(draw))
     rows = ledger(PRESETS["llama-2-7b"], 4096, 8, 3, False)
     return (
-        "Right: every line, of four Llamas and twelve more. A 7B Llama with ZeRO-3 on 8 GPUs holds "
+        "Right: every line, of five Llamas and twelve more. A 7B Llama with ZeRO-3 on 8 GPUs holds "
         f"{sum(rows.values()) / 1e9:.1f} GB, {rows['layers'] / 1e9:.1f} of them in its layers."
     )
 

@@ -1,8 +1,10 @@
 """Bytes on each rank, by recipe and stage: usual mistakes are known; then a network is measured."""
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 
 from distributed.model_states import RECIPES, STAGES, Recipe, total
@@ -114,7 +116,7 @@ def check_paper(memory: Callable[..., Any], models: list[tuple[float, int]]) -> 
                 right = total(parameters, ranks, stage, recipe)
                 if isinstance(found, dict):
                     found = sum(found.values())
-                if not isinstance(found, int | float | torch.Tensor):
+                if not isinstance(found, Real | np.ndarray | torch.Tensor):
                     raise Wrong(f"memory(...) returns {found!r}: return a number of bytes")
                 found = float(found)
                 if abs(found - right) <= 1e-6 * right:

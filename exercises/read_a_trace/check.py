@@ -67,7 +67,7 @@ def check(read: Callable[..., Any], *, draw: Draw) -> str:
         ranks, calls = draw(3, 5), 1 if case == 0 else draw(3, 5)
         steps.append(draw_step(draw, ranks, draw(0, ranks - 1), calls))
         answers.append(read(steps[-1]))
-        if not isinstance(answers[-1], tuple) or len(answers[-1]) != 3:
+        if not isinstance(answers[-1], tuple | list) or len(answers[-1]) != 3:
             raise Wrong(f"read(traces) returns {answers[-1]!r}: return (late, waited, sending)")
     for field, name in ((1, "waited"), (2, "sending")):
         for traces, answer in zip(steps, answers, strict=True):

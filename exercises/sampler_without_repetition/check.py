@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -127,8 +128,21 @@ def check_epochs(indices: Answer, length: int, ranks: int) -> None:
                 f"{said}rank {rank} reads the same examples in every epoch, only in another order: "
                 "shuffle all examples, then cut"
             )
-    if first == of_all(6, 0):
+    other = of_all(6, 0)
+    if first == other:
         raise Wrong(f"{said}seeds 5 and 6 give the same order: the seed does not count")
+    for what, shares in (("epochs 0 and 1", second), ("seeds 5 and 6", other)):
+        same = len(neighbors(first) & neighbors(shares))
+        if same > length // 10:  # by chance it is about one
+            raise Wrong(
+                f"{said}{what}: {same} examples follow the same example as before, or precede it. "
+                "So the order is rotated or reversed, and not shuffled again"
+            )
+
+
+def neighbors(shares: list[list[int]]) -> set[frozenset[int]]:
+    """Pairs of examples that a rank reads one after the other."""
+    return {frozenset(pair) for numbers in shares for pair in pairwise(numbers)}
 
 
 def listed(ranks: list[int]) -> str:

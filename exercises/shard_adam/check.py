@@ -27,7 +27,7 @@ LOOK = {  # words of a message → the name in the answer to look at
     "3 times what is needed|1.5 times what is needed": "all_reduce",
 }
 STEPS = 3
-SETTINGS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "eps": 0.05}  # eps: a sum is not a mean
+SETTINGS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "eps": 0.03}  # eps: a sum is not a mean
 
 
 def gradient(rank: int, t: int, n: int) -> torch.Tensor:
@@ -43,6 +43,8 @@ def tensors(x: Any) -> Iterator[torch.Tensor]:
     elif isinstance(x, dict | list | tuple):
         for value in x.values() if isinstance(x, dict) else x:
             yield from tensors(value)
+    elif hasattr(x, "__dict__"):
+        yield from tensors(vars(x))
 
 
 def run(group: Group, answer: Callable[..., Any], n: int) -> tuple[torch.Tensor, int, int]:

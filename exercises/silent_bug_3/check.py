@@ -68,8 +68,17 @@ class Data:
 
 def run(group: Group, answer: Callable[..., Any], case: Case) -> tuple[list[list[int]], State]:
     data, model = Data(case), network()
+    torch.manual_seed(100 + group.rank)  # global random numbers differ between ranks
     answer(RingGroup(group), model, data, case.batch, EPOCHS, case.lr)
-    return data.read, copy_of(model)
+    return in_steps(data.read, case.batch // group.size), copy_of(model)
+
+
+def in_steps(read: list[list[int]], share: int) -> list[list[int]]:
+    """Rows by step, also if they are read one by one, or those of an epoch at once."""
+    if len(read) != EPOCHS and any(len(part) != 1 for part in read):
+        return read
+    rows = [number for part in read for number in part]
+    return [rows[start : start + share] for start in range(0, len(rows), share)]
 
 
 def check(train: Callable[..., Any], *, draw: Draw) -> str:

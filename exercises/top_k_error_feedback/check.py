@@ -117,9 +117,13 @@ def check_step(
 ) -> None:
     n = means.shape[1]
     here = f"{ranks} ranks, k = {k}, step {t}, rank {rank}: "
-    if mean is None or mean.shape != means[t].shape:
-        what = "nothing" if mean is None else f"an array of shape {list(mean.shape)}"
-        raise Wrong(f"{here}the function returns {what}, not mean[{n}]")
+    if mean is None:
+        raise Wrong(f"{here}the function returns nothing, not mean[{n}]")
+    mean = torch.as_tensor(mean, dtype=torch.float64)
+    if mean.shape != means[t].shape:
+        raise Wrong(
+            f"{here}the function returns an array of shape {list(mean.shape)}, not mean[{n}]"
+        )
     memory = found["memories"][t]
     good = torch.allclose(mean, means[t], rtol=1e-9, atol=1e-12)
     if good and torch.allclose(memory, memories[t, rank], rtol=1e-9, atol=1e-12):

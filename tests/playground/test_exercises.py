@@ -1,35 +1,57 @@
 """Exercises: starters fail, solutions pass, and each wrong answer gets a message of its own."""
 
+import contextlib
 import functools
 import importlib
+import os
 import re
+import signal
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from playground.exercises.sampler_without_repetition.check import CASES
 
-from distributed.runtime.caller import check_timeout
+from distributed import launching
+from distributed.runtime.caller import World, check_timeout
 from playground.exercises import FOLDER, mistakes, names
 from playground.exercises import check as checking
-from playground.exercises.check import Draw, Verdict, Wrong, check, compare, mark, whose
-from playground.exercises.mistakes import replaced, wrong_answers
+from playground.exercises.check import (
+    Draw,
+    Verdict,
+    Wrong,
+    check,
+    compare,
+    has_started,
+    mark,
+    on_ranks,
+    whose,
+)
+from playground.exercises.mistakes import replaced, right_answers, wrong_answers
 from playground.exercises.submission import verdict_on
 
 WRONG = {name: wrong_answers(name) for name in names()}
 MISTAKES = [(name, mistake) for name in names() for mistake in WRONG[name]]
+UNUSUAL = [(name, stem) for name in names() for stem in right_answers(name)]
 
 
 @pytest.fixture(autouse=True)
 def on_warm_ranks(pools, monkeypatch):
     """Checks start no ranks of their own here; a hang is found out sooner."""
 
-    def launch(fn, *args, ranks, device, timeout):
+    @contextlib.contextmanager
+    def world(ranks, device):
         assert device == "cpu"
-        check_timeout(timeout)
-        return pools[ranks](fn, *args, timeout=min(timeout, 3.0))
 
-    monkeypatch.setattr(checking, "launch", launch)
+        def run(fn, *args, timeout=60.0):
+            check_timeout(timeout)
+            soon = timeout if fn is has_started else min(timeout, 3.0)
+            return pools[ranks](fn, *args, timeout=soon)
+
+        yield run
+
+    monkeypatch.setattr(checking, "world", world)
     draw_with(monkeypatch, 0)
 
 
@@ -75,6 +97,14 @@ def test_a_mistake_gets_its_verdict(name: str, mistake: str, verdict_on_mistake)
     assert re.search(WRONG[name][mistake].says, verdict.message, re.S), verdict.message
 
 
+@pytest.mark.parametrize(("name", "stem"), UNUSUAL)
+def test_an_unusual_answer_is_right(name: str, stem: str, tmp_path) -> None:
+    path = tmp_path / f"{stem}.py"
+    path.write_text(right_answers(name)[stem])
+    verdict = verdict_on(name, path)
+    assert verdict.passed, verdict.message
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -105,7 +135,7 @@ def test_verdicts_hold_whatever_is_drawn(name: str, tmp_path, monkeypatch) -> No
 @pytest.mark.parametrize("name", names())
 def test_an_exercise_is_whole(name: str, verdict_on_mistake) -> None:
     files = {path.name for path in (FOLDER / name).iterdir() if path.is_file()}
-    assert files == {"check.py", "starter.py", "solution.py", "wrong.toml"}
+    assert files - {"right.toml"} == {"check.py", "starter.py", "solution.py", "wrong.toml"}
     assert len(WRONG[name]) >= 3
     messages = [verdict_on_mistake(name, mistake).message for mistake in WRONG[name]]
     causes = {message.partition("\n  Look at line")[0] for message in messages}
@@ -129,8 +159,9 @@ def test_replacements_are_made_where_they_stand_in_the_solution() -> None:
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ("mistake = 'none'\nsays = ''", r"\[odd\]: give mistake, says, and one of: old and new"),
-        ("mistake = 'both'\nsays = ''\nwhole = ''\nold = ''\nnew = ''", "and one of"),
+        ("whole = ''", r"\[odd\]: give mistake and says; it has whole"),
+        ("mistake = 'none'\nsays = ''", r"\[odd\]: give one of: old and new"),
+        ("mistake = 'both'\nsays = ''\nwhole = ''\nold = ''\nnew = ''", "give one of"),
         ("mistake = 'gone'\nsays = ''\nold = 'gone'\nnew = ''", "old='gone' stands 0 times"),
     ],
 )
@@ -156,6 +187,23 @@ def test_a_case_that_was_drawn_can_be_drawn_again() -> None:
     assert seed
     again = check("sampler_without_repetition", indices, seed=int(seed[1]))
     assert again.message == first.message
+
+
+class SlowToStart(World):
+    """Ranks that start 1.5 s late, as on a busy machine."""
+
+    def __init__(self, ranks: int, device: str, threads: int | None = None):
+        super().__init__(ranks, device, threads)
+        pids = [process.pid for process in self.processes]
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        threading.Timer(1.5, lambda: [os.kill(pid, signal.SIGCONT) for pid in pids]).start()
+
+
+def test_the_time_limit_of_an_answer_starts_when_its_ranks_have_started(monkeypatch):
+    monkeypatch.setattr(launching, "World", SlowToStart)
+    monkeypatch.setattr(checking, "world", launching.world)
+    assert on_ranks(lambda group: group.rank, ranks=1, timeout=1.0) == [0]
 
 
 def look(group, x):

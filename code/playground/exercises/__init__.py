@@ -4,7 +4,7 @@
 `check` runs it, and has the tools of all checks; `submission` runs it on a file, from the shell.
 Checks use `watch` (what a rank sends and receives), `suspects` (mistakes known by their numbers)
 and `silent` (what the exercises on silent bugs share). `mistakes` reads the wrong answers that an
-exercise must tell apart.
+exercise must tell apart, and the unusual ones that it must accept.
 """
 
 from pathlib import Path

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from distributed import launch
+from distributed import Group, world
 from distributed.runtime.report import RankError, RanksHang
 from playground.exercises import names
 
@@ -129,17 +129,29 @@ def _suspicious_line(message: str, look: Mapping[str, str], answer: Sequence[Any
 
 
 def on_ranks(fn: Callable[..., Any], *args: Any, ranks: int, timeout: float = 15.0) -> list[Any]:
-    """Each rank's result of `fn(group, *args)`; what goes wrong on ranks becomes `Wrong`."""
-    try:
-        return launch(fn, *args, ranks=ranks, device="cpu", timeout=timeout)
-    except RanksHang as error:
-        stands = str(error).partition("\n")[2]
-        raise Wrong(f"With {ranks} ranks it does not end. Where they stand:\n{stands}") from None
-    except RankError as error:
-        if "NotImplementedError" in str(error):
-            raise NotImplementedError from None
-        lines = [line for line in str(error).splitlines() if "code/playground/" not in line]
-        raise Wrong(f"With {ranks} ranks: " + "\n".join(lines)) from None
+    """Each rank's result of `fn(group, *args)`; what goes wrong on ranks becomes `Wrong`.
+
+    `timeout` (s) limits the call alone. The ranks start before it, however long a busy machine
+    takes.
+    """
+    with world(ranks, device="cpu") as run:
+        run(has_started)
+        try:
+            return run(fn, *args, timeout=timeout)
+        except RanksHang as error:
+            stands = str(error).partition("\n")[2]
+            raise Wrong(
+                f"With {ranks} ranks it does not end. Where they stand:\n{stands}"
+            ) from None
+        except RankError as error:
+            if "NotImplementedError" in str(error):
+                raise NotImplementedError from None
+            lines = [line for line in str(error).splitlines() if "code/playground/" not in line]
+            raise Wrong(f"With {ranks} ranks: " + "\n".join(lines)) from None
+
+
+def has_started(group: Group) -> None:
+    """The first call of a world returns when all its ranks have met."""
 
 
 BASE = 8  # each rank gives BASE**rank: the digits of a sum say who is in it, and how often
