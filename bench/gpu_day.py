@@ -95,7 +95,7 @@ def run(step: Step, limit: float, keep: "Kept") -> dict[str, Any]:
     result |= {"ok": process.returncode == 0, "s": time.monotonic() - started, "limit_s": limit}
     if not result["ok"]:
         result["said"] = log.read_text(errors="replace").splitlines()[-20:]
-        result["failed"] = f"with status {process.returncode}" if ended else "at its time limit"
+        result["problem"] = f"with status {process.returncode}" if ended else "at its time limit"
     return result
 
 
@@ -154,7 +154,7 @@ def run_all(chosen: Iterable[Step], keep: Kept, minutes: float) -> bool:
         if share > 0:
             result = run(step, share, keep)
         else:
-            result = {"ok": False, "failed": f"not run: {minutes:g} minutes were over"}
+            result = {"ok": False, "problem": f"not run: {minutes:g} minutes were over"}
         keep(step.name, result)
         pack(keep.file.parent)
         print(f"{step.name:30}{as_line(result)}", flush=True)
@@ -190,7 +190,7 @@ def as_line(result: dict[str, Any]) -> str:
     """One line about a step that has ended: how long it took, and what it found."""
     rows = (f"{len(result[name])} {name}" for name in LISTS if name in result)
     counts = (f"{result[name]} {name}" for name in COUNTS if name in result)
-    how = "" if result["ok"] else f"FAILED {result['failed']}"
+    how = "" if result["ok"] else f"FAILED {result['problem']}"
     return "  ".join([f"{result.get('s', 0):6.1f} s", ", ".join([*rows, *counts]), how]).rstrip()
 
 

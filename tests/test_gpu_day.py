@@ -69,7 +69,7 @@ def test_a_step_is_kept_when_it_ends_and_the_next_runs_after_a_failure(
 def test_a_step_that_hangs_is_ended_and_what_it_had_found_is_kept(day: Path, before: str) -> None:
     code = f"""{before}; print(open(FOUND, 'w').write('{{"x": 1}}'), flush=True); {HANG}"""
     kept = run_for(day, 0.2, step(day, "hangs", code), step(day, "next", "pass", weight=3))
-    assert kept["hangs"]["failed"] == "at its time limit"
+    assert kept["hangs"]["problem"] == "at its time limit"
     assert kept["hangs"]["x"] == 1
     assert kept["next"]["ok"]
 
@@ -94,8 +94,8 @@ def test_time_that_a_step_does_not_need_goes_to_those_after_it(day: Path) -> Non
 
 def test_after_the_last_minute_no_step_starts(day: Path) -> None:
     kept = run_for(day, 0.01, step(day, "hangs", f"{MUTE}; {HANG}", 1e9), step(day, "late", "pass"))
-    assert kept["hangs"]["failed"] == "at its time limit"
-    assert kept["late"]["failed"] == "not run: 0.01 minutes were over"
+    assert kept["hangs"]["problem"] == "at its time limit"
+    assert kept["late"]["problem"] == "not run: 0.01 minutes were over"
 
 
 def test_what_another_call_kept_stays(day: Path) -> None:
@@ -224,6 +224,22 @@ def test_without_a_gpu_it_says_so_and_records_nothing(
     assert ended.value.code == 1
     assert "finds no CUDA GPU here; try --dry-run" in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
+
+
+def test_it_needs_no_package_that_a_lent_machine_lacks() -> None:
+    """Neither the steps, nor the tests on GPUs while they are collected."""
+    lacks = ["IPython", "altair", "ipykernel", "jsonschema", "jupyter_server", "nbclient"]
+    lacks += ["nbformat", "playwright", "py_spy", "sphinx", "vl_convert"]
+    program = f"""
+import sys
+sys.modules |= dict.fromkeys({lacks})
+import bench.gpu_day, bench.gpu_day_steps, pytest
+sys.exit(pytest.main(["tests/gpu", "--collect-only", "-q", "-p", "no:cacheprovider"]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=gpu_day.ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.slow

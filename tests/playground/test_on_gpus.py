@@ -74,7 +74,7 @@ def test_without_a_record_pages_say_nothing(
 
 def test_a_step_that_found_nothing_takes_nothing_else_away(day: dict[str, Any]) -> None:
     for step in (f"curves/{next(iter(SHAPES))}", "train_script", "tests", "rank_zero", "rates"):
-        day[step] = {"ok": False, "failed": "at its time limit"}
+        day[step] = {"ok": False, "problem": "at its time limit"}
     keep(day)
     _, figure, memory = on_one_gpu()
     assert [axis.get_title() for axis in figure.axes] == [

@@ -14,8 +14,8 @@ from distributed.planner.job import RECIPE, Job, Option, cluster_of, option
 from distributed.planner.memory import Held, held, sent
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, PRESETS
+from playground.planner.measured_cases import rank_zero
 from playground.planner.measured_cases import recorded as recorded_day
-from playground.show.on_gpus import rank_zero
 from playground.show.recorded import FOLDER, stamp
 from playground.show.tables import Table
 

@@ -80,6 +80,13 @@ def recorded(step: str) -> dict[str, Any]:
     return json.loads(KEPT.read_text()).get(step, {}) if KEPT.exists() else {}
 
 
+def rank_zero() -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Peak memory of rank 0 of N on a real GPU, by model, GPUs, strategy, recipe, checkpoint."""
+    names = "model", "gpus", "strategy", "recipe", "checkpoint"
+    rows = recorded("rank_zero").get("ranks", [])
+    return {tuple(row[name] for name in names): row for row in rows if "bytes" in row}
+
+
 def known(name: str, memory: float) -> Gpu | None:
     """The planner's entry for a GPU that CUDA calls `name`; of several, the nearest in memory.
 

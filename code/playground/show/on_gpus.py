@@ -124,13 +124,6 @@ def memory_table() -> Table | None:
     return Table(header, lines, note)
 
 
-def rank_zero() -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Peak memory of rank 0 of N on a real GPU, by model, GPUs, strategy, recipe, checkpoint."""
-    names = "model", "gpus", "strategy", "recipe", "checkpoint"
-    rows = recorded("rank_zero").get("ranks", [])
-    return {tuple(row[name] for name in names): row for row in rows if "bytes" in row}
-
-
 def rates_table() -> Table | None:
     """What products of large matrices and copies reach, beside the data sheet."""
     found, one = recorded("rates"), gpu_of("rates")
