@@ -406,10 +406,13 @@ def test_parts_that_do_not_fit_are_refused_without_a_library():
 def test_messages_between_gpus_that_share_gloo_are_refused_in_a_line(pools):
     """gloo would read a GPU's address as if it were the host's."""
 
+    class OnGPU(torch.Tensor):
+        is_cuda = True
+
     def send(group):
         shared = RingGroup(group)
         shared.device = torch.device("cuda:0")  # as of ranks that share a GPU
         with pytest.raises(ValueError, match=r"cuda:0: gloo has no messages between GPUs. Start"):
-            shared.send(torch.ones(1), 1 - group.rank)
+            shared.send(torch.ones(1).as_subclass(OnGPU), 1 - group.rank)
 
     pools[2](send)

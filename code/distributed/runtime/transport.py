@@ -186,7 +186,7 @@ class Transport:
                 self.trace.count_received(x.nbytes)
         if self.device.type == "cpu":
             started = [call(x, None, self.backend, self.tag, peer) for call, x, peer in messages]
-        elif "nccl" not in dist.get_backend_config(self.backend):
+        elif messages[0][1].is_cuda and "nccl" not in dist.get_backend_config(self.backend):
             raise ValueError(
                 f"{self.device}: gloo has no messages between GPUs. Start one rank per GPU, or "
                 "launch with device='cpu'"
