@@ -1,12 +1,12 @@
 """What one GPU can tell this book in nine minutes: `python -m bench.gpu_day`, or `make gpu-day`.
 
-Each step is a process of its own and gets a share of the time that is left. Its results go to
+Each step runs in a separate process and gets a share of the time that is left. Its results go to
 gpu_day.json as soon as it has them, so a step that dies, hangs or runs out of time costs only what
 it was measuring, and the next one starts. Nothing is downloaded.
 
     rates         matrix products and copies
     curves        memory and time of a step: strategies, micro-batches, compiled and recomputed
-    rank_zero     memory of rank 0 of 8 to 64, with real tensors and messages that nobody sends
+    rank_zero     memory of rank 0 of 8 to 64, with real tensors and messages that go nowhere
     traces        one step under DDP and one under FSDP2, from PyTorch's profiler
     train_script  train.py on this book's own text
     tests         tests/gpu
@@ -88,7 +88,7 @@ def run(step: Step, limit: float, keep: "Kept") -> dict[str, Any]:
         )  # fmt: skip
         try:
             ended = wait(process, limit, lambda: keep(step.name, found_by(step)))
-        finally:  # it is in a session of its own, so Ctrl+C does not reach it
+        finally:  # its session is separate, so Ctrl+C doesn't reach it
             if process.poll() is None:
                 wait(process, 0)
     result = found_by(step)
@@ -130,7 +130,7 @@ def wait(process: "subprocess.Popen[bytes]", limit: float, look: Any = lambda: N
 
 
 class Kept:
-    """gpu_day.json: what each step has found, with the stamp. What other calls kept stays."""
+    """gpu_day.json: what each step has found, with the stamp. Results of earlier calls stay."""
 
     def __init__(self, file: Path, stamp: dict[str, Any]):
         self.file, self.stamp = file, stamp

@@ -52,8 +52,8 @@ SERIES = (
     ("DDP", True, "full"),
 )
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-ROWS_COMPILED = ROWS[::2]  # each number of rows is compiled for itself,
-COMPILING = 25.0  # which takes about so many seconds, the first time
+ROWS_COMPILED = ROWS[::2]  # each number of rows is compiled separately
+COMPILING = 25.0  # seconds that this takes the first time, roughly
 # Rank 0 of N: worlds, strategies and recomputation, in the order of their worth
 RANK_ZERO = (
     ("llama-2-7b", 8, "ZeRO-3", "none"),
@@ -281,7 +281,7 @@ def empty() -> None:
 
 
 def rank_zero(kept: Kept) -> None:
-    """The peak memory of rank 0 of N: real tensors on this GPU, and messages that nobody sends."""
+    """The peak memory of rank 0 of N: real tensors on this GPU, and messages that go nowhere."""
     os.environ["LOCAL_RANK"] = "0"
     memory = torch.cuda.mem_get_info()[1] if CUDA else math.inf
     for model, gpus, strategy, checkpoint in RANK_ZERO if CUDA else RANK_ZERO[:2]:

@@ -26,7 +26,7 @@ ROWS, CONTEXT = 1, 2048
 
 
 class Case(NamedTuple):
-    """A strategy for a model on so many GPUs, in one precision, with one way of checkpointing."""
+    """A strategy for a model on a number of GPUs, in one precision and with one way to checkpoint."""
 
     model: str
     gpus: int
