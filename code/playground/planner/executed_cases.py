@@ -26,7 +26,7 @@ ROWS, CONTEXT = 1, 2048
 
 
 class Case(NamedTuple):
-    """A strategy for a model on a number of GPUs, in one precision and with one way to checkpoint."""
+    """A strategy for a model on a number of GPUs, with its precision and its checkpointing."""
 
     model: str
     gpus: int
