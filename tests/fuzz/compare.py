@@ -13,6 +13,8 @@ from tests.fuzz.on_ranks import play
 
 from distributed.runtime.report import RankError, RanksHang
 
+DIVERGED = 1e6  # a training that goes this far makes large what is only rounding
+
 
 class Differs(AssertionError):
     """What ranks computed is not what one device computes."""
@@ -88,7 +90,10 @@ def play_all(worlds: Any, draw: Draw, timeout: float, fault: str) -> str:
             if said := refused(number, results):
                 run.kill()  # some ranks may have begun to gather what others have not
                 return said
-            compare(draw, number, results, alone.run_segment(number))
+            expected = alone.run_segment(number)
+            if any(not abs(loss) < DIVERGED for losses in expected["losses"] for loss in losses):
+                return f"not compared: on one device a loss is above {DIVERGED:.0e}"
+            compare(draw, number, results, expected)
             saved = results[0]["saved"]
     if ODD[draw.odd].must_refuse:
         raise Differs(f"{draw.odd}: not refused")

@@ -170,13 +170,15 @@ def draw_ranks(random: Random, strategy: str) -> list[int]:
     return [4, 2, 3, 1] if count == 4 else [random.choice(choices) for _ in range(count)]
 
 
-def draw_layers(strategy: str, again: str, cast: bool) -> list[str]:
+def draw_layers(strategy: str, again: str, cast: bool, passes: str) -> list[str]:
     """The layers that the strategy allows."""
     if cast:
         return []
+    needs = "two forwards" if strategy.startswith("ddp") and passes != "in turn" else ""
     # Where a block is checkpointed reentrantly, ranks must leave out the same.
     alike = strategy == "ddp, static graph" or (strategy in ZERO3 and again == "reentrant")
-    return [name for name, layer in LAYERS.items() if not (alike and layer.leaves_out)]
+    fits = [name for name, layer in LAYERS.items() if needs not in layer.cannot]
+    return [name for name in fits if not (alike and LAYERS[name].leaves_out)]
 
 
 def draw_optimizer(random: Random, parts: tuple[Part, ...], bounded: bool) -> str:
@@ -209,7 +211,8 @@ def draw(number: int) -> Draw:
     elif again == "reentrant" and zero:
         passes = passes[:2]  # a block's turn in one backward pass for several would be over
     ties = [] if once else ["", "block", "root"]
-    layers = draw_layers(strategy, again, cast)
+    chosen = random.choice(passes)
+    layers = draw_layers(strategy, again, cast, chosen)
     parts = draw_parts(random, mixed or cast, again, [] if cast else ties, layers)
     order = tuple(range(len(parts))) if once else draw_order(random, len(parts))
     output = "tuple" if again == "reentrant" else random.choice(["tuple", "dict", "named"])
@@ -227,7 +230,7 @@ def draw(number: int) -> Draw:
         param_dtype=random.choice(["bfloat16", "float16"]) if cast else "",
         reduce_dtype=draw_reduce_dtype(random, zero and mixed, cast),
         clip=None if mixed or cast else random.choice([None, 0.5]),
-        passes=random.choice(passes),
+        passes=chosen,
         evaluate=random.random() < 0.3,
         segments=(Segment(strategy, 2, ()),),
     )

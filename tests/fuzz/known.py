@@ -15,7 +15,19 @@ def in_stages(draw: Draw, stages: tuple[str, ...]) -> bool:
     return any(segment.strategy in stages for segment in draw.segments)
 
 
+def unlike(draw: Draw) -> bool:
+    """Whether ranks leave out different things."""
+    passes = [one for segment in draw.segments for step in segment.steps for one in step]
+    return any(len({*one.without}) > 1 for one in passes)
+
+
 KNOWN = [
+    Known(
+        lambda draw: (
+            draw.odd == "backward passes that fail" and in_stages(draw, ZERO3) and unlike(draw)
+        ),
+        "in ZeRO-3, ranks whose backward passes fail have gathered different blocks",
+    ),
     Known(
         lambda draw: draw.odd == "weight of a block that is not called" and in_stages(draw, ZERO3),
         "ZeRO-3's schedule gathers only a block that is called",

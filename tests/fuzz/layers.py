@@ -226,8 +226,9 @@ class Layer:
     make: Callable[[int], nn.Module]
     leaves_out: bool = False  # whether parameters can be without a gradient, on some ranks
     is_refused: bool = False  # whether a wrapper may refuse it
-    # What programs do that it cannot: "second derivative", "pickle", "empty batch", "cast", "join"
-    # (its buffers depend on what each rank has seen)
+    # What programs do that it cannot: "second derivative", "pickle", "empty batch", "cast",
+    # "flatten" (it has strides), "scale", "join" (its buffers depend on what each rank has seen),
+    # "two forwards" (the graph keeps buffers, and DDP's next forward pass writes into them)
     cannot: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -236,7 +237,9 @@ def row(make: Callable[..., nn.Module], *cannot: str, **options: bool) -> Layer:
 
 
 SECOND, EMPTY, PICKLE, CAST, JOIN = "second derivative", "empty batch", "pickle", "cast", "join"
-BATCH_NORM, BUFFERS = (SECOND, EMPTY, JOIN), (EMPTY, JOIN)
+FLATTEN, SCALE, TWO = "flatten", "scale", "two forwards"
+CONVOLUTION = (SECOND, EMPTY, FLATTEN)
+BATCH_NORM = (*CONVOLUTION, JOIN, TWO)
 LAYERS: dict[str, Layer] = {
     "attention": row(attention, EMPTY),
     "attention with dimensions of its own": row(lambda w: attention(w, kdim=w, vdim=w), EMPTY),
@@ -261,23 +264,25 @@ LAYERS: dict[str, Layer] = {
     "BatchNorm of all": row(
         lambda w: Convolution(w, lambda: nn.BatchNorm2d(4, momentum=None)), *BATCH_NORM
     ),
-    "GroupNorm": row(lambda w: Convolution(w, lambda: nn.GroupNorm(2, 4)), SECOND, EMPTY),
+    "GroupNorm": row(lambda w: Convolution(w, lambda: nn.GroupNorm(2, 4)), *CONVOLUTION),
     "InstanceNorm": row(
-        lambda w: Convolution(w, lambda: nn.InstanceNorm2d(4, affine=True)), SECOND, EMPTY
+        lambda w: Convolution(w, lambda: nn.InstanceNorm2d(4, affine=True)), *CONVOLUTION
     ),
     "InstanceNorm, tracked": row(
         lambda w: Convolution(w, lambda: nn.InstanceNorm2d(4, track_running_stats=True)),
         *BATCH_NORM,
     ),
-    "orthogonal": row(lambda w: Linear(w, parametrizations.orthogonal), PICKLE, CAST, SECOND),
-    "spectral_norm": row(lambda w: Linear(w, parametrizations.spectral_norm), PICKLE, JOIN, SECOND),
+    "orthogonal": row(lambda w: Linear(w, parametrizations.orthogonal), PICKLE, CAST, SECOND, TWO),
+    "spectral_norm": row(
+        lambda w: Linear(w, parametrizations.spectral_norm), PICKLE, JOIN, SECOND, TWO
+    ),
     "LoRA": row(LowRank),
     "uncalled": row(lambda w: Uncalled(w, lambda inner: inner)),
     "experts": row(lambda w: Experts(w, skips=False), EMPTY),
     "experts, some skipped": row(lambda w: Experts(w, skips=True), EMPTY, leaves_out=True),
-    "lists": row(Lists),
+    "lists": row(Lists, FLATTEN),
     "parts of a storage": row(lambda w: Parts(w, overlap=False)),
     "the same storage": row(lambda w: Parts(w, overlap=True), is_refused=True),
-    "complex": row(Complex, CAST, is_refused=True),
-    "buffers": row(Buffers, CAST, *BUFFERS),
+    "complex": row(Complex, CAST, SCALE, is_refused=True),
+    "buffers": row(Buffers, CAST, EMPTY, JOIN, TWO),
 }

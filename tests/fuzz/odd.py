@@ -242,6 +242,8 @@ class DataReplaced(Odd):
 
 
 class FromVector(Odd):
+    needs = ("flatten",)
+
     def changed(self, model: nn.Module) -> None:
         parameters = [p for p in model.parameters() if p.dtype == torch.float64]
         vector = 0.5 * nn.utils.parameters_to_vector(parameters)
@@ -266,6 +268,7 @@ class TensorRate(Odd):
 
 
 class Scaled(Odd):
+    needs = ("scale",)
     changes: ClassVar = {"clip": None}
 
     def network(self, model: Network) -> None:
