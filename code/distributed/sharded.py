@@ -204,11 +204,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. A missing one counts as zero, so both settings do the same."""
+        self.gradients.forget()
         for unit in self.trained:
             for parameter in unit.layout.parameters:
                 parameter.grad = None
             unit.gradient = None
-        self.gradients.forget()
         self.phase = Phase.EMPTY
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
