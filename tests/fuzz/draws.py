@@ -238,7 +238,8 @@ def draw(number: int) -> Draw:
     if again == "reentrant" and zero and not once:
         others.remove("zero2")
     segments = []
-    for number, ranks in enumerate(draw_ranks(random, strategy)):
+    worlds = draw_ranks(random, strategy)
+    for number, ranks in enumerate(worlds if zero or OPTIMIZERS[optimizer].resumes else worlds[:1]):
         ranks_fit = [s for s in others if s != "hsdp" or ranks != 3]
         one = random.choice(ranks_fit) if number else strategy
         segments.append(draw_segment(random, made, one, ranks))

@@ -17,6 +17,7 @@ class Row(NamedTuple):
     is_refused: bool = False  # whether ZeRO may refuse it
     closure: bool = False  # whether a step computes the gradient as often as it likes
     takes_empty: bool = True  # parameters without elements
+    resumes: bool = True  # whether torch's load_state_dict keeps the dtype of its states
 
 
 ADAM: dict[str, Any] = {"lr": 0.05, "eps": 1e-3}
@@ -42,9 +43,9 @@ OPTIMIZERS: dict[str, Row] = {
     "adagrad, fused": Row(optim.Adagrad, {**ADAM, "fused": True}),
     "adadelta": Row(optim.Adadelta, {"lr": 0.5, "eps": 1e-3}),
     "adamax": Row(optim.Adamax, ADAM),
-    "nadam": Row(optim.NAdam, ADAM),
+    "nadam": Row(optim.NAdam, ADAM, resumes=False),
     "radam": Row(optim.RAdam, ADAM),
-    "asgd": Row(optim.ASGD, {"lr": 0.05, "weight_decay": 0.01}),
+    "asgd": Row(optim.ASGD, {"lr": 0.05, "weight_decay": 0.01}, resumes=False),
     "adafactor": Row(
         optim.Adafactor, {"lr": 0.05, "eps": (1e-3, 1e-3)}, is_refused=True, takes_empty=False
     ),
