@@ -264,11 +264,14 @@ def with_odd(made: Draw, name: str) -> Draw:
     if odd.one_segment:
         segments = segments[:1]
     mixed = any(part.low for part in parts) and not made.param_dtype
+    row = OPTIMIZERS[made.optimizer]
+    unfit = row.closure or (isinstance(odd, Joined) and not row.resumes)  # join loads its states
+    optimizer = "momentum" if unfit else made.optimizer
     changes = {
         "odd": name,
         "parts": parts,
         "segments": segments,
-        "optimizer": "momentum" if OPTIMIZERS[made.optimizer].closure else made.optimizer,
+        "optimizer": optimizer,
         "param_dtype": "",
         "reduce_dtype": made.reduce_dtype if mixed else "",
         **odd.changes,
