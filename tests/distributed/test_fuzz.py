@@ -10,7 +10,7 @@ from tests.fuzz.optimizers import OPTIMIZERS, SCHEDULES
 
 from distributed.runtime.report import RankError, RanksHang
 
-QUICK, ALL = 20, 1000
+QUICK, ALL = 14, 1000
 
 
 @pytest.mark.parametrize(
