@@ -73,7 +73,7 @@ def test_four_modules_in_five_need_at_most_one_other_and_the_readme_counts_them(
 
 
 def test_zero_3_and_all_that_it_needs_can_be_read_in_a_day():
-    assert lines_with_needs(ROOT, "zero3", needs(ROOT)["zero3"]) <= 1370
+    assert lines_with_needs(ROOT, "zero3", needs(ROOT)["zero3"]) <= 1375
 
 
 def test_who_takes_the_sharding_takes_no_wrapper_no_ring_and_no_other_stage():

@@ -97,6 +97,7 @@ class DistributedDataParallel(nn.Module):
         self.sync = True  # False within no_sync()
         self.was_synced = True  # what `sync` was in the last forward pass
         self.came_in_local: list[nn.Parameter] = []  # LOCAL: whose gradients have come
+        self.came_outside = ""  # LOCAL: a parameter whose gradient came before any output's
         self.joining: Join | None = None  # within join()
         self.phase = Phase.IDLE
         self.if_let_go: weakref.finalize | None = None  # BACKWARD, LOCAL: called if the pass raises
@@ -252,6 +253,7 @@ class DistributedDataParallel(nn.Module):
     def _start_local_pass(self, _gradient: Any = None) -> None:
         """The same, of a forward pass in no_sync()."""
         self._begin(Phase.LOCAL)
+        self.came_outside = ""
 
     def _begin(self, phase: Phase) -> None:
         self._abandon_failed_pass()
@@ -259,6 +261,7 @@ class DistributedDataParallel(nn.Module):
         # A reentrant checkpoint is a pass within the pass, with an end of its own: begin outside.
         if self.phase is Phase.IDLE:
             call_last(self.hooks)
+            self.came_outside = ""
             end = self._end_pass
             # Autograd calls it at the end of the pass, and lets go of it uncalled if that raises.
             self.if_let_go = weakref.finalize(end, self._fail)
@@ -272,15 +275,10 @@ class DistributedDataParallel(nn.Module):
         if self.phase is Phase.FAILED:  # and neither forward nor _start_pass was called since
             raise RuntimeError("the last backward pass raised: call the wrapper, not its module")
         self._check_can_be_reduced(parameter)
-        if self.phase is Phase.IDLE:
-            if self.sync and not self.has_hidden_graph:
-                raise RuntimeError(
-                    f"a gradient for {self.names[parameter]} came in a backward pass that reached "
-                    "no output of the wrapper: call the wrapper, not its module (PyTorch's "
-                    "wrapper would leave this gradient as it is, another one on each rank)"
-                )
-            syncs = self.was_synced if self.has_hidden_graph else self.sync
-            self._begin(Phase.BACKWARD if syncs else Phase.LOCAL)
+        if self.phase is Phase.IDLE:  # an output may still come, as after a penalty on weights
+            hidden = self.has_hidden_graph and self.was_synced
+            self._begin(Phase.BACKWARD if hidden else Phase.LOCAL)
+            self.came_outside = self.names[parameter] if self.sync else ""
         if self.phase is Phase.LOCAL:
             self.usage.check_may_come(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
@@ -307,6 +305,12 @@ class DistributedDataParallel(nn.Module):
             elif self.usage.find_unused:  # other ranks may have gradients
                 self._start_reducing()
                 self._finish()
+        elif self.came_outside and not self.has_hidden_graph:
+            raise RuntimeError(
+                f"a gradient for {self.came_outside} came in a backward pass that reached "
+                "no output of the wrapper: call the wrapper, not its module (PyTorch's "
+                "wrapper would leave this gradient as it is, another one on each rank)"
+            )
         self.came_in_local.clear()
         assert self.if_let_go
         self.if_let_go.detach()

@@ -253,8 +253,10 @@ class ReduceInBackward:
             self._finish()
 
     def forget(self) -> None:
+        if self.in_backward:  # it raised; other ranks may have sent more or less: now all send all
+            self.post_backward()
         self.is_spread.clear()
-        self._reset()  # should a backward pass have failed
+        self._reset()
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return {"buckets": [*self.spare, *(each.memory for each in self.under_way)]}

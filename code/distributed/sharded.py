@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from distributed import Group
 from distributed.flat_unit import FlatUnit, Layout, Piece, in_buckets, runs
@@ -24,6 +25,7 @@ from distributed.guards import (
     check_not_in_torch_ddp,
     check_unchanged,
 )
+from distributed.replicas import call_last
 from distributed.sharding_plan import Precision, ShardingPlan
 
 
@@ -120,11 +122,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for tensor in [*self.in_no_unit(), *self.module.buffers()]:
             if tensor.numel():
                 self.group.broadcast(tensor.data)
-        self.module.register_forward_pre_hook(HookOfOriginal(check_not_in_torch_ddp))
+        self.hooks = []
         for unit in trained:
             for parameter in unit.layout.parameters:
                 parameter.grad_dtype = unit.layout.reduce_dtype  # autograd adds in it, too
-                parameter.register_post_accumulate_grad_hook(self.mark_ready)
+                self.hooks.append(parameter.register_post_accumulate_grad_hook(self.mark_ready))
+        self.module.register_forward_pre_hook(HookOfOriginal(check_not_in_torch_ddp))
+        order_hooks = torch.compiler.disable(lambda *_: call_last(self.hooks))
+        self.module.register_forward_pre_hook(HookOfOriginal(order_hooks))
 
     def _share_groups_and_states(self) -> None:
         """One list of groups and one dict of states for both: what a schedule sets here counts."""
@@ -204,12 +209,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. A missing one counts as zero, so both settings do the same."""
+        self.gradients.forget()
         for unit in self.trained:
             for parameter in unit.layout.parameters:
                 parameter.grad = None
             unit.gradient = None
-        self.gradients.forget()
         self.phase = Phase.EMPTY
+
+    def register_step_post_hook(self, hook: Any) -> RemovableHandle:
+        """The hook is called when shards are updated, before other ranks get what is in them."""
+        return self.optimizer.register_step_post_hook(hook)
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         """Backward passes in here add up gradients on this rank, and send none."""

@@ -1279,3 +1279,28 @@ def test_nothing_to_train_is_refused(pools):
     said = pools[2](refuse)[0]
     assert "no parameter requires a gradient" in said[0]
     assert "bucket_bytes=0: a bucket holds 1 byte or more" in said[1]
+
+
+class CanSkip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x, skips):
+        return self.first(x if skips else self.second(x)).sum()
+
+
+def penalised(group):
+    model = DistributedDataParallel(CanSkip(), group, find_unused_parameters=True)
+    weight = model.module.second.weight
+    (model(torch.ones(1, 2), skips=group.rank == 0) + weight.square().sum()).backward()
+    return weight.grad.clone()
+
+
+def test_a_penalty_on_a_weight_counts_also_on_a_rank_that_skips_its_layer(pools):
+    model = CanSkip()
+    weight = model.second.weight
+    (model(torch.ones(1, 2), skips=False) / 2 + weight.square().sum()).backward()
+    for gradient in pools[2](penalised):
+        torch.testing.assert_close(gradient, weight.grad)

@@ -3,12 +3,14 @@
 import pytest
 from tests.fuzz.compare import Differs, check
 from tests.fuzz.draws import draw
+from tests.fuzz.events import ODD, drawn
 from tests.fuzz.faults import FAULTS
-from tests.fuzz.odd import ODD, drawn
+from tests.fuzz.layers import LAYERS
+from tests.fuzz.optimizers import OPTIMIZERS, SCHEDULES
 
 from distributed.runtime.report import RankError, RanksHang
 
-QUICK, ALL = 20, 1000
+QUICK, ALL = 14, 1000
 
 
 @pytest.mark.parametrize(
@@ -34,3 +36,10 @@ def test_a_planted_fault_is_found_within_100_draws(pools, fault):
 
 def test_every_odd_use_is_drawn():
     assert {drawn(number).odd for number in range(ALL)} == {*ODD}
+
+
+def test_every_layer_optimizer_and_schedule_is_drawn():
+    draws = [drawn(number) for number in range(ALL)]
+    assert {part.layer for one in draws for part in one.parts} == {"", *LAYERS}
+    assert {one.optimizer for one in draws} == {*OPTIMIZERS}
+    assert {one.schedule for one in draws} == {*SCHEDULES}

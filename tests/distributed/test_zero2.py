@@ -1,5 +1,7 @@
 """ZeRO-2: what a rank holds during and after a backward pass, and what it sends when."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -123,6 +125,44 @@ def recovers(group):
 
 def test_a_backward_pass_that_failed_leaves_nothing_behind(pools):
     for apart in pools[2](recovers):
+        assert max(apart) < 1e-6
+
+
+class Skips(nn.Module):
+    """Its second layer can be left out, and behind its first layer a backward pass can fail."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.third = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x, skips, fails):
+        hidden = self.first(x)
+        hidden = Fails.apply(hidden) if fails else hidden
+        return self.third(hidden if skips else self.second(hidden)).sum()
+
+
+def recovers_from_unequal_graphs(group, sync):
+    torch.manual_seed(0)
+    model = Skips()
+    zero = Zero2(model, torch.optim.SGD, group, lr=0.5, bucket_bytes=80)
+    x = torch.ones(2, 4)
+    with contextlib.nullcontext() if sync else zero.no_sync(), pytest.raises(ArithmeticError):
+        model(x, skips=group.rank == 0, fails=True).backward()
+    zero.zero_grad()
+    assert all(p.grad is None for p in model.parameters())
+    expected = torch.autograd.grad(model(x, skips=False, fails=False), [*model.parameters()])
+    model(x, skips=False, fails=False).backward()
+    zero.reduce()
+    gradients = {name: gradient.clone() for name, gradient in zero.full_gradients()}
+    return [
+        (gradients[name] - g).abs().max().item()
+        for (name, _), g in zip(model.named_parameters(), expected, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_ranks_may_have_reduced_different_buckets_when_a_backward_pass_fails(pools, sync):
+    for apart in pools[2](recovers_from_unequal_graphs, sync):
         assert max(apart) < 1e-6
 
 

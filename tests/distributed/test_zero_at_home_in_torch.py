@@ -62,6 +62,63 @@ def test_a_users_loop_and_a_schedule_need_no_change_and_no_group(pools, stage):
             torch.testing.assert_close(found[name], value.detach(), rtol=1e-9, atol=1e-9)
 
 
+def shrink(optimizer, *_):
+    with torch.no_grad():
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter *= 0.5
+
+
+def with_a_hook(optimizer, model, when):
+    getattr(optimizer, f"register_step_{when}_hook")(shrink)
+    losses = []
+    for _ in range(3):
+        loss = model(X).square().mean()
+        losses.append(loss.item())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def on_shards_with_a_hook(group, stage, when):
+    model = make_model()
+    return with_a_hook(STAGES[stage](model, torch.optim.SGD, group, lr=0.1), model, when)
+
+
+@every_stage
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_what_a_hook_of_the_optimizer_writes_reaches_every_rank(pools, stage, when):
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    expected = with_a_hook(optimizer, model, when)
+    for losses in pools[3](on_shards_with_a_hook, stage, when):
+        assert losses == pytest.approx(expected, rel=1e-12)
+
+
+def halve(parameter):
+    parameter.grad *= 0.5
+
+
+def hooked_after_wrapping(group, stage):
+    model = make_model()
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(halve)
+    (model(X).square().mean() * (1 + group.rank)).backward()
+    return {name: gradient.clone() for name, gradient in zero.full_gradients()}
+
+
+@every_stage
+def test_a_gradient_hook_after_wrapping_changes_what_is_averaged(pools, stage):
+    model = make_model()
+    model(X).square().mean().backward()
+    for found in pools[3](hooked_after_wrapping, stage):
+        for name, parameter in model.named_parameters():
+            # The mean of 1, 2 and 3 is 2, and the hook halves it.
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-12, atol=1e-12)
+
+
 def with_closures(group, stage):
     model = make_model()
     zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)

@@ -6,7 +6,7 @@ from collections import Counter
 from contextlib import ExitStack
 
 from tests.fuzz.compare import check
-from tests.fuzz.odd import ODD, drawn
+from tests.fuzz.events import ODD, drawn
 from tests.pools import Pools
 
 

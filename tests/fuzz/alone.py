@@ -1,41 +1,21 @@
 """A draw's training on one device: every rank's passes one after the other, and their mean.
 
-And what a program's step is made of, here and on ranks: optimizers, and the order of passes.
+And what a program's step is made of, here and on ranks: passes, and what follows them.
 """
 
 import contextlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from tests.fuzz.draws import Draw, Pass
-from tests.fuzz.network import inputs, loss_of, make_network
-from tests.fuzz.odd import ODD
+from tests.fuzz.events import ODD
+from tests.fuzz.network import inputs, loss_of, make_network, wide
+from tests.fuzz.optimizers import OPTIMIZERS, SCHEDULES, groups_of
 from torch import nn
 
 EVALUATION = 9  # the number of a pass that is made for its loss alone
-# With a large eps a step is a smooth function of the gradient, also where that is zero: noise in
-# the last bits of float64 stays there.
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "momentum": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-}
-SETTINGS: dict[str, dict[str, float]] = {
-    "momentum": {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01},
-    "adam": {"lr": 0.05, "eps": 1e-3},
-    "adamw": {"lr": 0.05, "eps": 1e-3, "weight_decay": 0.1},
-    "rmsprop": {"lr": 0.02, "eps": 1e-3, "momentum": 0.5},
-}
-
-
-def groups_of(draw: Draw, parameters: Sequence[nn.Parameter]) -> list[dict[str, Any]]:
-    if not draw.groups:
-        return [{"params": [*parameters]}]
-    vectors = [p for p in parameters if p.dim() < 2]
-    slow = {"params": vectors, "weight_decay": 0.0, "lr": 0.02}
-    return [{"params": [p for p in parameters if p.dim() >= 2]}, slow]
 
 
 def do_passes(
@@ -53,6 +33,27 @@ def do_passes(
         backward(loss)
 
 
+def do_step(
+    draw: Draw, optimizer: torch.optim.Optimizer, schedule: Any,
+    make_gradients: Callable[[], None], step: Callable[[torch.optim.Optimizer], None],
+) -> None:  # fmt: skip
+    """Gradients, and what is made of them; as often as the optimizer asks, if it does."""
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        make_gradients()
+        return 0.0  # the loss, which is not asked for without a line search
+
+    if OPTIMIZERS[draw.optimizer].closure:
+        optimizer.step(closure)
+    else:
+        make_gradients()
+        step(optimizer)
+    optimizer.zero_grad()
+    if schedule:
+        schedule.step()
+
+
 class Alone:
     """What the draw's ranks compute together, segment by segment, as one device computes it."""
 
@@ -60,15 +61,20 @@ class Alone:
         self.draw, self.odd, self.model = draw, ODD[draw.odd], make_network(draw)
         self.odd.network(self.model)
         self.odd.changed(self.model)
+        self.odd.attached(self.model)
         self.names = dict(self.model.named_parameters())
         self.trained = [p for p in self.names.values() if p.requires_grad]
         self.shards = {p: p for p in self.trained}  # what the optimizer updates
         if draw.param_dtype:
             self.shards = {p: nn.Parameter(p.detach().clone()) for p in self.trained}
             self.model.to(getattr(torch, draw.param_dtype))
-        optimizer_class = self.odd.optimizer_class(OPTIMIZERS[draw.optimizer])
-        settings = self.odd.settings(SETTINGS[draw.optimizer])
-        self.optimizer = optimizer_class(groups_of(draw, [*self.shards.values()]), **settings)
+        row = OPTIMIZERS[draw.optimizer]
+        groups = groups_of(draw.groups, [*self.shards.values()])
+        self.optimizer = self.odd.optimizer_class(row.made)(
+            groups, **self.odd.settings(row.settings)
+        )
+        self.odd.optimized(self.optimizer)
+        self.schedule = SCHEDULES[draw.schedule](self.optimizer)
         self.moved = {p: torch.zeros(p.shape, dtype=torch.float64) for p in self.trained}
         self.buffers = [self.own_buffers()]  # of each rank
 
@@ -78,36 +84,52 @@ class Alone:
         self.losses: list[list[float]] = [[] for _ in range(segment.ranks)]
         for step, passes in enumerate(segment.steps):
             self.step = step
-            self.make_gradients(passes)
-            self.update()
+            self.active = [self.odd.has_batch(self.draw, step, r) for r in range(segment.ranks)]
+            if any(self.active):
+                self.update(passes)
             if self.draw.evaluate:
                 self.evaluate()
         named = [(name, p, self.shards.get(p, p)) for name, p in self.names.items()]
         return {
             "losses": self.losses,
             "values": {name: shard.detach().clone() for name, _, shard in named},
+            "others": self.odd.results(),
             "buffers": self.buffers,
             "bounds": {name: bound(self.draw, one, self.moved.get(p)) for name, p, one in named},
         }
 
     def make_gradients(self, passes: Sequence[Pass]) -> None:
         """The mean over ranks of what each adds up; None where DDP has no gradient on any rank."""
-        self.sums = {p: torch.zeros(p.shape, dtype=torch.float64) for p in self.trained}
+        self.sums = {p: wide(torch.zeros_like(p)) for p in self.trained}
         self.used = {*self.trained} if self.draw.zero else set()
-        self.of_rank_0: dict[int, dict[str, torch.Tensor]] = {}  # by the number of the pass
+        self.of_rank_0: list[dict[str, torch.Tensor]] = []  # at each forward pass that sends
         for rank, buffers in enumerate([*self.buffers]):
-            self.rank = rank
-            self.use_buffers(buffers)
-            do_passes(self.draw.passes, passes, self.forward, self.backward, contextlib.nullcontext)
-            self.buffers[rank] = self.own_buffers()
+            if self.active[rank]:
+                self.rank, self.sent = rank, 0
+                self.use_buffers(buffers)
+                self.odd.passes(self.do_passes, passes, self.drop)
+                self.buffers[rank] = self.own_buffers()
         for p, shard in self.shards.items():
             shard.grad = self.sums[p].to(shard.dtype) if p in self.used else None
+        self.odd.before_step(nn.ParameterList(self.shards.values()))
+        if self.draw.clip:
+            nn.utils.clip_grad_norm_(self.shards.values(), self.draw.clip)
+
+    def do_passes(self, passes: Sequence[Pass]) -> None:
+        do_passes(self.draw.passes, passes, self.forward, self.backward, contextlib.nullcontext)
+
+    def drop(self) -> None:
+        for p in self.trained:
+            p.grad = None
 
     def forward(self, count: int, one: Pass) -> torch.Tensor:
         if one.sync and not self.draw.zero:  # DDP's buffers come from rank 0
-            self.use_buffers(self.of_rank_0.setdefault(count, self.own_buffers()))
+            if self.sent == len(self.of_rank_0):
+                self.of_rank_0.append(self.own_buffers())
+            self.use_buffers(self.of_rank_0[self.sent])
+            self.sent += 1
         raw = inputs(self.draw, self.segment, self.step, count, self.rank)
-        loss = self.odd.loss(self.model, raw, one.without[self.rank])
+        loss = self.odd.loss(self.model, self.odd.batch(raw), one.without[self.rank])
         self.losses[self.rank].append(loss.item())
         return loss
 
@@ -116,26 +138,24 @@ class Alone:
         for p in self.trained:
             if p.grad is not None:
                 self.used.add(p)
-                self.sums[p] += p.grad.double() / len(self.buffers)
-            p.grad = None
+                self.sums[p] += wide(p.grad) / self.odd.divisor(self.active)
+        self.drop()
 
-    def update(self) -> None:
+    def update(self, passes: Sequence[Pass]) -> None:
         before = {p: shard.detach().clone() for p, shard in self.shards.items()}
-        self.odd.before_step(nn.ParameterList(self.shards.values()))
-        if self.draw.clip:
-            nn.utils.clip_grad_norm_(self.shards.values(), self.draw.clip)
-        self.odd.step(self.optimizer)
-        self.optimizer.zero_grad()
+        made = partial(self.make_gradients, passes)
+        do_step(self.draw, self.optimizer, self.schedule, made, self.odd.step)
         for p, shard in self.shards.items():
             p.data.copy_(shard.data)
-            self.moved[p] += (shard.detach().double() - before[p].double()).abs()
+            self.moved[p] += (wide(shard.detach()) - wide(before[p])).abs()
+        self.odd.after_step(self.model)
 
     @torch.no_grad()
     def evaluate(self) -> None:
         self.model.eval()
         for rank, buffers in enumerate(self.buffers):
             self.use_buffers(buffers)
-            raw = inputs(self.draw, self.segment, self.step, EVALUATION, rank)
+            raw = self.odd.batch(inputs(self.draw, self.segment, self.step, EVALUATION, rank))
             self.losses[rank].append(loss_of(self.model(raw)).item())
         self.model.train()
 
@@ -156,8 +176,8 @@ def bound(draw: Draw, parameter: nn.Parameter, moved: torch.Tensor | None) -> to
     """
     if moved is None and draw.param_dtype:  # frozen: it may be cast for good
         return torch.finfo(getattr(torch, draw.param_dtype)).eps * parameter.detach().double().abs()
-    if moved is None or parameter.dtype == torch.float64:
-        return 1e-10 * parameter.detach().double().abs().clamp(min=1.0)
+    if moved is None or parameter.dtype in (torch.float64, torch.complex128):
+        return 1e-10 * wide(parameter.detach()).abs().clamp(min=1.0)
     steps = [step for segment in draw.segments for step in segment.steps]
     sums = max(map(len, steps)) * (1 + max(segment.ranks for segment in draw.segments))
     u = u_sums = torch.finfo(parameter.dtype).eps / 2

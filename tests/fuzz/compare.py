@@ -6,8 +6,14 @@ from typing import Any
 import torch
 from tests.fuzz.alone import Alone
 from tests.fuzz.draws import Draw
-from tests.fuzz.odd import ODD
+from tests.fuzz.events import ODD
+from tests.fuzz.known import known
+from tests.fuzz.network import wide
 from tests.fuzz.on_ranks import play
+
+from distributed.runtime.report import RankError, RanksHang
+
+DIVERGED = 1e6  # a training that goes this far makes large what is only rounding
 
 
 class Differs(AssertionError):
@@ -24,6 +30,8 @@ def compare(draw: Draw, number: int, results: list[dict[str, Any]], expected: An
             if draw.param_dtype:  # cast, they are the next number up or down
                 off += torch.finfo(getattr(torch, draw.param_dtype)).eps * value.abs().sum().item()
             slack += 5 * off
+    if any(part.low == "autocast" for part in draw.parts):
+        slack += 0.2  # a sum of three is rounded to bfloat16
     for rank, found in enumerate(results):
         if found["values"].keys() != expected["values"].keys():
             raise Differs(f"{where}, rank {rank}: names differ")
@@ -34,15 +42,19 @@ def compare(draw: Draw, number: int, results: list[dict[str, Any]], expected: An
                 raise Differs(f"{where}, rank {rank}: loss {place} is {ours}, not {theirs}")
         for name, value in found["values"].items():
             wanted = expected["values"][name]
-            off = (value.double() - wanted.double()).abs()
+            off = (wide(value) - wide(wanted)).abs()
             if not (off <= expected["bounds"][name]).all():
                 raise Differs(f"{where}, rank {rank}: {name} is {value}, not {wanted}")
             if not torch.equal(value, results[0]["values"][name]):
                 raise Differs(f"{where}: {name} of rank {rank} is not rank 0's")
         for name, value in found["buffers"].items():
             wanted = expected["buffers"][rank][name]
-            if not torch.allclose(value.double(), wanted.double(), rtol=1e-10, atol=1e-10):
+            if not torch.allclose(wide(value), wide(wanted), rtol=1e-10, atol=1e-10):
                 raise Differs(f"{where}, rank {rank}: buffer {name} is {value}, not {wanted}")
+        for name, value in found["others"].items():
+            wanted = expected["others"][name]
+            if not torch.allclose(value, wanted, rtol=1e-10, atol=1e-10):
+                raise Differs(f"{where}, rank {rank}: {name} is {value}, not {wanted}")
 
 
 def refused(number: int, results: list[dict[str, Any]]) -> str:
@@ -58,8 +70,18 @@ def refused(number: int, results: list[dict[str, Any]]) -> str:
 def check(worlds: Any, draw: Draw, timeout: float = 60.0, fault: str = "") -> str:
     """Play a draw on `worlds[ranks]`; what refuses it, or "" if all is as on one device.
 
-    Raises Differs otherwise, RankError if a rank raises, RanksHang if ranks do not end.
+    Raises Differs otherwise, RankError if a rank raises, RanksHang if ranks do not end; but for
+    what is known to fail, which is returned.
     """
+    try:
+        return play_all(worlds, draw, timeout, fault)
+    except (Differs, RankError, RanksHang):
+        if reason := known(draw):
+            return f"known to fail: {reason}"
+        raise
+
+
+def play_all(worlds: Any, draw: Draw, timeout: float, fault: str) -> str:
     alone, saved = Alone(draw), None
     with tempfile.TemporaryDirectory() as folder:
         for number, segment in enumerate(draw.segments):
@@ -68,7 +90,10 @@ def check(worlds: Any, draw: Draw, timeout: float = 60.0, fault: str = "") -> st
             if said := refused(number, results):
                 run.kill()  # some ranks may have begun to gather what others have not
                 return said
-            compare(draw, number, results, alone.run_segment(number))
+            expected = alone.run_segment(number)
+            if any(not abs(loss) < DIVERGED for losses in expected["losses"] for loss in losses):
+                return f"not compared: on one device a loss is above {DIVERGED:.0e}"
+            compare(draw, number, results, expected)
             saved = results[0]["saved"]
     if ODD[draw.odd].must_refuse:
         raise Differs(f"{draw.odd}: not refused")

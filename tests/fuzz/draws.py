@@ -7,10 +7,12 @@ drawn; what it refuses is, as an odd use (`odd.py`).
 from dataclasses import dataclass, replace
 from random import Random
 
+from tests.fuzz.layers import LAYERS
+from tests.fuzz.optimizers import BOUNDED, OPTIMIZERS, SCHEDULES
+
 ZERO3 = ("zero3", "zero3, no prefetch", "zero3, kept after forward", "hsdp")
 STRATEGIES = ("ddp", "ddp, static graph", "zero1", "zero2", *ZERO3)
-OPTIMIZERS = ("momentum", "adam", "adamw", "rmsprop")
-LOW = ("float32", "bfloat16", "float16")
+LOW = ("float32", "bfloat16", "float16", "autocast")  # the last is float32, computed in bfloat16
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Part:
     buffers: bool = False
     again: str = ""  # how its activations are computed twice: "reentrant" or "plain"
     tied: str = ""  # to what else its first weight belongs: "block" (the first one) or "root"
+    layer: str = ""  # of LAYERS
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,8 @@ class Draw:
     parts: tuple[Part, ...]
     order: tuple[int, ...]  # in which blocks are called, the same on all ranks
     output: str  # what a block returns: "tuple", "dict", "named" or "dataclass"
-    optimizer: str
+    optimizer: str  # of OPTIMIZERS
+    schedule: str  # of SCHEDULES
     groups: bool  # whether vectors are a parameter group of their own
     param_dtype: str  # of a network of asides alone, whose gradients are as exact as that dtype
     reduce_dtype: str
@@ -69,12 +73,20 @@ class Draw:
         return not self.segments[0].strategy.startswith("ddp")
 
     @property
+    def may_refuse(self) -> bool:
+        """Whether an error of ours is an answer, too."""
+        layers = any(LAYERS[part.layer].is_refused for part in self.parts if part.layer)
+        return bool(self.odd) or layers or (self.zero and OPTIMIZERS[self.optimizer].is_refused)
+
+    @property
     def alike(self) -> bool:
         """Whether blocks are called other than once each, in their order: then so on all ranks."""
         return self.order != tuple(range(len(self.parts)))
 
 
-def draw_parts(random: Random, mixed: bool, again: str, ties: list[str]) -> tuple[Part, ...]:
+def draw_parts(
+    random: Random, mixed: bool, again: str, ties: list[str], layers: list[str]
+) -> tuple[Part, ...]:
     return tuple(
         Part(
             hidden=random.choice([1, 2, 3, 5, 7]),
@@ -83,6 +95,7 @@ def draw_parts(random: Random, mixed: bool, again: str, ties: list[str]) -> tupl
             buffers=random.random() < 0.3,
             again=again if random.random() < 0.6 else "",
             tied=random.choice(["", "", *ties]),
+            layer=random.choice(layers) if layers and random.random() < 0.4 else "",
         )
         for _ in range(random.randint(1, 5))
     )
@@ -117,11 +130,11 @@ def draw_without(random: Random, draw: Draw) -> tuple[str, ...]:
     return tuple(sorted(chosen))
 
 
-def draw_segment(random: Random, draw: Draw, strategy: str) -> Segment:
-    ranks = random.choice([2, 4]) if strategy == "hsdp" else random.randint(2, 4)
+def draw_segment(random: Random, draw: Draw, strategy: str, ranks: int) -> Segment:
     per_host = random.choice([n for n in (1, 2, 4) if ranks % n == 0]) if strategy == "hsdp" else 0
     static = strategy == "ddp, static graph"
-    find_unused = strategy == "ddp" and random.random() < 0.7
+    may_skip = any(LAYERS[part.layer].leaves_out for part in draw.parts if part.layer)
+    find_unused = strategy == "ddp" and (may_skip or random.random() < 0.7)
     leaves_out = draw.zero or find_unused or static
     fixed = [draw_without(random, draw) for _ in range(ranks)]
 
@@ -150,6 +163,31 @@ def draw_segment(random: Random, draw: Draw, strategy: str) -> Segment:
     )
 
 
+def draw_ranks(random: Random, strategy: str) -> list[int]:
+    """How many ranks each segment has."""
+    choices = [1, 2, 4] if strategy == "hsdp" else [1, 2, 2, 3, 3, 4, 4]
+    count = random.choices([1, 2, 4], [16, 3, 1])[0]
+    return [4, 2, 3, 1] if count == 4 else [random.choice(choices) for _ in range(count)]
+
+
+def draw_layers(strategy: str, again: str, cast: bool, passes: str) -> list[str]:
+    """The layers that the strategy allows."""
+    if cast:
+        return []
+    needs = "two forwards" if strategy.startswith("ddp") and passes != "in turn" else ""
+    # Where a block is checkpointed reentrantly, ranks must leave out the same.
+    alike = strategy == "ddp, static graph" or (strategy in ZERO3 and again == "reentrant")
+    fits = [name for name, layer in LAYERS.items() if needs not in layer.cannot]
+    return [name for name in fits if not (alike and LAYERS[name].leaves_out)]
+
+
+def draw_optimizer(random: Random, parts: tuple[Part, ...], bounded: bool) -> str:
+    """Complex parameters, and those of few bits, have the optimizers that take any."""
+    layers = {part.layer for part in parts}
+    rows = BOUNDED if bounded or "complex" in layers else OPTIMIZERS
+    return random.choice([n for n, row in rows.items() if row.takes_empty or "lists" not in layers])
+
+
 def draw_reduce_dtype(random: Random, mixed: bool, cast: bool) -> str:
     """No fewer bits than what is compared to the last digits, or what the bound counts with."""
     if cast:
@@ -173,28 +211,36 @@ def draw(number: int) -> Draw:
     elif again == "reentrant" and zero:
         passes = passes[:2]  # a block's turn in one backward pass for several would be over
     ties = [] if once else ["", "block", "root"]
-    parts = draw_parts(random, mixed or cast, again, [] if cast else ties)
+    chosen = random.choice(passes)
+    layers = draw_layers(strategy, again, cast, chosen)
+    parts = draw_parts(random, mixed or cast, again, [] if cast else ties, layers)
     order = tuple(range(len(parts))) if once else draw_order(random, len(parts))
     output = "tuple" if again == "reentrant" else random.choice(["tuple", "dict", "named"])
+    optimizer = draw_optimizer(random, parts, mixed or cast)
+    closure = OPTIMIZERS[optimizer].closure
     made = Draw(
         number,
         width=random.choice([1, 2, 3, 5, 8]),
         parts=parts,
         order=order,
         output=output,
-        optimizer=random.choice(OPTIMIZERS),
-        groups=random.random() < 0.4,
-        param_dtype=random.choice(LOW[1:]) if cast else "",
+        optimizer=optimizer,
+        schedule=random.choice([*SCHEDULES]) if random.random() < 0.3 else "",
+        groups=random.random() < 0.4 and not closure,
+        param_dtype=random.choice(["bfloat16", "float16"]) if cast else "",
         reduce_dtype=draw_reduce_dtype(random, zero and mixed, cast),
         clip=None if mixed or cast else random.choice([None, 0.5]),
-        passes=random.choice(passes),
+        passes=chosen,
         evaluate=random.random() < 0.3,
         segments=(Segment(strategy, 2, ()),),
     )
-    segments = [draw_segment(random, made, strategy)]
-    if random.random() < 0.2:
-        others = [s for s in STRATEGIES if not s.startswith("ddp")] if zero else [strategy]
-        if again == "reentrant" and zero and not once:
-            others.remove("zero2")
-        segments.append(draw_segment(random, made, random.choice(others)))
+    others = [s for s in STRATEGIES if not s.startswith("ddp")] if zero else [strategy]
+    if again == "reentrant" and zero and not once:
+        others.remove("zero2")
+    segments = []
+    worlds = draw_ranks(random, strategy)
+    for number, ranks in enumerate(worlds if zero or OPTIMIZERS[optimizer].resumes else worlds[:1]):
+        ranks_fit = [s for s in others if s != "hsdp" or ranks != 3]
+        one = random.choice(ranks_fit) if number else strategy
+        segments.append(draw_segment(random, made, one, ranks))
     return replace(made, segments=tuple(segments))

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 import torch
 from tests.fuzz.draws import Draw, Part
+from tests.fuzz.layers import LAYERS
+from tests.fuzz.optimizers import OPTIMIZERS
 from torch import nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 FEATURES, ROWS = 3, 4
@@ -48,11 +51,16 @@ class Aside(nn.Module):
 
     def __init__(self, low: str):
         super().__init__()
-        self.weight = nn.Parameter(torch.rand(FEATURES).to(getattr(torch, low)))
+        self.autocast = low == "autocast"
+        dtype = torch.float32 if self.autocast else getattr(torch, low)
+        self.weight = nn.Parameter(torch.rand(FEATURES).to(dtype))
 
     def forward(self, total: torch.Tensor, raw: torch.Tensor) -> torch.Tensor:
         coefficients = (raw.abs().mean(0) + 0.5).to(self.weight.dtype)
-        return total + (self.weight * coefficients).double().sum()
+        with torch.autocast("cpu", torch.bfloat16, self.autocast):
+            if self.autocast:
+                return total + F.linear(coefficients[None], self.weight[None]).double().sum()
+            return total + (self.weight * coefficients).double().sum()
 
 
 class Block(nn.Module):
@@ -63,6 +71,7 @@ class Block(nn.Module):
         self.extra = nn.Parameter(torch.rand(width))
         self.double()
         self.aside = Aside(part.low) if part.low else None
+        self.layer = LAYERS[part.layer].make(width) if part.layer else None
         if part.buffers:
             self.register_buffer("mean", torch.rand(width, dtype=torch.float64))
             self.register_buffer("calls", torch.tensor(0))
@@ -77,6 +86,8 @@ class Block(nn.Module):
                 with torch.no_grad():
                     self.mean.mul_(0.5).add_(x.mean(0))
                     self.calls.add_(1)
+        if self.layer is not None:
+            x = x + self.layer(x, raw)
         x = x + self.out(self.into(x).tanh())
         if extra:
             x = x * self.extra
@@ -98,7 +109,8 @@ class Network(nn.Module):
         self.again = [part.again for part in draw.parts]
         self.first, self.last = nn.Linear(FEATURES, width).double(), nn.Linear(width, 2).double()
         self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
-        self.nothing = nn.Parameter(torch.ones(0, dtype=torch.float64))
+        takes_empty = OPTIMIZERS[draw.optimizer].takes_empty
+        self.nothing = nn.Parameter(torch.ones(0, dtype=torch.float64), takes_empty)
         self.tied = nn.ParameterList()
         self.blocks = nn.ModuleList(Block(part, width, draw.output) for part in draw.parts)
         for part, block in zip(draw.parts, self.blocks, strict=True):
@@ -160,6 +172,11 @@ def inputs(draw: Draw, segment: int, step: int, number: int, rank: int) -> torch
     seed = 1 + rank + 10 * (number + 10 * (step + 10 * (segment + 10 * draw.number)))
     made = torch.Generator().manual_seed(seed)
     return torch.randn(ROWS, FEATURES, dtype=torch.float64, generator=made)
+
+
+def wide(x: torch.Tensor) -> torch.Tensor:
+    """With all the digits that there are, to compare."""
+    return x.to(torch.complex128 if x.is_complex() else torch.float64)
 
 
 def loss_of(output: Any) -> torch.Tensor:

@@ -4,18 +4,17 @@ Each is right, or refused on every rank in one line that this package raises, be
 made. An odd use changes a training at some of these places, on ranks and on one device alike.
 """
 
+import contextlib
 import copy
 import io
 import traceback
 import warnings
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any, ClassVar
 
 import torch
-from tests.fuzz.draws import STRATEGIES, ZERO3, Draw, Pass, draw
+from tests.fuzz.draws import STRATEGIES, ZERO3, Draw, Pass
 from tests.fuzz.network import Network, loss_of
 from torch import nn
 
@@ -33,8 +32,15 @@ class Odd:
     changes: ClassVar[dict[str, Any]] = {}  # of the draw
     low = False  # whether parameters of other dtypes keep the bound that they have
     drops = ""  # what no pass leaves out
+    alike: tuple[str, ...] = ()  # strategies in which all ranks leave out the same
+    parts: ClassVar[dict[str, Any]] = {}  # changes of each part
+    needs: tuple[str, ...] = ()  # what a layer must not say that it cannot
     saves = False  # whether it shows only after a save
+    one_pass = False  # whether each step has one pass, which sends
+    one_segment = False
     must_refuse = False
+    weight = 1.0  # how often it is drawn
+    no_grad: Any = torch.no_grad  # in which ranks evaluate
 
     def network(self, model: Network) -> None:
         """Before the module is wrapped."""
@@ -59,6 +65,38 @@ class Odd:
     def changed(self, model: nn.Module) -> None:
         """After the module is wrapped, on ranks and alone."""
 
+    def attached(self, model: nn.Module) -> None:
+        """The same, in each segment."""
+
+    def optimized(self, optimizer: torch.optim.Optimizer) -> None:
+        """After an optimizer is made, on ranks and alone."""
+
+    def batch(self, raw: torch.Tensor) -> torch.Tensor:
+        return raw
+
+    def epochs(self, steps: list[Any]) -> list[list[Any]]:
+        return [steps]
+
+    def joined(self, trainer: Any) -> contextlib.AbstractContextManager[None]:
+        """Around an epoch: on ranks only."""
+        return contextlib.nullcontext()
+
+    def has_batch(self, draw: Draw, step: int, rank: int) -> bool:
+        return True
+
+    def divisor(self, active: list[bool]) -> int:
+        """Of the sum over ranks, when these have a batch."""
+        return len(active)
+
+    def passes(
+        self,
+        run: Callable[[Sequence[Pass]], None],
+        passes: Sequence[Pass],
+        drop: Callable[[], None],
+    ) -> None:
+        """Make the passes of a step; `drop` forgets gradients."""
+        run(passes)
+
     def loss(self, model: Callable[..., Any], raw: torch.Tensor, without: Any) -> torch.Tensor:
         return loss_of(model(raw, without))
 
@@ -70,6 +108,13 @@ class Odd:
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
         optimizer.step()
+
+    def after_step(self, model: nn.Module) -> None:
+        """When the weights are new."""
+
+    def results(self) -> dict[str, torch.Tensor]:
+        """What else is to be as on one device."""
+        return {}
 
 
 class CopyOfDdp(Odd):
@@ -86,6 +131,8 @@ class CopyOfDdp(Odd):
 
 
 class SavedDdp(CopyOfDdp):
+    needs = ("pickle",)
+
     def copy(self, model: nn.Module) -> nn.Module:
         file = io.BytesIO()
         torch.save(model, file)
@@ -103,6 +150,7 @@ class CopyOfZero(Odd):
 
 
 class Penalty(Odd):
+    needs = ("second derivative",)
     drops = "behind"  # else a rank's loss may have no derivative
 
     def loss(self, model: Callable[..., Any], raw: torch.Tensor, without: Any) -> torch.Tensor:
@@ -171,6 +219,7 @@ class WholeParameters(Odd):
 
 
 class Cast(Odd):
+    needs = ("cast",)
     changes: ClassVar = {"evaluate": False}
 
     def changed(self, model: nn.Module) -> None:
@@ -193,6 +242,8 @@ class DataReplaced(Odd):
 
 
 class FromVector(Odd):
+    needs = ("flatten",)
+
     def changed(self, model: nn.Module) -> None:
         parameters = [p for p in model.parameters() if p.dtype == torch.float64]
         vector = 0.5 * nn.utils.parameters_to_vector(parameters)
@@ -217,6 +268,7 @@ class TensorRate(Odd):
 
 
 class Scaled(Odd):
+    needs = ("scale",)
     changes: ClassVar = {"clip": None}
 
     def network(self, model: Network) -> None:
@@ -268,7 +320,7 @@ class TorchClips(Odd):
         nn.utils.clip_grad_norm_(model.parameters(), 0.1)
 
 
-ODD: dict[str, Odd] = {
+USES: dict[str, Odd] = {
     "": Odd(),
     "deep copy of DDP": CopyOfDdp(),
     "DDP saved and loaded": SavedDdp(),
@@ -294,45 +346,6 @@ ODD: dict[str, Odd] = {
     "two ZeRO optimizers": TwoOptimizers(),
     "torch's clip_grad_norm_ on ZeRO": TorchClips(),
 }
-
-
-def drawn(number: int, name: str | None = None) -> Draw:
-    """The draw of this number; one in four, or with a `name` each, with an odd use."""
-    random, made = Random(f"odd {number}"), draw(number)
-    strategy = made.segments[0].strategy
-    fits = [one for one, odd in ODD.items() if strategy in odd.strategies and one]
-    chosen = random.choice(fits)
-    if name is None:
-        return with_odd(made, chosen) if random.random() < 0.25 else made
-    return with_odd(made, name) if name in fits else made
-
-
-def with_odd(made: Draw, name: str) -> Draw:
-    odd = ODD[name]
-    again = {"reentrant": "plain"}  # a reentrant checkpoint returns tuples, and allows no grad()
-    parts = tuple(
-        replace(p, again=again.get(p.again, p.again), low=p.low if odd.low else "")
-        for p in made.parts
-    )
-    segments = tuple(replace(s, steps=keep(s.steps, odd.drops)) for s in made.segments)
-    if odd.saves:
-        segments = (segments[0], segments[-1])
-    mixed = any(part.low for part in parts) and not made.param_dtype
-    dtypes = {"param_dtype": "", "reduce_dtype": made.reduce_dtype if mixed else ""}
-    changes: ClassVar = {"odd": name, "parts": parts, "segments": segments, **dtypes, **odd.changes}
-    return replace(made, **changes)
-
-
-def keep(steps: tuple[tuple[Pass, ...], ...], dropped: str) -> tuple[tuple[Pass, ...], ...]:
-    """The same steps, of which no pass leaves out things of this kind."""
-    if not dropped:
-        return steps
-
-    def without(one: Pass) -> Pass:
-        ranks = (tuple(t for t in things if not t.startswith(dropped)) for things in one.without)
-        return replace(one, without=tuple(ranks))
-
-    return tuple(tuple(map(without, passes)) for passes in steps)
 
 
 def refusal(error: Exception) -> str:

@@ -1,16 +1,18 @@
 """A draw's training on ranks, as programs train with DDP and ZeRO."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from tests.fuzz.alone import EVALUATION, OPTIMIZERS, SETTINGS, do_passes, groups_of
+from tests.fuzz.alone import EVALUATION, do_passes, do_step
 from tests.fuzz.draws import Draw, Pass, Segment
+from tests.fuzz.events import ODD
 from tests.fuzz.faults import FAULTS
 from tests.fuzz.network import inputs, loss_of, make_network
-from tests.fuzz.odd import ODD, refusal
+from tests.fuzz.odd import refusal
+from tests.fuzz.optimizers import OPTIMIZERS, SCHEDULES, groups_of
 from torch import nn
 
 from distributed import Group, checkpoint
@@ -65,15 +67,24 @@ class Trainer:
         self.odd.wrapped(self)
 
     def make_optimizer(self) -> None:
-        draw, segment = self.draw, self.segment
+        draw = self.draw
         named = dict(self.module.named_parameters())
         whole = draw.odd == "unfrozen after wrapping" and not draw.zero
-        groups = groups_of(draw, [p for n, p in named.items() if whole or n in self.trained])
-        settings = self.odd.settings(SETTINGS[draw.optimizer])
-        optimizer_class = self.odd.optimizer_class(OPTIMIZERS[draw.optimizer])
-        if not draw.zero:
+        given = [p for n, p in named.items() if whole or n in self.trained]
+        groups, row = groups_of(draw.groups, given), OPTIMIZERS[draw.optimizer]
+        settings, optimizer_class = (
+            self.odd.settings(row.settings),
+            self.odd.optimizer_class(row.made),
+        )
+        if draw.zero:
+            self.optimizer = self.make_zero(optimizer_class, groups, settings)
+        else:
             self.optimizer = optimizer_class(groups, **settings)
-            return
+        self.odd.optimized(self.optimizer)
+        self.schedule = SCHEDULES[draw.schedule](self.optimizer)
+
+    def make_zero(self, optimizer_class: Any, groups: list[Any], settings: dict[str, Any]) -> Any:
+        draw, segment = self.draw, self.segment
         options = {"partition": segment.partition, "param_groups": self.odd.param_groups(groups)}
         for name in ("param_dtype", "reduce_dtype"):
             if dtype := getattr(draw, name):
@@ -84,37 +95,47 @@ class Trainer:
         if segment.strategy == "hsdp":
             where = mesh(self.group, segment.per_host)
         groups_here = [kind_of(segment, one) for one in where]
-        self.optimizer = ZEROS[segment.strategy](
+        return ZEROS[segment.strategy](
             self.module, optimizer_class, *groups_here, **options, **settings
         )
 
-    def step(self) -> None:
+    def step(self, do_passes: Callable[[Sequence[Pass]], None], passes: Sequence[Pass]) -> None:
+        made = partial(self.make_gradients, do_passes, passes)
+        do_step(self.draw, self.optimizer, self.schedule, made, self.odd.step)
+        self.odd.after_step(self.module)
+
+    def make_gradients(
+        self, do_passes: Callable[[Sequence[Pass]], None], passes: Sequence[Pass]
+    ) -> None:
+        self.odd.passes(do_passes, passes, self.optimizer.zero_grad)
         self.odd.before_step(self.module)
         if self.draw.clip and self.draw.zero:
             self.optimizer.clip_grad_norm_(self.draw.clip)
         elif self.draw.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.draw.clip)
-        self.odd.step(self.optimizer)
-        self.optimizer.zero_grad()
 
     def values(self) -> dict[str, torch.Tensor]:
         zero = self.draw.zero
         pairs = self.optimizer.full_parameters() if zero else self.module.named_parameters()
         return {name: value.detach().clone() for name, value in pairs}
 
-    def save(self, folder: str, group: Group) -> Any:
+    def save(self, folder: str, number: int) -> Any:
+        schedule = self.schedule and self.schedule.state_dict()
         if not self.draw.zero:
-            return self.model.state_dict(), self.optimizer.state_dict()
-        checkpoint.save(self.optimizer, folder, 1)
-        group.barrier()
+            return self.model.state_dict(), self.optimizer.state_dict(), schedule
+        checkpoint.save(self.optimizer, folder, number, schedule=schedule)
+        self.group.barrier()
         return None
 
     def load(self, saved: Any, folder: str) -> None:
         if self.draw.zero:
-            checkpoint.load(self.optimizer, folder)
+            schedule = checkpoint.load(self.optimizer, folder)["schedule"]
         else:
-            self.model.load_state_dict(saved[0])
-            self.optimizer.load_state_dict(saved[1])
+            model, optimizer, schedule = saved
+            self.model.load_state_dict(model)
+            self.optimizer.load_state_dict(optimizer)
+        if self.schedule:
+            self.schedule.load_state_dict(schedule)
 
 
 def play(
@@ -131,7 +152,7 @@ def play(
                 FAULTS[fault](patch)
             return train(group, draw, number, saved, folder, made)
     except Exception as error:
-        if draw.odd and (says := refusal(error)):
+        if draw.may_refuse and (says := refusal(error)):
             return {"refused": says, "steps": len(made)}
         raise
 
@@ -143,33 +164,43 @@ def train(
     odd.network(model)
     if group.rank:  # only rank 0 has the right weights
         for tensor in [*model.parameters(), *model.buffers()]:
-            tensor.data.add_(1)
+            tensor.data.copy_(tensor.data + 1)
     trainer = Trainer(draw, segment, group, model)
     if number:
         trainer.load(saved, folder)
     else:
         odd.changed(trainer.module)
+    odd.attached(trainer.module)
     losses: list[float] = []
 
     def forward(step: int, count: int, one: Pass) -> torch.Tensor:
-        raw = inputs(draw, number, step, count, group.rank)
+        raw = odd.batch(inputs(draw, number, step, count, group.rank))
         loss = odd.loss(trainer.model, raw, one.without[group.rank])
         losses.append(loss.item())
         return loss
 
-    for step, passes in enumerate(segment.steps):
-        do_passes(draw.passes, passes, partial(forward, step), odd.backward, trainer.no_sync)
-        trainer.step()
+    def make_step(step: int, passes: Sequence[Pass]) -> None:
+        def run(some: Sequence[Pass]) -> None:
+            do_passes(draw.passes, some, partial(forward, step), odd.backward, trainer.no_sync)
+
+        trainer.step(run, passes)
         made.append(step)
         if draw.evaluate:
             trainer.model.eval()
-            with torch.no_grad():
-                raw = inputs(draw, number, step, EVALUATION, group.rank)
+            with odd.no_grad():
+                raw = odd.batch(inputs(draw, number, step, EVALUATION, group.rank))
                 losses.append(loss_of(trainer.model(raw)).item())
             trainer.model.train()
+
+    for epoch in odd.epochs([*enumerate(segment.steps)]):
+        with odd.joined(trainer):
+            for step, passes in epoch:
+                if odd.has_batch(draw, step, group.rank):
+                    make_step(step, passes)
     return {
         "losses": losses,
         "values": trainer.values(),
         "buffers": {name: b.clone() for name, b in trainer.module.named_buffers()},
-        "saved": trainer.save(folder, group) if number + 1 < len(draw.segments) else None,
+        "others": odd.results(),
+        "saved": trainer.save(folder, number) if number + 1 < len(draw.segments) else None,
     }
