@@ -111,7 +111,7 @@ def executed_table(rows: Iterable[dict[str, Any]], note: str = "") -> Table:
     if any(measured):
         env = recorded_day("rank_zero")["env"]
         header.append("on a GPU")
-        note += f" Rank 0 with real tensors: {env['gpu']}, {env['date']}, commit {env['commit']}"
+        note += f". Rank 0 with real tensors: {env['gpu']}, {env['date']}, commit {env['commit']}"
     return Table(header, lines, note)
 
 

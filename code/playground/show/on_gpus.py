@@ -3,6 +3,7 @@
 Plans are made here, so a page always shows how far today's planner is from what was measured.
 """
 
+from statistics import median
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -10,7 +11,7 @@ from IPython.display import Markdown
 from matplotlib.figure import Figure
 
 from distributed.planner.hardware import Gpu
-from playground.planner.measured_cases import SHAPES, Point, known, point_of, recorded
+from playground.planner.measured_cases import SHAPES, known, point_of, recorded
 from playground.show.colours import GREY, RANKS
 from playground.show.recorded import stamp
 from playground.show.tables import Table
@@ -31,15 +32,11 @@ RUN = (
 
 def on_one_gpu() -> list[Any]:
     """All of the curves and rates, with the words around them; empty if none are recorded."""
-    figure, memory, rates = speed_figure(), memory_table(), rates_table()
-    if figure is None:
+    figures, memory, rates = speed_figures(), memory_table(), rates_table()
+    if not figures:
         return []
-    model = curves()[0]["model"]
-    parts = [
-        Markdown(PROGRAMS.format(gpu=recorded(f"curves/{model}")["env"]["gpu"])),
-        figure,
-        memory,
-    ]
+    gpu = recorded(f"curves/{curves()[0]['model']}")["env"]["gpu"]
+    parts = [Markdown(PROGRAMS.format(gpu=gpu)), *figures, memory]
     return parts + ([Markdown(RATES), rates] if rates else [])
 
 
@@ -66,20 +63,18 @@ def gpu_of(step: str) -> Gpu | None:
     return known(found["env"]["gpu"] or "", found.get("gpu_bytes", 0)) if found else None
 
 
-def speed_figure() -> Figure | None:
-    """Share of peak over tokens of a micro-batch, measured, and the planner's curve."""
+def speed_figures() -> list[Figure]:
+    """For each model, the share of peak over tokens of a micro-batch: measured, and planned."""
     rows = [row for row in curves() if "step_s" in row and row["checkpoint"] == "none"]
-    models = [name for name in SHAPES if any(row["model"] == name for row in rows)]
-    one = gpu_of(f"curves/{models[0]}") if models else None
-    if one is None:
-        return None
-    figure, axes = plt.subplots(1, len(models), sharey=True, squeeze=False)
-    for axis, model in zip(axes[0], models, strict=True):
-        draw_speed(axis, [row for row in rows if row["model"] == model], one)
-        axis.set(title=model, xlabel="tokens in a micro-batch", xscale="log")
-    axes[0, 0].set(ylabel=f"share of {one.peak / TFLOP:,.0f} TFLOP/s", ylim=0)
-    axes[0, 0].legend(fontsize=9)
-    return figure
+    figures = []
+    for model in SHAPES:
+        one, measured = gpu_of(f"curves/{model}"), [row for row in rows if row["model"] == model]
+        if one and measured:
+            figure, axis = plt.subplots(figsize=(3.4, 3.0))
+            draw_speed(axis, measured, one)
+            plt.close(figure)  # else the cell would show it a second time, at its end
+            figures.append(figure)
+    return figures
 
 
 def draw_speed(axis: plt.Axes, rows: list[dict[str, Any]], one: Gpu) -> None:
@@ -95,32 +90,38 @@ def draw_speed(axis: plt.Axes, rows: list[dict[str, Any]], one: Gpu) -> None:
             label = f"{way}, {'compiled blocks' if compiled else 'eager'}"
             tokens = [point_of(row).tokens for row in these]
             axis.plot(tokens, share, marker, color=RANKS[number], label=label)
+    ticks = sorted({point.tokens for point in points})[::2]
+    axis.set(title=rows[0]["model"], xlabel="tokens in a micro-batch", xscale="log", ylim=0)
+    axis.set_xticks(ticks, [f"{tick:,}" for tick in ticks], minor=False)
+    axis.set_xticks([], minor=True)
+    axis.tick_params("x", labelsize=9)
+    axis.set_ylabel(f"share of {one.peak / TFLOP:,.0f} TFLOP/s")
+    axis.legend(fontsize=8)
 
 
 def memory_table() -> Table | None:
-    """Planned and measured peak of the largest micro-batch that fitted, a row per program."""
+    """Planned and measured peak of the largest micro-batch that fitted, a row per eager program."""
     rows = [row for row in curves() if "bytes" in row and "step_s" in row]
     one = gpu_of(f"curves/{rows[0]['model']}") if rows else None
     if one is None:
         return None
-    largest: dict[Point, dict[str, Any]] = {}
-    for row in rows:  # rows grow within a program
-        largest[point_of(row)._replace(rows=0)] = row
-    lines = []
+    largest = {point_of(row)._replace(rows=0): row for row in rows}  # rows grow within a program
+    lines, errors = [], []
     for row in largest.values():
         point = point_of(row)
         planned = point.planned_bytes(one)
-        how = "compiled" if point.compiled else "eager"
-        again = "recomputed" if point.checkpoint == "full" else ""
+        errors.append(planned / row["bytes"] - 1)
+        again = "recomputed" if point.checkpoint == "full" else "kept"
         sizes = (f"{size / GB:.1f} GB" for size in (planned, row["bytes"], row["reserved_bytes"]))
-        more = f"{planned / row['bytes'] - 1:+.0%}"
-        name = f"{point.model}, {WAYS[point.strategy]}", " ".join((how, again)).strip()
-        lines.append((*name, point.rows, *sizes, more))
+        if not point.compiled:
+            name = f"{point.model}, {WAYS[point.strategy]}", again
+            lines.append((*name, point.rows, *sizes, f"{errors[-1]:+.0%}"))
     note = (
-        "The planned number is without the allowance that a plan adds for the allocator and CUDA. "
-        f"{stamp(recorded('curves/' + rows[0]['model']))}"
+        "A plan adds an allowance for the allocator and CUDA, which isn't in the planned number. "
+        f"Half of all {len(errors)} programs, compiled ones included, are within "
+        f"{median(map(abs, errors)):.0%}. {stamp(recorded('curves/' + rows[0]['model']))}"
     )
-    header = ["on one GPU", "blocks", "rows", "planned", "allocated", "reserved", "difference"]
+    header = ["on one GPU", "activations", "rows", "planned", "allocated", "reserved", "difference"]
     return Table(header, lines, note)
 
 
