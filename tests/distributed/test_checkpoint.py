@@ -688,6 +688,30 @@ def with_a_tensor_as_rate(group, folder, saved, loaded):
     return float(other.param_groups[0]["lr"]), type(other.param_groups[0]["lr"])
 
 
+def stepped_after_load(group, stage, folder, backward_before):
+    zero = make(group, stage)
+    learn(zero, 1)
+    save(zero, folder, 1)
+    if backward_before:
+        zero.module(torch.ones(8, 3)).sum().backward()
+    load(zero, folder)
+    zero.module(torch.full((8, 3), 0.5)).square().mean().backward()
+    zero.step()
+    return {name: value.clone() for name, value in zero.full_parameters()}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_loading_drops_the_gradients_of_a_pass_before_it(pools, tmp_path, stage):
+    folders = [str(tmp_path / name) for name in ("with", "without")]
+    found, expected = (
+        pools[2](stepped_after_load, stage, folder, before)
+        for folder, before in zip(folders, (True, False), strict=True)
+    )
+    for mine, right in zip(found, expected, strict=True):
+        for name, value in right.items():
+            torch.testing.assert_close(mine[name], value, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("loaded", [0.5, torch.tensor(0.5)], ids=["into a number", "a tensor"])
 @pytest.mark.parametrize("saved", [0.25, torch.tensor(0.25)], ids=["a number", "a tensor"])
 def test_a_learning_rate_can_be_a_tensor(pools, tmp_path, saved, loaded):

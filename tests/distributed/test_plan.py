@@ -120,6 +120,14 @@ def test_an_all_reduce_in_a_host_is_two_half_rings(ranks, size):
     assert all_reduce(cluster, size) == pytest.approx(2 * half_ring(cluster, size))
 
 
+@pytest.mark.parametrize("per_host", [1, 4, 8])
+def test_a_host_has_a_port_for_each_of_its_gpus(per_host):
+    one = gpu("h100")
+    cluster = cluster_of(one, 16, per_host)
+    assert cluster.between.bandwidth == pytest.approx(WIRE * per_host * one.network)
+    assert cluster_of(one, 16, per_host, network=1e9).between.bandwidth == pytest.approx(WIRE * 1e9)
+
+
 @pytest.mark.parametrize("per_host", [1, 8])
 def test_between_many_hosts_a_tree_is_faster_than_a_ring(per_host):
     many = HOST._replace(ranks=per_host * 1024, per_host=per_host)

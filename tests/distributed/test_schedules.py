@@ -120,6 +120,15 @@ def test_hsdp_reduces_between_hosts_beside_the_backward_pass():
     assert ours.total - theirs.total == pytest.approx(between, rel=0.03)
 
 
+@pytest.mark.parametrize("stack", [s for s, name in ALL if name == "HSDP"])
+def test_hsdp_reduces_between_hosts_once_a_step(stack):
+    accumulated = work(10_000, ranks=64, per_host=8, micro=3, layers=12)
+    streams = Streams()
+    STACKS[stack]["HSDP"](accumulated, streams)
+    between = [span for span in streams.spans if span.stream == "reduce between hosts"]
+    assert len(between) == 12
+
+
 def test_parameters_that_are_kept_are_gathered_once():
     """But the link is then the reductions' alone in the backward pass."""
     kept, resharded = (simulate(s, work(1.0)) for s in (zero2, zero3))

@@ -490,6 +490,17 @@ def test_a_flood_of_output_is_capped_and_counted(capfd):
     assert len(shown) < 30_000
 
 
+def test_what_earlier_calls_printed_does_not_count_against_the_limit(capfd):
+    def chat(group):
+        for i in range(200):
+            print("x" * 200, i)
+
+    with world(ranks=1, device="cpu") as run:
+        for _ in range(4):
+            run(chat)
+    assert "more lines" not in capfd.readouterr().out
+
+
 def test_a_line_without_end_is_cut_and_capped(capfd):
     def never_end_the_line(group):
         while True:
