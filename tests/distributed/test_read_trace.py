@@ -209,6 +209,15 @@ def test_bus_bandwidth_is_that_of_nccl_tests():
     assert gathered.bandwidth == pytest.approx(4000 / seconds * 3 / 4)
 
 
+@pytest.mark.parametrize(
+    ("name", "given", "made"),
+    [("AllGather", 250, 1000), ("ReduceScatter", 1000, 250), ("AllReduce", 1000, 1000)],
+)
+def test_the_larger_of_both_messages_counts(name, given, made):
+    told = {"In msg nelems": given, "Out msg nelems": made, "dtype": "Float", "Group size": 4}
+    assert called(f"ncclDevKernel_{name}_RING_LL", 0, 1000, told).bytes == 4000
+
+
 # --- each rule
 
 
