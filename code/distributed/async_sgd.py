@@ -91,6 +91,33 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
     return Served(losses, staleness, late, time.perf_counter() - begun, trace)
 
 
+@torch.no_grad()
+def put(flat: torch.Tensor, parameters: list[nn.Parameter]) -> None:
+    """flat[n] → the parameters."""
+    for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        p.copy_(part.view(p.shape))
+
+
+def main(workers: int = 3, updates: int = 60, lr: float = 0.1) -> None:
+    """Train synchronously, with a backup, and asynchronously, beside a worker that is slow."""
+    if workers < 2:
+        raise ValueError(f"workers={workers}: give 2 or more")
+    pauses = (0.0,) * (workers - 1) + (0.02,)
+    for name, wait_for in {"all": workers, "all but one": workers - 1, "anyone": 1}.items():
+        # Where one gradient makes an update: as many gradients in all, each with less of the rate.
+        many, rate = (updates, lr) if wait_for > 1 else (updates * workers, lr / workers)
+        results = launch(train_rank, many, rate, wait_for, pauses, ranks=workers + 1, device="cpu")
+        served, _, final = results[0]
+        assert served is not None
+        stale = np.mean(served.staleness)
+        print(
+            f"wait for {name:11}: {served.seconds:.2f} s, loss {final:.3f}, "
+            f"staleness {stale:.1f} on average, {served.late} gradients late"
+        )
+        assert final < served.losses[0]
+        assert (stale > 0) == (wait_for == 1)
+
+
 def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) -> Trace:
     """A worker: gradients of one batch after the other, until the server says that it is enough.
 
@@ -117,13 +144,6 @@ def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) 
         version = message[-1].item()
         put(message[:-1], parameters)
     return trace
-
-
-@torch.no_grad()
-def put(flat: torch.Tensor, parameters: list[nn.Parameter]) -> None:
-    """flat[n] → the parameters."""
-    for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        p.copy_(part.view(p.shape))
 
 
 def train_rank(
@@ -158,26 +178,6 @@ def train_rank(
     images, labels = (torch.from_numpy(array) for array in digits())
     final = nn.functional.cross_entropy(module(images), labels).item()
     return served, served.trace, final
-
-
-def main(workers: int = 3, updates: int = 60, lr: float = 0.1) -> None:
-    """Train synchronously, with a backup, and asynchronously, beside a worker that is slow."""
-    if workers < 2:
-        raise ValueError(f"workers={workers}: give 2 or more")
-    pauses = (0.0,) * (workers - 1) + (0.02,)
-    for name, wait_for in {"all": workers, "all but one": workers - 1, "anyone": 1}.items():
-        # Where one gradient makes an update: as many gradients in all, each with less of the rate.
-        many, rate = (updates, lr) if wait_for > 1 else (updates * workers, lr / workers)
-        results = launch(train_rank, many, rate, wait_for, pauses, ranks=workers + 1, device="cpu")
-        served, _, final = results[0]
-        assert served is not None
-        stale = np.mean(served.staleness)
-        print(
-            f"wait for {name:11}: {served.seconds:.2f} s, loss {final:.3f}, "
-            f"staleness {stale:.1f} on average, {served.late} gradients late"
-        )
-        assert final < served.losses[0]
-        assert (stale > 0) == (wait_for == 1)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,23 @@ class Gossip:
             p.copy_(part.view(p.shape))
 
 
+@torch.no_grad()
+def distance(group: Group, module: nn.Module) -> float:
+    """How far this rank's weights are from the mean of all, relative to their size."""
+    flat = torch.cat([p.reshape(-1) for p in module.parameters()])
+    mean = group.all_reduce(flat.clone(), "avg")
+    return ((flat - mean).norm() / mean.norm()).item()
+
+
+def main(ranks: int = 4, batch: int = 128, steps: int = 64) -> None:
+    """Agree in every step, every 8 steps, with outer momentum, and only with neighbours."""
+    for way in ("every 1", "every 8", "every 8 momentum", "gossip"):
+        losses, sent, apart = launch(train_rank, way, batch, steps, ranks=ranks, device="cpu")[0]
+        last = np.mean(losses[-8:])
+        print(f"{way:17} loss {last:.3f}, {sent / steps:9,.0f} bytes a step, apart by {apart:.1e}")
+        assert last < losses[0]
+
+
 def train(
     group: Group, agree: LocalSGD | Gossip, module: nn.Module, rows: Iterable[np.ndarray], lr: float
 ) -> list[float]:
@@ -118,14 +135,6 @@ def train(
     if isinstance(agree, LocalSGD):
         agree.finish()
     return group.all_reduce(torch.stack(losses), "avg").tolist()
-
-
-@torch.no_grad()
-def distance(group: Group, module: nn.Module) -> float:
-    """How far this rank's weights are from the mean of all, relative to their size."""
-    flat = torch.cat([p.reshape(-1) for p in module.parameters()])
-    mean = group.all_reduce(flat.clone(), "avg")
-    return ((flat - mean).norm() / mean.norm()).item()
 
 
 def train_rank(
@@ -155,15 +164,6 @@ def train_rank(
     rows = (shard(r, group.rank, group.size) for r in batches(1797, batch, steps, seed))
     losses = train(group, agree, module, rows, lr)
     return losses, trace.sent, distance(group, module)
-
-
-def main(ranks: int = 4, batch: int = 128, steps: int = 64) -> None:
-    """Agree in every step, every 8 steps, with outer momentum, and only with neighbours."""
-    for way in ("every 1", "every 8", "every 8 momentum", "gossip"):
-        losses, sent, apart = launch(train_rank, way, batch, steps, ranks=ranks, device="cpu")[0]
-        last = np.mean(losses[-8:])
-        print(f"{way:17} loss {last:.3f}, {sent / steps:9,.0f} bytes a step, apart by {apart:.1e}")
-        assert last < losses[0]
 
 
 if __name__ == "__main__":

@@ -24,20 +24,20 @@ from distributed.cost import (
     step_ddp,
 )
 from distributed.model_states import RECIPES, STAGES, total
-from distributed.plan import arguments, main, read
+from distributed.planner.command import arguments, main, read
 from distributed.planner.hardware import gpu
 from distributed.planner.job import WIRE, Job, cluster_of, memory_of, option
 from distributed.planner.limits import LIMITS
-from distributed.planner.own import own
 from distributed.planner.peak_memory import GPT, Shape, activations, bytes_at_peak
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import LOGARITHM, PRESETS, of_size
 from distributed.planner.speed import achieved
+from distributed.planner.strategy import plan, run_of
 from distributed.planner.validation import runs
 from distributed.runtime.trace import overlapped
-from distributed.strategy import plan, run_of
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
+from recipes.own import own
 
 HOST = Cluster(8, 8, Link(1e-5, 1e10), Link(1e-4, 1e9), 1e12)
 times = st.lists(st.floats(0, 1), min_size=1, max_size=30)
@@ -287,7 +287,7 @@ def test_days_and_gpu_hours_are_tokens_over_tokens_per_second():
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "distributed.plan", *arguments]
+    command = [sys.executable, "-m", "distributed.planner", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 

@@ -13,7 +13,7 @@ from distributed.ring_group import RingGroup
 from distributed.traffic import elements_sent
 from distributed.workbench.data import batches
 from distributed.workbench.training import make_network
-from distributed.zero3 import Zero3
+from distributed.zero import Zero3
 
 ROWS = next(iter(batches(1797, 16, 1))).tolist()
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from distributed import hsdp
 from distributed.ddp import DistributedDataParallel
-from distributed.elastic import train_rank
 from distributed.instruments.stages import CLASSES
 from distributed.launching import launch
 from distributed.model_states import Recipe, total
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train, train_together
+from distributed.zero import hybrid
+from distributed.zero.elastic import train_rank
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")
@@ -70,7 +70,7 @@ def test_gpus_train_as_one_device_does(stage: int, tmp_path) -> None:
 def test_gpus_train_as_one_device_does_on_two_hosts() -> None:
     alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
     expected = train(alone.model, alone.step, batches(1797, 256, 6), examples=256)
-    for losses, *_ in launch(hsdp.train_rank, 2, 256, 6, ranks=4, device="cuda"):
+    for losses, *_ in launch(hybrid.train_rank, 2, 256, 6, ranks=4, device="cuda"):
         assert losses == pytest.approx(expected, rel=1e-3)
 
 

@@ -16,11 +16,11 @@ from distributed.model_states import STAGES
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
-from distributed.sharded import ShardedOptimizer
 from distributed.traffic import PHASES, elements_sent
 from distributed.workbench.data import batches, digits
 from distributed.workbench.training import make_network
-from distributed.zero3 import Zero3
+from distributed.zero.sharded import ShardedOptimizer
+from distributed.zero.stage3 import Zero3
 
 
 def ddp_sent(ddp: DistributedDataParallel) -> dict[str, int]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from distributed.sharded import ShardedOptimizer
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero.sharded import ShardedOptimizer
+from distributed.zero.stage1 import Zero1
+from distributed.zero.stage2 import Zero2
+from distributed.zero.stage3 import Zero3
 
 CLASSES: dict[int, Callable[..., ShardedOptimizer]] = {1: Zero1, 2: Zero2, 3: Zero3}

@@ -178,7 +178,7 @@ def zero2_book(work: Work, streams: Streams) -> None:
 
 
 def hsdp_book(work: Work, streams: Streams) -> None:
-    """This book's `Hsdp`: all-reduces between hosts when the backward pass has ended."""
+    """This book's `HSDP`: all-reduces between hosts when the backward pass has ended."""
     inside, hosts = hosts_apart(work)
     fsdp(inside, streams)
     over, link = streams.end, work.cluster.network
