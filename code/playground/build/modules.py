@@ -20,9 +20,9 @@ HEAD = """\
 <!-- Made from _toc.yml and the docstrings: python -m playground.build.modules -->
 # Lessons, in reading order
 
-**A file in this folder is a lesson; a folder is an engine.** A lesson teaches one idea in at most 150
-lines, which end at its `main`. It imports at most two earlier lessons, and `runtime`. Engines are
-complete, and built from the lessons.
+**A file in this folder is a lesson; a folder is an engine.** A lesson teaches one idea in at most
+150 lines, which end at its `main`. They import at most two lessons of their own or earlier
+chapters, and `runtime`. Engines are complete, and built from lessons.
 """
 BEGIN, END = "in reading order:\n\n", "\n\nREADME.md in this"  # in the docstring of the package
 FLOORS = {

@@ -1,4 +1,4 @@
-"""Break things while `distributed.zero.elastic` trains on hosts of a laboratory, and note the result.
+"""Break things while `distributed.zero.elastic` trains on several hosts, and note the result.
 
 with laboratory(2) as lab:
     training = Training(lab, folder, until=30, every=3)
