@@ -161,13 +161,13 @@ def train_rank(
     no worker, where the server would wait for more than there are, or `pauses` are not theirs.
     """
     from distributed.workbench.data import batches, digits
-    from distributed.workbench.ddp_training import make_network
+    from distributed.workbench.training import make_network
 
     if not 1 <= wait_for < group.size:
         raise ValueError(f"wait_for={wait_for}: there are {group.size - 1} workers, and 1 server")
     if pauses and len(pauses) != group.size - 1:
         raise ValueError(f"pauses={pauses}: give one for each of {group.size - 1} workers, or none")
-    module = make_network(seed)
+    module = make_network(seed, norm=True)
     if group.rank:
         pause = pauses[group.rank - 1] if pauses else 0.0
         rows = list(batches(1797, batch, 2 * updates, seed=100 * seed + group.rank))

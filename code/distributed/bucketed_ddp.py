@@ -212,7 +212,7 @@ class BucketedDDP(nn.Module):
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train in buckets: the losses of training by hand, in fewer and larger messages."""
-    from distributed.workbench.ddp_training import train_wrapped
+    from distributed.workbench.training import train_wrapped
 
     def wrap(module: nn.Module, group: Group) -> BucketedDDP:
         return BucketedDDP(module, group, bucket_bytes=20_000)

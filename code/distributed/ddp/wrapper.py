@@ -453,7 +453,7 @@ def is_opaque(part: Any) -> bool:
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train with the wrapper: the losses of training by hand, in fewer and larger messages."""
-    from distributed.workbench.ddp_training import train_wrapped
+    from distributed.workbench.training import train_wrapped
 
     def wrap(module: nn.Module, group: Group) -> DistributedDataParallel:
         return DistributedDataParallel(module, group, bucket_bytes=20_000)
