@@ -19,7 +19,7 @@ from distributed.cost import (
     Cluster,
     Link,
     all_reduce,
-    half_ring,
+    reduce_scatter_time,
     slowest,
     step_ddp,
 )
@@ -113,11 +113,11 @@ def test_zero_3_holds_two_gathered_blocks_and_the_root(stack):
 
 
 @given(st.integers(2, 64), st.floats(1, 1e9))
-def test_an_all_reduce_in_a_host_is_two_half_rings(ranks, size):
+def test_an_all_reduce_in_a_host_is_a_reduce_scatter_and_an_all_gather(ranks, size):
     cluster = HOST._replace(ranks=ranks, per_host=64)
     expected = 2 * (ranks - 1) * (1e-5 + size / ranks / 1e10)
     assert all_reduce(cluster, size) == pytest.approx(expected)
-    assert all_reduce(cluster, size) == pytest.approx(2 * half_ring(cluster, size))
+    assert all_reduce(cluster, size) == pytest.approx(2 * reduce_scatter_time(cluster, size))
 
 
 @pytest.mark.parametrize("per_host", [1, 8])
