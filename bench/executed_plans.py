@@ -16,7 +16,7 @@ from playground.planner.executed_cases import KEPT, Case, case_of, cases, record
 
 
 def row_of(case: Case) -> dict[str, Any]:
-    from distributed.planner.executed import execute
+    from recipes.executed import execute
 
     found = execute(case.option, case.job, case.cluster)
     return {

@@ -28,8 +28,6 @@ from torch.profiler import profile, schedule
 from torch.utils.benchmark import Timer
 
 from distributed.cost import Cluster
-from distributed.planner.copies import torch_code
-from distributed.planner.executed import Transformer, names_of, world_of
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, cluster_of, option
 from distributed.planner.memory import SHARED
@@ -37,6 +35,8 @@ from distributed.planner.shapes import Model
 from playground.lab.one_host import ROOT, SCRIPTS
 from playground.planner.executed_cases import RECIPE, Case
 from playground.planner.measured_cases import SHAPES, Point, known
+from recipes.copies import torch_code
+from recipes.executed import Transformer, names_of, world_of
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

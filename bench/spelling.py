@@ -17,7 +17,7 @@ import torch
 
 from bench.pairs import ROOT
 from distributed import world
-from distributed.train_text import save, share_right, spell, train
+from distributed.ddp.train_text import save, share_right, spell, train
 from distributed.workbench.number_names import lines, split
 from distributed.workbench.transformer import CharTransformer, Config, Text
 from playground.environment import environment

@@ -13,14 +13,12 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from bench.ddp import MODELS, make
 from bench.pairs import summary
 from distributed import Group, world
-from distributed.blockwise_weights import check_blocks
 from distributed.ring_group import RingGroup
 from distributed.shared_memory import SharedGroup
 from distributed.workbench.measure import seconds
 from distributed.workbench.memory_meter import peak_of_step
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import Zero1, Zero2, Zero3
+from distributed.zero.blockwise_weights import check_blocks
 
 GROUPS: dict[str, Callable[[Group], Group]] = {
     "gloo": lambda group: group,

@@ -19,7 +19,7 @@ from hypothesis import settings
 from pools import Pools
 
 from distributed.runtime import fork_server
-from distributed.shared_buffers import stores_in_order
+from distributed.runtime.shared_buffers import stores_in_order
 from playground.build.outputs import stale
 from playground.build.toc import pages_in_order
 

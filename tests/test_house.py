@@ -5,26 +5,29 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from playground.build.needs_of_modules import lines_with_needs, needs, sentence, share
+from playground.build.needs_of_modules import needs, sentence, share
 from playground.build.tab import imported
 from playground.build.toc import pages_in_order
 
 ROOT = Path(__file__).parents[1]
 DISTRIBUTED = ROOT / "code/distributed"
-MODULES = sorted(path.stem for path in DISTRIBUTED.glob("[!_]*.py"))
+LESSONS = sorted(path.stem for path in DISTRIBUTED.glob("[!_]*.py"))
 OFFERED = {"Group", "launch", "world"}  # by the package itself
-PROGRAMS = {"train_text"}  # it puts modules to work
-ROOMS = {  # beside the taught modules: what each may use of this package
+ENGINES = {  # a folder → what its modules may import of this package
     "runtime": {"runtime"},
     "workbench": {"runtime", "workbench", "single_device", "launching", "dp", *OFFERED},
     "planner": {"runtime", "planner", "model_states", "cost", "scaling"},
     "read_trace": {"runtime", "planner", "read_trace"},
-    "instruments": {"runtime", "workbench", "instruments", *MODULES, *OFFERED},
+    "ddp": {"runtime", "workbench", "ddp", *LESSONS, *OFFERED},
+    "zero": {"runtime", "workbench", "zero", *LESSONS, *OFFERED},
+    "instruments": {"runtime", "workbench", "instruments", "ddp", "zero", *LESSONS, *OFFERED},
 }
+LONGEST = {"bucketed_ddp": 200}  # lines of a lesson's core; all others have 150 at most
 TRACKED = subprocess.run(
     ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
     cwd=ROOT, capture_output=True, text=True, check=True,
@@ -43,50 +46,69 @@ def floor_of(module: str) -> int:
     return floors[0]
 
 
-def parts(path: Path) -> set[str]:
-    """The modules and rooms of `distributed` that a file imports, and what the package offers."""
-    used = {*imported(ast.walk(ast.parse(path.read_text())))}
+def imports(nodes: Iterable[ast.AST]) -> set[str]:
+    """The lessons and engines that these statements import, and what the package offers."""
+    used = {*imported(node for each in nodes for node in ast.walk(each))}
     assert not [name for name in used if name.startswith("playground")]
     return {name.split(".")[1] for name in used if name.startswith("distributed.")}
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_only_what_its_chapter_or_an_earlier_one_teaches(module):
-    for other in parts(DISTRIBUTED / f"{module}.py") - OFFERED - {*ROOMS}:
-        assert floor_of(other) <= floor_of(module), f"{module} uses the later {other}"
+def statements(path: Path) -> list[ast.stmt]:
+    return ast.parse(path.read_text()).body
 
 
-@pytest.mark.parametrize("module", sorted({*MODULES} - PROGRAMS))
-def test_a_taught_module_needs_the_workbench_only_to_show_itself(module):
+def core(lesson: str) -> list[ast.stmt]:
+    """What a lesson teaches: all that comes before its `main`, without its docstring."""
+    _, *body = statements(DISTRIBUTED / f"{lesson}.py")
+    names = [getattr(node, "name", "") for node in body]
+    return body[: names.index("main")] if "main" in names else body
+
+
+def test_there_are_at_most_forty_lessons():
+    assert len(LESSONS) <= 40
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_is_one_page_of_code(lesson):
+    body = core(lesson)
+    assert body[-1].end_lineno - body[0].lineno < LONGEST.get(lesson, 150)
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_needs_at_most_two_others_which_were_taught_before(lesson):
+    needed = imports(core(lesson)) - OFFERED - {"runtime"}
+    assert needed <= {*LESSONS}, "a lesson imports engines after its core"
+    assert len(needed) <= 2
+    for other in needed:
+        assert floor_of(other) <= floor_of(lesson), f"{lesson} uses the later {other}"
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_takes_no_engine_when_it_is_imported(lesson):
     """To read it, or to copy it into a project, takes no data set, network or instrument."""
-    tree = ast.parse((DISTRIBUTED / f"{module}.py").read_text())
-    at_the_top = [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import | ast.ImportFrom)]
-    assert not [line for line in at_the_top if "workbench" in line]
+    lines = [n for n in statements(DISTRIBUTED / f"{lesson}.py") if not hasattr(n, "body")]
+    assert imports(lines) <= {"runtime", *LESSONS, *OFFERED}
 
 
-def test_four_modules_in_five_need_at_most_one_other_and_the_readme_counts_them():
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_engine_builds_on_lessons_and_on_the_engines_below_it(engine):
+    assert {*ENGINES} == {path.parent.name for path in DISTRIBUTED.glob("*/__init__.py")}
+    for path in sorted((DISTRIBUTED / engine).glob("*.py")):
+        assert imports(statements(path)) <= ENGINES[engine], path.name
+
+
+def test_the_planner_uses_recipes_only_in_its_command():
+    for path in sorted((DISTRIBUTED / "planner").glob("*.py")):
+        used = {name.split(".")[0] for name in imported(ast.walk(ast.parse(path.read_text())))}
+        assert "recipes" not in used or path.name == "command.py"
+
+
+def test_most_lessons_need_at_most_one_other_and_the_readme_counts_them():
     needed = needs(ROOT)
-    make = "make it anew: PYTHONPATH=code .venv/bin/python -m playground.build.needs_of_modules"
+    make = "update it: PYTHONPATH=code .venv/bin/python -m playground.build.needs_of_modules"
     assert sentence(needed) in (ROOT / "README.md").read_text(), make
     few, all_of_them = share(needed)
     assert few >= all_of_them * 4 / 5
-
-
-def test_zero_3_and_all_that_it_needs_can_be_read_in_a_day():
-    assert lines_with_needs(ROOT, "zero3", needs(ROOT)["zero3"]) <= 1375
-
-
-def test_who_takes_the_sharding_takes_no_wrapper_no_ring_and_no_other_stage():
-    assert {"zero3", "execution_order", "reduce_in_backward"} <= needs(ROOT)["hsdp"]
-    assert needs(ROOT)["hsdp"].isdisjoint({"ddp", "all_reduce", "zero1", "zero2"})
-
-
-def test_the_planner_stands_between_what_it_uses_and_what_uses_it():
-    """No circle: a module of a chapter uses it only after all that it uses itself was taught."""
-    below = ROOMS["planner"] & {*MODULES}
-    above = {m for m in MODULES if "planner" in parts(DISTRIBUTED / f"{m}.py")}
-    assert above == {"strategy", "plan"}
-    assert max(map(floor_of, below)) <= min(map(floor_of, above))
 
 
 ONCE = ("Bucket", "Plan", "Step", "Work")  # names that all of this could have
@@ -110,8 +132,8 @@ def test_names_that_all_could_have_are_one_class_each():
     files = [*DISTRIBUTED.rglob("*.py")]
     classes = re.findall(r"^class (\w+)", "\n".join(path.read_text() for path in files), re.M)
     assert {name: classes.count(name) for name in ONCE} == dict.fromkeys(ONCE, 1)
-    modules = [path.stem for path in files if not path.stem.startswith("_")]
-    assert len(modules) == len({*modules}), "two modules of one name"
+    names = [path.stem for path in files if not path.stem.startswith("_")]
+    assert len(names) == len({*names}), "two modules of one name"
 
 
 @pytest.mark.parametrize("path", sorted(DISTRIBUTED.rglob("*.py")), ids=lambda path: path.stem)
@@ -153,26 +175,16 @@ def test_docstrings_name_only_what_there_is(path):
             assert name in defined_in(MODULE_FILES[module]), f"{module} has no {name}"
 
 
-@pytest.mark.parametrize("room", ["", *ROOMS])
-def test_a_package_says_which_of_its_modules_do_what(room):
-    package = DISTRIBUTED / room
+@pytest.mark.parametrize("folder", ["", *ENGINES])
+def test_a_package_says_which_of_its_modules_do_what(folder):
+    package = DISTRIBUTED / folder
     there = {path.stem for folder in (package, DISTRIBUTED) for path in folder.iterdir()}
     (text, *_) = docstrings(package / "__init__.py")
     assert {*re.findall(r"`(\w+)`", text)} <= there
 
 
-def test_nothing_uses_the_instruments_but_pages():
-    for module in MODULES:
-        assert "instruments" not in parts(DISTRIBUTED / f"{module}.py"), module
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_uses_nothing_that_is_taught_later(room):
-    for path in sorted((DISTRIBUTED / room).glob("*.py")):
-        assert parts(path) <= ROOMS[room], path.name
-
-
-SCRIPTS = ("code/distributed", "code/distributed/planner", "code/distributed/instruments")
+RUN = ("ddp", "instruments", "planner", "zero")  # their files are run as scripts, too
+SCRIPTS = ["code/distributed", *(f"code/distributed/{name}" for name in RUN)]
 
 
 @pytest.mark.parametrize("folder", [*SCRIPTS, "code/scripts", "engines"])

@@ -73,7 +73,7 @@ def test_the_module_of_shared_memory_shows_itself_on_other_machines(custom, tmp_
 def test_memory_can_be_shared_on_a_mac(tmp_path):
     code = """
     from distributed import launch
-    from distributed.shared_buffers import Shared, SharedBarrier
+    from distributed.runtime.shared_buffers import Shared, SharedBarrier
 
     def f(group):
         shared, barrier = Shared(group, 8), SharedBarrier(group)

@@ -1,22 +1,24 @@
-"""What is taught: one idea, one module. `from distributed import launch` is enough.
+"""Lessons, a file each, and engines, a folder each. `from distributed import launch` is enough.
 
-A module uses its own chapter's and those before, and `runtime`; in reading order:
+A lesson imports earlier lessons and `runtime`; in reading order:
 
 First steps: single_device, launching, dp.
-Collectives: all_reduce, halving_doubling, collectives, ring_group, shared_buffers, hierarchical,
-    shared_memory, double_tree.
-DDP: replicas, simple_ddp, overlapped_ddp, bucketed_ddp, accumulation, ddp, usage, sampler, join,
-    batchnorm, train_text.
+Collectives: all_reduce, halving_doubling, collectives, ring_group, hierarchical, shared_memory,
+    simple_all_reduces, trees, double_tree.
+DDP: replicas, simple_ddp, overlapped_ddp, bucketed_ddp, accumulation, sampler, batchnorm.
 Training well: large_batch, precision, compressors, one_bit, powersgd, local_sgd, async_sgd, stale.
-ZeRO: model_states, zero1, flat_unit, sharding_plan, guards, sharded, zero2, reduce_in_backward,
-    blocks, zero3, materialise, blockwise_weights, execution_order, traffic, hsdp, boxes,
-    checkpoint, checkpoint_folder.
-At scale: cost, scaling, plan, strategy, tensor_parallel, pipeline_parallel, checkpoint_interval,
-    elastic.
+ZeRO: model_states, traffic.
+At scale: cost, scaling, tensor_parallel, pipeline_parallel, checkpoint_interval.
 
-What each is about says README.md beside this file. `runtime` carries these modules, `workbench` has
-what they are tried on, `planner` models what they cost and `instruments` measures it. The names
-below come when they are first asked for, because the models of cost run where there is no torch.
+README.md in this folder describes each of them. `ddp` and `zero` are the engines for a job:
+
+    from distributed.ddp import DistributedDataParallel
+    from distributed.zero import Zero1, Zero2, Zero3, HSDP
+
+`runtime` starts ranks and carries their messages, `planner` predicts memory, bytes and time,
+`instruments` measures them, `read_trace` reads a profiler's trace, and `workbench` has data,
+networks and a training loop. The names below are imported at their first use, because the models
+of cost run without torch.
 """
 
 from importlib import import_module

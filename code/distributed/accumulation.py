@@ -8,7 +8,7 @@ was summed, and divide once. And only the last pass needs to communicate.
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -16,15 +16,21 @@ from torch import nn
 from distributed import Group, launch
 from distributed.runtime.script import run_script
 
-if TYPE_CHECKING:
-    from distributed.ddp import DistributedDataParallel
-
 MicroBatch = tuple[torch.Tensor, torch.Tensor]  # x[b, d] and labels[b]; label IGNORED counts not
 IGNORED = -100
 
 
+class Replica(Protocol):
+    """A wrapped module: `DistributedDataParallel`, or any other that has these."""
+
+    group: Group
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+    def no_sync(self) -> contextlib.AbstractContextManager[Any]: ...
+
+
 def accumulate(
-    model: "DistributedDataParallel", micro_batches: Sequence[MicroBatch], every_pass: bool = False
+    model: Replica, micro_batches: Sequence[MicroBatch], every_pass: bool = False
 ) -> float:
     """Gradients of the mean loss per token over all micro-batches of all ranks; that mean.
 
@@ -53,7 +59,7 @@ def count_tokens(group: Group, micro_batches: Sequence[MicroBatch]) -> int:
     return int(tokens)
 
 
-def share_of_mean(model: "DistributedDataParallel", batch: MicroBatch, tokens: int) -> torch.Tensor:
+def share_of_mean(model: Replica, batch: MicroBatch, tokens: int) -> torch.Tensor:
     """What a micro-batch adds to the mean loss of `tokens` tokens, times the number of ranks."""
     x, labels = batch
     losses = nn.functional.cross_entropy(model(x), labels, ignore_index=IGNORED, reduction="sum")
@@ -61,13 +67,24 @@ def share_of_mean(model: "DistributedDataParallel", batch: MicroBatch, tokens: i
     return losses * model.group.size / tokens
 
 
-def accumulate_means(model: "DistributedDataParallel", micro_batches: Sequence[MicroBatch]) -> None:
+def accumulate_means(model: Replica, micro_batches: Sequence[MicroBatch]) -> None:
     """The bug that was found in 2024: the mean of each micro-batch, divided by their number."""
     for number, (x, labels) in enumerate(micro_batches):
         last = number == len(micro_batches) - 1
         with contextlib.nullcontext() if last else model.no_sync():
             loss = nn.functional.cross_entropy(model(x), labels, ignore_index=IGNORED)
             (loss / len(micro_batches)).backward()
+
+
+def main(ranks: int = 4, passes: int = 4) -> None:
+    """Count what is sent with and without no_sync."""
+    from distributed.all_reduce import ring_sent
+
+    each = launch(count_bytes, passes, True, ranks=ranks)
+    once = launch(count_bytes, passes, False, ranks=ranks)
+    print(f"bytes sent by rank 0 for {passes} passes: {each[0]:,}, with no_sync {once[0]:,}")
+    gradient = 8 * ring_sent(sum(p.numel() for p in network().parameters()), 0, ranks).elements
+    assert each[0] - once[0] == gradient * (passes - 1)
 
 
 def uneven_batches(rank: int, ranks: int, count: int, rows: int = 8) -> list[MicroBatch]:
@@ -100,17 +117,6 @@ def count_bytes(group: Group, passes: int, every_pass: bool) -> int:
     model.group.trace = trace = Trace(group.rank)
     accumulate(model, batches, every_pass)
     return trace.sent
-
-
-def main(ranks: int = 4, passes: int = 4) -> None:
-    """Count what is sent with and without no_sync."""
-    from distributed.all_reduce import ring_sent
-
-    each = launch(count_bytes, passes, True, ranks=ranks)
-    once = launch(count_bytes, passes, False, ranks=ranks)
-    print(f"bytes sent by rank 0 for {passes} passes: {each[0]:,}, with no_sync {once[0]:,}")
-    gradient = 8 * ring_sent(sum(p.numel() for p in network().parameters()), 0, ranks).elements
-    assert each[0] - once[0] == gradient * (passes - 1)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""All-reduce, four ways: each rank has an array, and every rank wants the sum of all of them.
+"""All-reduce around a ring: each rank has an array, and every rank gets the sum of all of them.
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-Each algorithm is written on messages between two ranks, and knows no array library: the wire makes
+The algorithm is written on messages between two ranks, and knows no array library: the wire makes
 arrays and sends them, the caller says how to combine two. What a rank sends is known exactly, and
-its formula stands beside it: elements (not bytes) and messages, for x[n] on `rank` of N `ranks`.
-Two more have modules of their own: `halving_doubling` and `double_tree`.
+its formula is next to it: elements (not bytes) and messages, for x[n] on `rank` of N `ranks`.
+`simple_all_reduces`, `halving_doubling` and `double_tree` have five other algorithms.
 
 What is sent has x's dtype, so sums are made in it, and rounded to it: a number goes through as many
 roundings as each algorithm says. k of them are off by k/2 units in the last place of Σ|x| at most.
@@ -60,101 +60,6 @@ class Sent(NamedTuple):
 def others(wire: Wire) -> list[int]:
     """All ranks but this one, in order."""
     return [rank for rank in range(wire.size) if rank != wire.rank]
-
-
-def central(wire: Wire, x: Array, combine: Combine) -> None:
-    """x[n]{partial over ranks} → x[n]: rank 0 gets all arrays, and sends the result back.
-
-    2(N − 1) steps, for rank 0 has one link. It receives and sends (N − 1)n elements, the others n.
-    So does a parameter server (Dean et al. 2012). N − 1 roundings.
-    """
-    if wire.rank == 0:
-        incoming = wire.empty_like(x)
-        for other in others(wire):
-            combine(x, wire.receive(incoming, other), out=x)
-        for other in others(wire):
-            wire.send(x, other)
-    else:
-        wire.send(x, 0)
-        wire.receive(x, 0)
-
-
-def central_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] to each other rank from rank 0, and once to rank 0 from these."""
-    return Sent(n, 1) if rank else Sent(n * (ranks - 1), ranks - 1)
-
-
-def naive(wire: Wire, x: Array, combine: Combine) -> None:
-    """x[n]{partial over ranks} → x[n]: everyone sends to everyone, and combines in rank order.
-
-    N − 1 steps: in step k to rank r + k, from rank r − k (Thakur et al. 2005, §4: pairwise
-    exchange). Each rank sends (N − 1)n elements and holds N arrays. N − 1 roundings.
-    """
-    arrays = {wire.rank: wire.copy(x, wire.empty_like(x))}
-    for step in range(1, wire.size):
-        right, left = (wire.rank + step) % wire.size, (wire.rank - step) % wire.size
-        arrays[left] = wire.exchange(arrays[wire.rank], right, wire.empty_like(x), left)
-    wire.copy(arrays[0], x)
-    for rank in range(1, wire.size):
-        combine(x, arrays[rank], out=x)
-
-
-def naive_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] to each other rank, from all ranks alike."""
-    return Sent(n * (ranks - 1), ranks - 1)
-
-
-def tree(wire: Wire, x: Array, combine: Combine) -> None:
-    """x[n]{partial over ranks} → x[n]: up a binomial tree to rank 0, and down the same tree.
-
-    2⌈log₂ N⌉ steps. A rank sends n elements to its parent and n to each child (Thakur et al. 2005,
-    §4). ⌈log₂ N⌉ roundings.
-    """
-    tree_reduce(wire, x, combine)
-    tree_broadcast(wire, x)
-
-
-def tree_reduce(wire: Wire, x: Array, combine: Combine, root: int = 0) -> None:
-    """x[n]{partial over ranks} → x[n] of rank `root`, up a binomial tree; the others' x is spent.
-
-    ⌈log₂ N⌉ steps. Every rank but the root sends n elements, once (Thakur et al. 2005, §4).
-    """
-    position = (wire.rank - root) % wire.size  # as if the root were rank 0
-    incoming = wire.empty_like(x)
-    for child in children(position, wire.size):
-        combine(x, wire.receive(incoming, (child + root) % wire.size), out=x)
-    if position:
-        wire.send(x, (parent(position) + root) % wire.size)
-
-
-def tree_broadcast(wire: Wire, x: Array, root: int = 0) -> None:
-    """x[n] of rank `root` → x[n] on every rank, down a binomial tree.
-
-    ⌈log₂ N⌉ steps. A rank sends n elements to each of its children (Thakur et al. 2005, §4).
-    """
-    position = (wire.rank - root) % wire.size
-    if position:
-        wire.receive(x, (parent(position) + root) % wire.size)
-    for child in reversed(children(position, wire.size)):
-        wire.send(x, (child + root) % wire.size)
-
-
-def parent(position: int) -> int:
-    """The rank above in a binomial tree: without the lowest bit."""
-    return position & (position - 1)
-
-
-def children(position: int, ranks: int) -> list[int]:
-    """The ranks below in a binomial tree: one more bit, below the lowest one."""
-    lowest = position & -position or ranks
-    bits = (1 << i for i in range(ranks.bit_length()))
-    return [position + bit for bit in bits if bit < lowest and position + bit < ranks]
-
-
-def tree_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] to each child, and to the parent unless it is rank 0."""
-    links = len(children(rank, ranks)) + (rank > 0)
-    return Sent(n * links, links)
 
 
 def ring(wire: Wire, x: Array, combine: Combine) -> None:
@@ -234,20 +139,16 @@ def ring_sent(n: int, rank: int, ranks: int) -> Sent:
 
 
 def main(ranks: int = 4, n: int = 1000) -> None:
-    """Count what each of the four sends, beside its formula."""
+    """Count what each rank sends, beside the formula."""
     from distributed import Group, launch
     from distributed.workbench.measure import count
 
-    both = {central: central_sent, naive: naive_sent, tree: tree_sent, ring: ring_sent}
+    def count_ring(group: Group) -> tuple[int, int]:
+        return count(group, n, ring)
 
-    def count_all(group: Group) -> list[tuple[int, int]]:
-        return [count(group, n, algorithm) for algorithm in both]
-
-    counts = launch(count_all, ranks=ranks)
-    print("(elements, messages) that ranks 0, 1, … sent")
-    for i, (algorithm, sent) in enumerate(both.items()):
-        print(f"{algorithm.__name__:8}", counted := [tuple(of_rank[i]) for of_rank in counts])
-        assert counted == [sent(n, rank, len(counts)) for rank in range(len(counts))]
+    counted = [tuple(of_rank) for of_rank in launch(count_ring, ranks=ranks)]
+    print("(elements, messages) that ranks 0, 1, … sent:", counted)
+    assert counted == [ring_sent(n, rank, len(counted)) for rank in range(len(counted))]
 
 
 if __name__ == "__main__":

@@ -91,6 +91,33 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
     return Served(losses, staleness, late, time.perf_counter() - begun, trace)
 
 
+@torch.no_grad()
+def put(flat: torch.Tensor, parameters: list[nn.Parameter]) -> None:
+    """flat[n] → the parameters."""
+    for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+        p.copy_(part.view(p.shape))
+
+
+def main(workers: int = 3, updates: int = 60, lr: float = 0.1) -> None:
+    """Train synchronously, with a backup, and asynchronously, beside a worker that is slow."""
+    if workers < 2:
+        raise ValueError(f"workers={workers}: give 2 or more")
+    pauses = (0.0,) * (workers - 1) + (0.02,)
+    for name, wait_for in {"all": workers, "all but one": workers - 1, "anyone": 1}.items():
+        # Where one gradient makes an update: as many gradients in all, each with less of the rate.
+        many, rate = (updates, lr) if wait_for > 1 else (updates * workers, lr / workers)
+        results = launch(train_rank, many, rate, wait_for, pauses, ranks=workers + 1, device="cpu")
+        served, _, final = results[0]
+        assert served is not None
+        stale = np.mean(served.staleness)
+        print(
+            f"wait for {name:11}: {served.seconds:.2f} s, loss {final:.3f}, "
+            f"staleness {stale:.1f} on average, {served.late} gradients late"
+        )
+        assert final < served.losses[0]
+        assert (stale > 0) == (wait_for == 1)
+
+
 def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) -> Trace:
     """A worker: gradients of one batch after the other, until the server says that it is enough.
 
@@ -119,13 +146,6 @@ def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) 
     return trace
 
 
-@torch.no_grad()
-def put(flat: torch.Tensor, parameters: list[nn.Parameter]) -> None:
-    """flat[n] → the parameters."""
-    for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-        p.copy_(part.view(p.shape))
-
-
 def train_rank(
     group: Group,
     updates: int,
@@ -141,13 +161,13 @@ def train_rank(
     no worker, where the server would wait for more than there are, or `pauses` are not theirs.
     """
     from distributed.workbench.data import batches, digits
-    from distributed.workbench.ddp_training import make_network
+    from distributed.workbench.training import make_network
 
     if not 1 <= wait_for < group.size:
         raise ValueError(f"wait_for={wait_for}: there are {group.size - 1} workers, and 1 server")
     if pauses and len(pauses) != group.size - 1:
         raise ValueError(f"pauses={pauses}: give one for each of {group.size - 1} workers, or none")
-    module = make_network(seed)
+    module = make_network(seed, norm=True)
     if group.rank:
         pause = pauses[group.rank - 1] if pauses else 0.0
         rows = list(batches(1797, batch, 2 * updates, seed=100 * seed + group.rank))
@@ -158,26 +178,6 @@ def train_rank(
     images, labels = (torch.from_numpy(array) for array in digits())
     final = nn.functional.cross_entropy(module(images), labels).item()
     return served, served.trace, final
-
-
-def main(workers: int = 3, updates: int = 60, lr: float = 0.1) -> None:
-    """Train synchronously, with a backup, and asynchronously, beside a worker that is slow."""
-    if workers < 2:
-        raise ValueError(f"workers={workers}: give 2 or more")
-    pauses = (0.0,) * (workers - 1) + (0.02,)
-    for name, wait_for in {"all": workers, "all but one": workers - 1, "anyone": 1}.items():
-        # Where one gradient makes an update: as many gradients in all, each with less of the rate.
-        many, rate = (updates, lr) if wait_for > 1 else (updates * workers, lr / workers)
-        results = launch(train_rank, many, rate, wait_for, pauses, ranks=workers + 1, device="cpu")
-        served, _, final = results[0]
-        assert served is not None
-        stale = np.mean(served.staleness)
-        print(
-            f"wait for {name:11}: {served.seconds:.2f} s, loss {final:.3f}, "
-            f"staleness {stale:.1f} on average, {served.late} gradients late"
-        )
-        assert final < served.losses[0]
-        assert (stale > 0) == (wait_for == 1)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ Gradients appear from the last layer to the first: buckets are filled in that or
 sent as soon as it is full, beside the rest of the backward pass (Li et al. 2020, §3.2).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.replicas import broadcast_module, call_last, refuse_to_copy
+from distributed.replicas import broadcast_module, call_last, refuse_to_copy, view_as
 from distributed.runtime.script import run_script
 
 
@@ -72,16 +72,6 @@ class Bucket:
         self.state, self.work = State.IDLE, None
 
 
-def view_as(part: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
-    """View of part[n] with the parameter's shape and strides, as autograd gives to gradients.
-
-    A fused optimizer walks through a weight and its gradient in memory order, so both need the
-    same one. A parameter with gaps or overlaps gets the strides that `empty_like` would give it.
-    """
-    strides = torch.empty_like(parameter, device="meta").stride()
-    return part.as_strided(parameter.shape, strides)
-
-
 Hook = Callable[[Group, Bucket], Any]  # starts to reduce bucket.buffer; what it returns has wait()
 
 
@@ -101,32 +91,23 @@ def all_reduce_hook(group: Group, bucket: Bucket) -> Any:
 def fill_buckets(
     parameters: Iterable[nn.Parameter], bucket_bytes: int, first_bucket_bytes: int
 ) -> list[list[nn.Parameter]]:
-    """Split parameters, in this order, into lists of at most `bucket_bytes` each.
+    """Split parameters, in this order, into lists of one dtype and at most `bucket_bytes` each.
 
     The first list is smaller if `first_bucket_bytes` are less, so that communication starts early.
     A parameter that is larger than a bucket has a list of its own.
     """
     lists: list[list[nn.Parameter]] = []
-    free = 0  # bytes that the last list can still hold
+    last: dict[torch.dtype, list[nn.Parameter]] = {}  # the list of each dtype that can get more
+    free: dict[torch.dtype, int] = {}  # bytes that it can still hold
     for parameter in parameters:
-        if not lists or parameter.nbytes > free:
-            free = bucket_bytes if lists else min(first_bucket_bytes, bucket_bytes)
-            lists.append([])
-        lists[-1].append(parameter)
-        free -= parameter.nbytes
+        dtype = parameter.dtype
+        if dtype not in last or parameter.nbytes > free[dtype]:
+            free[dtype] = bucket_bytes if lists else min(first_bucket_bytes, bucket_bytes)
+            last[dtype] = []
+            lists.append(last[dtype])
+        last[dtype].append(parameter)
+        free[dtype] -= parameter.nbytes
     return lists
-
-
-def fill_by_dtype(
-    parameters: Sequence[nn.Parameter], bucket_bytes: int, first_bucket_bytes: int
-) -> list[list[nn.Parameter]]:
-    """The same where dtypes differ, because a buffer has one: in the order of what is first."""
-    index = {parameter: number for number, parameter in enumerate(parameters)}
-    lists: list[list[nn.Parameter]] = []
-    for dtype in dict.fromkeys(parameter.dtype for parameter in parameters):
-        alike = (parameter for parameter in parameters if parameter.dtype == dtype)
-        lists += fill_buckets(alike, bucket_bytes, bucket_bytes if lists else first_bucket_bytes)
-    return sorted(lists, key=lambda together: index[together[0]])
 
 
 class Reducer:
@@ -196,7 +177,7 @@ class BucketedDDP(nn.Module):
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
         in_backward_order = [*reversed(self.names)]  # about: DistributedDataParallel looks
         buckets: list[Bucket] = []
-        for ps in fill_by_dtype(in_backward_order, bucket_bytes, first_bucket_bytes):
+        for ps in fill_buckets(in_backward_order, bucket_bytes, first_bucket_bytes):
             buffer = self.group.empty(sum(p.numel() for p in ps), ps[0].dtype)
             buckets.append(Bucket(len(buckets), ps, buffer))
         self.reducer = Reducer(buckets, self.group)
@@ -231,7 +212,7 @@ class BucketedDDP(nn.Module):
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train in buckets: the losses of training by hand, in fewer and larger messages."""
-    from distributed.workbench.ddp_training import train_wrapped
+    from distributed.workbench.training import train_wrapped
 
     def wrap(module: nn.Module, group: Group) -> BucketedDDP:
         return BucketedDDP(module, group, bucket_bytes=20_000)

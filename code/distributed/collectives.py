@@ -1,69 +1,29 @@
 """The other collectives: from one rank, to one rank, and from all to all.
 
-    broadcast       x[n] of the root → x[n] everywhere
-    reduce          x[n]{partial} → x[n] at the root
     scatter         x[N·s] at the root → out[s], another part on each rank
     gather          x[s] of each rank → out[N·s] at the root
     reduce_scatter  x[N·s]{partial} → out[s], another part on each rank
     all_gather      x[s] of each rank → out[N·s] everywhere
     all_to_all      x[N·s] → out[N·s]: part j of rank i becomes part i of rank j
 
-All are written on messages. With the all-reduce of the chapter before, these are the collectives
-that data parallelism is made of. `SENT` says what each rank sends: n is the larger of x and out.
-Sums are made in x's dtype, and each is rounded to it. None of this knows an array library.
+All are written on messages. With all-reduce, and broadcast and reduce (`trees`), these are the
+collectives that data parallelism is made of. `SENT` says what each rank sends: n is the larger of
+x and out. Sums are made in x's dtype, and each is rounded to it. None of this knows an array
+library.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 from distributed.all_reduce import (
     Array,
     Combine,
     Sent,
-    Wire,
-    children,
     messages,
     others,
     ring_all_gather,
     ring_reduce_scatter,
 )
-
-
-class Ranks(Wire, Protocol):
-    """What these need of a group beside a wire."""
-
-    def check_rank(self, name: str, rank: int) -> None: ...
-    def announce(self, call: str, x: Array) -> None: ...
-    def parts(self, whole: Array, part: Array = None) -> list[Array]: ...
-
-
-def linear_broadcast(group: Ranks, x: Array, root: int = 0) -> None:
-    """x[n] of the root → x[n] on every rank, sent to one after the other.
-
-    N − 1 steps, where ⌈log₂ N⌉ would do (Chan et al. 2007). The root sends (N − 1)n elements.
-    """
-    group.check_rank("root", root)
-    group.announce(f"broadcast from {root} by a line", x)
-    if group.rank != root:
-        group.receive(x, root)
-        return
-    for other in others(group):
-        group.send(x, other)
-
-
-def linear_reduce(group: Ranks, x: Array, combine: Combine, root: int = 0) -> None:
-    """x[n]{partial over ranks} → x[n] at the root, which receives from one after the other.
-
-    N − 1 steps, where ⌈log₂ N⌉ would do (Chan et al. 2007). All ranks but the root send n elements.
-    """
-    group.check_rank("root", root)
-    group.announce(f"reduce to {root} by a line", x)
-    if group.rank != root:
-        group.send(x, root)
-        return
-    incoming = group.empty_like(x)
-    for other in others(group):
-        combine(x, group.receive(incoming, other), out=x)
+from distributed.trees import Ranks, linear_broadcast_sent, reduce_sent, tree_broadcast_sent
 
 
 def scatter(group: Ranks, x: Array, out: Array, root: int = 0) -> None:
@@ -133,22 +93,6 @@ def all_to_all(group: Ranks, x: Array, out: Array) -> None:
     for step in range(1, group.size):
         to, source = (group.rank + step) % group.size, (group.rank - step) % group.size
         group.exchange(give[to], to, get[source], source)
-
-
-def linear_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] to each other rank, from the root; here and below the root is rank 0."""
-    return Sent(n * (ranks - 1), ranks - 1) if rank == 0 else Sent(0, 0)
-
-
-def tree_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] to each child."""
-    messages = len(children(rank, ranks))
-    return Sent(n * messages, messages)
-
-
-def reduce_sent(n: int, rank: int, ranks: int) -> Sent:
-    """By a line or a tree: each rank but the root passes on its x[n], once."""
-    return Sent(n, 1) if rank else Sent(0, 0)
 
 
 def scatter_sent(n: int, rank: int, ranks: int) -> Sent:

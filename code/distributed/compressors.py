@@ -54,19 +54,6 @@ def hook(compressor: Compressor) -> Callable[[Group, "Bucket"], Handle]:
     return reduce
 
 
-def torch_hook(compressor: Compressor, group: Group) -> Callable[[Any, dist.GradBucket], Any]:
-    """For `register_comm_hook(None, …)` of PyTorch's DistributedDataParallel."""
-
-    def reduce(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        given = Gradients(bucket.buffer(), bucket.gradients(), bucket.parameters())
-        compressor.average(group, given)
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
-
-    return reduce
-
-
 class Cast:
     """Send numbers in 16 bits: half the bytes. Ranks are averaged in 16 bits as in `all_reduce`."""
 
@@ -192,6 +179,19 @@ def main(ranks: int = 4, n: int = 100_000) -> None:
     for name, (sent, error) in launch(average, ranks=ranks, device="cpu")[0].items():
         print(f"{name:10} {sent:7,} bytes of {whole:,}; off by {error:.1%} in this one step")
         assert sent < whole or ranks == 1
+
+
+def torch_hook(compressor: Compressor, group: Group) -> Callable[[Any, dist.GradBucket], Any]:
+    """For `register_comm_hook(None, …)` of PyTorch's DistributedDataParallel."""
+
+    def reduce(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        given = Gradients(bucket.buffer(), bucket.gradients(), bucket.parameters())
+        compressor.average(group, given)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    return reduce
 
 
 if __name__ == "__main__":

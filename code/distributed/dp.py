@@ -37,6 +37,36 @@ def shard(rows: np.ndarray, rank: int, ranks: int) -> np.ndarray:
     return rows[len(rows) * rank // ranks : len(rows) * (rank + 1) // ranks]
 
 
+def main(
+    ranks: int = 4,
+    batch: int = 256,
+    steps: int = 100,
+    dtype: str = "float32",
+    library: str = "torch",
+    device: str = "auto",
+) -> None:
+    """Train on several ranks and on one device: the losses are the same."""
+    from distributed.workbench.data import batches, digits
+
+    losses, replicas = train_data_parallel(ranks, batch, steps, dtype, library, device)
+
+    images, labels = digits(dtype)
+    alone = SingleDevice(initial_weights(Sizes(batch, 64, 128, 10), dtype=dtype))
+    rows = batches(len(images), batch, steps)
+    expected = train(alone, ((images[r], labels[r]) for r in rows), 0.5)
+
+    print("step   all ranks    one device")
+    for step in range(0, steps, max(1, steps // 5)):
+        print(f"{step:4}   {losses[step]:.8f}   {expected[step]:.8f}")
+    # The same numbers, summed in another order: rounding errors, which training carries along.
+    apart = max(abs(np.array(losses) / expected - 1))
+    print(f"largest relative difference: {apart:.1e} in {dtype}")
+    assert apart < {"float32": 1e-4, "float64": 1e-12}[dtype]
+    for weights in replicas:
+        for name, weight in weights.items():
+            assert (weight == replicas[0][name]).all(), f"replicas differ in {name}"
+
+
 def train_rank(
     group: Group, images: np.ndarray, labels: np.ndarray, sizes: Sizes, steps: int, library: str
 ) -> tuple[list[float], Arrays]:
@@ -85,36 +115,6 @@ def train_data_parallel(
     sizes = Sizes(b=batch, d=images.shape[1], f=128, o=10)
     results = launch(train_rank, images, labels, sizes, steps, library, ranks=ranks, device=device)
     return results[0][0], [weights for _, weights in results]
-
-
-def main(
-    ranks: int = 4,
-    batch: int = 256,
-    steps: int = 100,
-    dtype: str = "float32",
-    library: str = "torch",
-    device: str = "auto",
-) -> None:
-    """Train on several ranks and on one device: the losses are the same."""
-    from distributed.workbench.data import batches, digits
-
-    losses, replicas = train_data_parallel(ranks, batch, steps, dtype, library, device)
-
-    images, labels = digits(dtype)
-    alone = SingleDevice(initial_weights(Sizes(batch, 64, 128, 10), dtype=dtype))
-    rows = batches(len(images), batch, steps)
-    expected = train(alone, ((images[r], labels[r]) for r in rows), 0.5)
-
-    print("step   all ranks    one device")
-    for step in range(0, steps, max(1, steps // 5)):
-        print(f"{step:4}   {losses[step]:.8f}   {expected[step]:.8f}")
-    # The same numbers, summed in another order: rounding errors, which training carries along.
-    apart = max(abs(np.array(losses) / expected - 1))
-    print(f"largest relative difference: {apart:.1e} in {dtype}")
-    assert apart < {"float32": 1e-4, "float64": 1e-12}[dtype]
-    for weights in replicas:
-        for name, weight in weights.items():
-            assert (weight == replicas[0][name]).all(), f"replicas differ in {name}"
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ from distributed import Group, launch
 from distributed.all_reduce import Sent, ring, ring_sent
 from distributed.runtime.arrays import COMBINE, as_tensor, divide, divisors
 from distributed.runtime.script import run_script
+from distributed.runtime.shared_buffers import stores_in_order
 from distributed.runtime.transport import Transport
-from distributed.shared_buffers import stores_in_order
 from distributed.shared_memory import SharedGroup
 
 

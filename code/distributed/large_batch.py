@@ -93,47 +93,6 @@ class Run(NamedTuple):
     accuracy: float
 
 
-def train(
-    batch: int,
-    rate: float,
-    steps: int,
-    goal: float = 0.0,
-    warm: int = 0,
-    optimizer: str = "SGD",
-    seed: int = 0,
-) -> Run:
-    """Train on one device; the loss is a running mean, and training ends when it is below `goal`.
-
-    On N ranks with a shard of the batch each the steps are the same, so one device is enough here.
-    Raises ValueError for an optimizer that torch.optim has not.
-    """
-    from distributed.workbench.data import batches, digits
-    from distributed.workbench.ddp_training import make_network
-
-    if not hasattr(torch.optim, optimizer):
-        raise ValueError(f"optimizer={optimizer!r}: a name from torch.optim, like SGD or Adam")
-    images, labels = (torch.from_numpy(array) for array in digits())
-    model = make_network(seed)
-    opt = getattr(torch.optim, optimizer)(model.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(opt, warm_up(warm))
-    losses: list[float] = []
-    reached, mean = None, None
-    for rows in batches(TRAINED, batch, steps, seed):
-        opt.zero_grad()
-        loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
-        loss.backward()
-        opt.step()
-        schedule.step()
-        losses.append(loss.item())
-        mean = losses[-1] if mean is None else 0.8 * mean + 0.2 * losses[-1]
-        if mean < goal or not np.isfinite(mean):
-            reached = len(losses) if mean < goal else None
-            break
-    with torch.no_grad():
-        right = model(images[TRAINED:]).argmax(1) == labels[TRAINED:]
-    return Run(losses, reached, right.float().mean().item())
-
-
 def tune(
     batch: int, rates: Sequence[float], most: int, goal: float, seeds: int = 3
 ) -> tuple[float, list[int | None]]:
@@ -181,20 +140,6 @@ def follow_noise(
     return estimate(small, large, batch // group.size, batch)
 
 
-def measure_noise(group: Group, batch: int, steps: int, rate: float) -> NoiseScale:
-    """One rank: learn digits with shards of the batch, and measure the noise scale by the way."""
-    from distributed.dp import shard
-    from distributed.workbench.data import batches, digits
-    from distributed.workbench.ddp_training import make_network
-
-    images, labels = (torch.from_numpy(array) for array in digits())
-    model = make_network()
-    shards = (shard(rows, group.rank, group.size) for rows in batches(TRAINED, batch, steps))
-    losses = (nn.functional.cross_entropy(model(images[mine]), labels[mine]) for mine in shards)
-    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    return follow_noise(group, model, optimizer, losses, batch)
-
-
 def main(ranks: int = 4, batch: int = 64, steps: int = 40) -> None:
     """Measure the noise scale, predict steps to one loss for several batches, and count them."""
     if batch % ranks or ranks < 2:
@@ -208,6 +153,61 @@ def main(ranks: int = 4, batch: int = 64, steps: int = 40) -> None:
         ratio = more_steps(scale.examples, size, batch)
         needed = train(size, 0.2 / ratio, 400, goal=0.3).steps_to_goal
         print(f"batch {size:3}: loss 0.3 predicted after {known * ratio:.0f} steps, took {needed}")
+
+
+def train(
+    batch: int,
+    rate: float,
+    steps: int,
+    goal: float = 0.0,
+    warm: int = 0,
+    optimizer: str = "SGD",
+    seed: int = 0,
+) -> Run:
+    """Train on one device; the loss is a running mean, and training ends when it is below `goal`.
+
+    On N ranks with a shard of the batch each the steps are the same, so one device is enough here.
+    Raises ValueError for an optimizer that torch.optim has not.
+    """
+    from distributed.workbench.data import batches, digits
+    from distributed.workbench.training import make_network
+
+    if not hasattr(torch.optim, optimizer):
+        raise ValueError(f"optimizer={optimizer!r}: a name from torch.optim, like SGD or Adam")
+    images, labels = (torch.from_numpy(array) for array in digits())
+    model = make_network(seed, norm=True)
+    opt = getattr(torch.optim, optimizer)(model.parameters(), lr=rate)
+    schedule = torch.optim.lr_scheduler.LambdaLR(opt, warm_up(warm))
+    losses: list[float] = []
+    reached, mean = None, None
+    for rows in batches(TRAINED, batch, steps, seed):
+        opt.zero_grad()
+        loss = nn.functional.cross_entropy(model(images[rows]), labels[rows])
+        loss.backward()
+        opt.step()
+        schedule.step()
+        losses.append(loss.item())
+        mean = losses[-1] if mean is None else 0.8 * mean + 0.2 * losses[-1]
+        if mean < goal or not np.isfinite(mean):
+            reached = len(losses) if mean < goal else None
+            break
+    with torch.no_grad():
+        right = model(images[TRAINED:]).argmax(1) == labels[TRAINED:]
+    return Run(losses, reached, right.float().mean().item())
+
+
+def measure_noise(group: Group, batch: int, steps: int, rate: float) -> NoiseScale:
+    """One rank: learn digits with shards of the batch, and measure the noise scale by the way."""
+    from distributed.dp import shard
+    from distributed.workbench.data import batches, digits
+    from distributed.workbench.training import make_network
+
+    images, labels = (torch.from_numpy(array) for array in digits())
+    model = make_network(norm=True)
+    shards = (shard(rows, group.rank, group.size) for rows in batches(TRAINED, batch, steps))
+    losses = (nn.functional.cross_entropy(model(images[mine]), labels[mine]) for mine in shards)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    return follow_noise(group, model, optimizer, losses, batch)
 
 
 if __name__ == "__main__":

@@ -99,6 +99,23 @@ class Gossip:
             p.copy_(part.view(p.shape))
 
 
+@torch.no_grad()
+def distance(group: Group, module: nn.Module) -> float:
+    """How far this rank's weights are from the mean of all, relative to their size."""
+    flat = torch.cat([p.reshape(-1) for p in module.parameters()])
+    mean = group.all_reduce(flat.clone(), "avg")
+    return ((flat - mean).norm() / mean.norm()).item()
+
+
+def main(ranks: int = 4, batch: int = 128, steps: int = 64) -> None:
+    """Agree in every step, every 8 steps, with outer momentum, and only with neighbours."""
+    for way in ("every 1", "every 8", "every 8 momentum", "gossip"):
+        losses, sent, apart = launch(train_rank, way, batch, steps, ranks=ranks, device="cpu")[0]
+        last = np.mean(losses[-8:])
+        print(f"{way:17} loss {last:.3f}, {sent / steps:9,.0f} bytes a step, apart by {apart:.1e}")
+        assert last < losses[0]
+
+
 def train(
     group: Group, agree: LocalSGD | Gossip, module: nn.Module, rows: Iterable[np.ndarray], lr: float
 ) -> list[float]:
@@ -120,14 +137,6 @@ def train(
     return group.all_reduce(torch.stack(losses), "avg").tolist()
 
 
-@torch.no_grad()
-def distance(group: Group, module: nn.Module) -> float:
-    """How far this rank's weights are from the mean of all, relative to their size."""
-    flat = torch.cat([p.reshape(-1) for p in module.parameters()])
-    mean = group.all_reduce(flat.clone(), "avg")
-    return ((flat - mean).norm() / mean.norm()).item()
-
-
 def train_rank(
     group: Group, way: str, batch: int, steps: int, seed: int = 0, lr: float = 0.1
 ) -> tuple[list[float], int, float]:
@@ -140,11 +149,11 @@ def train_rank(
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches
-    from distributed.workbench.ddp_training import make_network
+    from distributed.workbench.training import make_network
 
     if not re.fullmatch(r"gossip|every \d+( momentum)?", way):
         raise ValueError(f'way={way!r}: "gossip", "every 8" or "every 8 momentum"')
-    rings, module = RingGroup(group), make_network(seed)
+    rings, module = RingGroup(group), make_network(seed, norm=True)
     agree: LocalSGD | Gossip
     if way == "gossip":
         agree = Gossip(module, rings)
@@ -155,15 +164,6 @@ def train_rank(
     rows = (shard(r, group.rank, group.size) for r in batches(1797, batch, steps, seed))
     losses = train(group, agree, module, rows, lr)
     return losses, trace.sent, distance(group, module)
-
-
-def main(ranks: int = 4, batch: int = 128, steps: int = 64) -> None:
-    """Agree in every step, every 8 steps, with outer momentum, and only with neighbours."""
-    for way in ("every 1", "every 8", "every 8 momentum", "gossip"):
-        losses, sent, apart = launch(train_rank, way, batch, steps, ranks=ranks, device="cpu")[0]
-        last = np.mean(losses[-8:])
-        print(f"{way:17} loss {last:.3f}, {sent / steps:9,.0f} bytes a step, apart by {apart:.1e}")
-        assert last < losses[0]
 
 
 if __name__ == "__main__":

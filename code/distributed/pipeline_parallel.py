@@ -86,26 +86,6 @@ def crossing(parameters: int, width: int) -> float:
     return parameters / width
 
 
-def on_a_mesh(group: Group, across: int, micro: int, batch: int) -> tuple[list[torch.Tensor], int]:
-    """One rank of a mesh with rows of `across` stages: its stage's gradients, and bytes sent."""
-    from distributed.dp import shard
-    from distributed.hsdp import mesh
-    from distributed.ring_group import RingGroup
-
-    row, column = mesh(group, across)
-    stage = make_stage(row.rank, last=row.rank == row.size - 1)
-    x, labels = make_batch(batch)
-    mine = shard(np.arange(batch), column.rank, column.size)
-    row.trace = trace = Trace(group.rank)
-    step(row, stage, micro, x[mine], labels[mine])
-    rings = RingGroup(column)
-    rings.trace = trace
-    gradients = [p.grad for p in stage.parameters() if p.grad is not None]
-    for gradient in gradients:
-        rings.all_reduce(gradient, op="avg")
-    return gradients, trace.sent
-
-
 def bubble(stages: int, micro: int) -> float:
     """The share of a step in which a rank waits, if all stages take equally long."""
     return (stages - 1) / (micro + stages - 1)
@@ -149,6 +129,26 @@ def main(stages: int = 4, batch: int = 32, pause: float = 0.004) -> None:
         print(
             f"{micro:2} micro-batches: {share:.0%} waiting, predicted {bubble(stages, micro):.0%}"
         )
+
+
+def on_a_mesh(group: Group, across: int, micro: int, batch: int) -> tuple[list[torch.Tensor], int]:
+    """One rank of a mesh with rows of `across` stages: its stage's gradients, and bytes sent."""
+    from distributed.dp import shard
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.mesh import mesh
+
+    row, column = mesh(group, across)
+    stage = make_stage(row.rank, last=row.rank == row.size - 1)
+    x, labels = make_batch(batch)
+    mine = shard(np.arange(batch), column.rank, column.size)
+    row.trace = trace = Trace(group.rank)
+    step(row, stage, micro, x[mine], labels[mine])
+    rings = RingGroup(column)
+    rings.trace = trace
+    gradients = [p.grad for p in stage.parameters() if p.grad is not None]
+    for gradient in gradients:
+        rings.all_reduce(gradient, op="avg")
+    return gradients, trace.sent
 
 
 if __name__ == "__main__":

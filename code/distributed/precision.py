@@ -106,6 +106,18 @@ WAYS: dict[str, tuple[torch.dtype, bool, bool]] = {  # dtype, master copy, loss 
 }
 
 
+def main(ranks: int = 2, batch: int = 128, steps: int = 40) -> None:
+    """Train a small network in each way."""
+    from distributed.workbench.training import make_deep
+
+    for way in WAYS:
+        module = make_deep(depth=1)
+        results = launch(train_rank, way, module, batch, steps, 0.5, ranks=ranks, device="cpu")
+        losses, sent, skipped = results[0]
+        print(f"{way:25} loss {losses[-1]:.4f}, {sent:,} bytes a step, {skipped} steps skipped")
+        assert losses[-1] < losses[0]
+
+
 def train_rank(
     group: Group,
     way: str,
@@ -147,18 +159,6 @@ def train_rank(
         trace.sent // steps,
         mixed.skipped,
     )
-
-
-def main(ranks: int = 2, batch: int = 128, steps: int = 40) -> None:
-    """Train a small network in each way."""
-    from distributed.workbench.training import make_deep
-
-    for way in WAYS:
-        module = make_deep(depth=1)
-        results = launch(train_rank, way, module, batch, steps, 0.5, ranks=ranks, device="cpu")
-        losses, sent, skipped = results[0]
-        print(f"{way:25} loss {losses[-1]:.4f}, {sent:,} bytes a step, {skipped} steps skipped")
-        assert losses[-1] < losses[0]
 
 
 if __name__ == "__main__":

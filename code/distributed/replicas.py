@@ -110,6 +110,16 @@ def refuse_to_copy(wrapper: nn.Module) -> Any:
     raise TypeError(f"a {name} cannot be copied or saved: wrap a copy of its module")
 
 
+def view_as(part: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
+    """View of part[n] with the parameter's shape and strides, as autograd gives to gradients.
+
+    A fused optimizer walks through a weight and its gradient in memory order, so both need the
+    same one. A parameter with gaps or overlaps gets the strides that `empty_like` would give it.
+    """
+    strides = torch.empty_like(parameter, device="meta").stride()
+    return part.as_strided(parameter.shape, strides)
+
+
 def main(ranks: int = 4) -> None:
     """Every rank draws other weights; then all have those of rank 0."""
 

@@ -9,17 +9,11 @@ from typing import Any
 import torch
 
 from distributed import Group, launch
-from distributed.all_reduce import (
-    cut_up,
-    ring,
-    ring_all_gather,
-    ring_reduce_scatter,
-    ring_sent,
-    tree_broadcast,
-)
+from distributed.all_reduce import cut_up, ring, ring_all_gather, ring_reduce_scatter, ring_sent
 from distributed.runtime.arrays import COMBINE, as_tensor, divide, divisors
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import Transport
+from distributed.trees import tree_broadcast
 
 
 class RingGroup(Group):

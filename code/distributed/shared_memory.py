@@ -6,7 +6,6 @@ Ranks of one host need no messages: they read and write each other's memory. A `
 methods of a `Group`. What its `empty` makes is reduced where it stands, all else is copied there.
 """
 
-import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +14,8 @@ import torch
 from distributed import Group, launch
 from distributed.runtime.arrays import COMBINE, as_tensor
 from distributed.runtime.script import run_script
+from distributed.runtime.shared_buffers import SharedMemory, check_can_share, stores_in_order
 from distributed.runtime.transport import Transport
-from distributed.shared_buffers import Resident, Shared, SharedBarrier, stores_in_order
-
-# use(here, parts): parts[r] is what rank r has of x[k, s], along [here] of s, for all to read.
-Use = Callable[[slice, list[torch.Tensor]], None]
 
 
 class SharedGroup(Group):
@@ -34,39 +30,17 @@ class SharedGroup(Group):
     block = 1 << 15  # elements: they stay in a processor's cache while all ranks' are added
 
     def __init__(self, group: Group, scratch: int = 1 << 22):
-        if group.local_size < group.size or group.device.type != "cpu":
-            raise ValueError("group: shared memory needs all ranks on one host, and CPU tensors")
-        if not stores_in_order():
-            raise ValueError(
-                f"group: {platform.machine()} may change the order of stores to shared memory, "
-                "which needs x86: use the group itself, or a RingGroup"
-            )
+        check_can_share(group)
         super().__init__(group.device, group.board, group.local_size, group.backend, group.queue)
         self.trace = group.trace
-        self.barrier_in_memory = SharedBarrier(group)
-        self.scratch = [Shared(group, scratch), Shared(group, scratch)]
-        self.next_id = 0
-        self.resident: dict[int, Resident] = {}  # by ids that are alike on all ranks
+        self.memory = SharedMemory(group, scratch)
 
     def alike(self, part: Group) -> Group:
         return type(self)(part)
 
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """x[n] in shared memory. Every rank must call it, with the same n and dtype.
-
-        Memory that no rank uses any more is freed here, where all of them meet.
-        """
-        if self.resident:
-            used = torch.tensor([each.is_used() for each in self.resident.values()]).int()
-            marks = Group.all_reduce(self, used, "max").tolist()
-            for id, mark in zip([*self.resident], marks, strict=True):
-                if not mark:
-                    del self.resident[id]
-        shared = Shared(self, max(1, n * dtype.itemsize))
-        x = shared.mine[: n * dtype.itemsize].view(dtype)
-        self.resident[self.next_id] = Resident(shared, self.rank)
-        self.next_id += 1
-        return x
+        """x[n] in shared memory. Every rank must call it, with the same n and dtype."""
+        return self.memory.empty(n, dtype)
 
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
         """x[...]{partial over ranks} → x[...]: each rank adds up one part, and all copy it.
@@ -83,12 +57,12 @@ class SharedGroup(Group):
                 else:
                     whole = flat[here].tensor_split(self.size)
                     self.add_up(mine, op, to=[whole[self.rank], mine[self.rank]])
-                    self.barrier_in_memory.wait()
+                    self.memory.barrier.wait()
                     for rank in range(self.size):
                         if rank != self.rank:
                             whole[rank].copy_(parts[rank][rank])
 
-            self.with_all_ranks(flat.view(1, -1), use)
+            self.memory.with_all_ranks(flat.view(1, -1), use)
 
         return self._shared(f"all_reduce {op}", x, run, op, async_op)
 
@@ -105,7 +79,7 @@ class SharedGroup(Group):
             self.add_up([view[self.rank] for view in theirs], op, to=[out.view(-1)[here]])
 
         def run(flat: torch.Tensor) -> None:
-            self.with_all_ranks(flat.view(self.size, -1), use)
+            self.memory.with_all_ranks(flat.view(self.size, -1), use)
 
         return self._shared(f"reduce_scatter {op}", x, run, op, async_op, out)
 
@@ -118,7 +92,7 @@ class SharedGroup(Group):
                 target[here].copy_(view[0])
 
         def run(flat: torch.Tensor) -> None:
-            self.with_all_ranks(flat.view(1, -1), use)
+            self.memory.with_all_ranks(flat.view(1, -1), use)
 
         return self._shared("all_gather", x, run, async_op=async_op, out=out)
 
@@ -131,45 +105,9 @@ class SharedGroup(Group):
                 if self.rank != root:
                     flat[here].copy_(theirs[root][0])
 
-            self.with_all_ranks(flat.view(1, -1), use)
+            self.memory.with_all_ranks(flat.view(1, -1), use)
 
         return self._shared(f"broadcast from {root}", x, run, async_op=async_op)
-
-    def with_all_ranks(self, x: torch.Tensor, use: Use) -> None:
-        """Call use(here, parts) with what every rank has of x[k, s]: parts[N] of [k, here].
-
-        What is shared, on all ranks, is worked on where it stands. Anything else is copied into
-        shared memory, a chunk at a time.
-        """
-        found = self.barrier_in_memory.tell(*self.find(x))  # all have written their x
-        if min(id for id, _ in found) < 0:
-            self._with_copies(x, use)
-            return
-        parts = [self.resident[id].view(rank, at, x) for rank, (id, at) in enumerate(found)]
-        use(slice(None), parts)
-        self.barrier_in_memory.wait()  # all have read: x may be written again
-
-    def _with_copies(self, x: torch.Tensor, use: Use) -> None:
-        """The same through scratch memory: a rank can fill one while others still read the other.
-
-        So one barrier a chunk is enough. Nobody passes the next one before all have read this.
-        """
-        k, s = x.shape
-        width = self.scratch[0].mine.nbytes // (k * x.itemsize)
-        for start in range(0, s, width):
-            here = slice(start, start + width)
-            chunk, scratch = x[:, here], self.scratch[0]
-            self.scratch.reverse()
-            scratch.view(self.rank, 0, chunk).copy_(chunk)
-            self.barrier_in_memory.wait()  # all have copied theirs
-            use(here, [scratch.view(rank, 0, chunk) for rank in range(self.size)])
-
-    def find(self, x: torch.Tensor) -> tuple[int, int]:
-        """In which shared memory x is, by its id, and at which byte; (-1, 0) if in none."""
-        for id, resident in self.resident.items():
-            if (offset := resident.offset(x)) is not None:
-                return id, offset
-        return -1, 0
 
     def add_up(self, sources: list[torch.Tensor], op: str, to: list[torch.Tensor]) -> None:
         """All ranks' sources[N][n] → to[0][n], and copied to the others; block by block.

@@ -24,16 +24,6 @@ def average_gradients(module: nn.Module, group: Group) -> None:
             group.all_reduce(parameter.grad, op="avg")
 
 
-def train_by_hand(group: Group, batch: int, steps: int) -> tuple[list[float], dict, Trace]:
-    """One rank: the mean loss of each whole batch, the final weights, and what took how long."""
-    from distributed.workbench.ddp_training import make_network, train
-
-    module = make_network(seed=group.rank).to(group.device)  # every rank draws other weights
-    broadcast_module(module, group)
-    losses, trace = train(module, group, batch, steps, after_backward=average_gradients)
-    return losses, {name: t.cpu() for name, t in module.state_dict().items()}, trace
-
-
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train by hand on several ranks: replicas stay equal to the bit."""
     if batch % ranks:
@@ -47,6 +37,18 @@ def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     spent = {kind: trace.seconds(kind) for kind in ("compute", "communication")}
     share = spent["communication"] / sum(spent.values())
     print(f"replicas equal to the bit; {share:.0%} of a step is communication")
+
+
+def train_by_hand(group: Group, batch: int, steps: int) -> tuple[list[float], dict, Trace]:
+    """One rank: the mean loss of each whole batch, the final weights, and what took how long."""
+    from distributed.workbench.training import make_network, train_with_sgd
+
+    module = make_network(seed=group.rank, norm=True).to(
+        group.device
+    )  # every rank draws other weights
+    broadcast_module(module, group)
+    losses, trace = train_with_sgd(group, module, batch, steps, average_gradients)
+    return losses, {name: t.cpu() for name, t in module.state_dict().items()}, trace
 
 
 if __name__ == "__main__":

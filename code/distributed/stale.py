@@ -42,28 +42,6 @@ class Delayed:
                 p.sub_(g.view(p.shape), alpha=self.lr)
 
 
-def train_rank(
-    group: Group, delay: int, lr: float, steps: int, batch: int = 128, seed: int = 0
-) -> list[float]:
-    """One rank: the loss of each whole batch of digits."""
-    from distributed.dp import shard
-    from distributed.replicas import broadcast_module
-    from distributed.workbench.data import batches, digits
-    from distributed.workbench.ddp_training import make_network
-
-    module = make_network(seed)
-    broadcast_module(module, group)
-    delayed = Delayed(list(module.parameters()), group, delay, lr)
-    images, labels = (torch.from_numpy(array) for array in digits())
-    losses = []
-    for rows in batches(1797, batch, steps, seed):
-        mine = shard(rows, group.rank, group.size)
-        loss = nn.functional.cross_entropy(module(images[mine]), labels[mine])
-        delayed.step(loss)
-        losses.append(loss.detach())
-    return group.all_reduce(torch.stack(losses), "avg").tolist()
-
-
 def stable(delay: int) -> float:
     """The largest ηλ at which a quadratic with curvature λ comes to rest: 2 without a delay."""
     return 2 * math.sin(math.pi / (4 * delay + 2))
@@ -89,6 +67,28 @@ def main(ranks: int = 2, lr: float = 0.3) -> None:
         losses = launch(train_rank, delay, lr, 60, ranks=ranks, device="cpu")[0]
         print(f"digits, rate {lr}, delay {delay:2}: loss {losses[0]:.2f} → {losses[-1]:.2f}")
         assert (losses[-1] < losses[0]) == (delay == 0)
+
+
+def train_rank(
+    group: Group, delay: int, lr: float, steps: int, batch: int = 128, seed: int = 0
+) -> list[float]:
+    """One rank: the loss of each whole batch of digits."""
+    from distributed.dp import shard
+    from distributed.replicas import broadcast_module
+    from distributed.workbench.data import batches, digits
+    from distributed.workbench.training import make_network
+
+    module = make_network(seed, norm=True)
+    broadcast_module(module, group)
+    delayed = Delayed(list(module.parameters()), group, delay, lr)
+    images, labels = (torch.from_numpy(array) for array in digits())
+    losses = []
+    for rows in batches(1797, batch, steps, seed):
+        mine = shard(rows, group.rank, group.size)
+        loss = nn.functional.cross_entropy(module(images[mine]), labels[mine])
+        delayed.step(loss)
+        losses.append(loss.detach())
+    return group.all_reduce(torch.stack(losses), "avg").tolist()
 
 
 if __name__ == "__main__":

@@ -56,30 +56,6 @@ def cut(weights: Arrays, rank: int, ranks: int) -> Arrays:
     }
 
 
-def train_rank(
-    group: Group, across: int, batch: int, steps: int, f: int = 128
-) -> tuple[list[float], Arrays, int, int]:
-    """One rank: losses of whole batches, its shares, bytes sent a step along row and column."""
-    from distributed.dp import shard
-    from distributed.hsdp import mesh
-    from distributed.ring_group import RingGroup
-    from distributed.runtime.trace import Trace
-    from distributed.workbench.data import batches, digits
-
-    row, column = (RingGroup(part) for part in mesh(group, across))
-    images, labels = digits("float64")
-    sizes = Sizes(batch, images.shape[1], f, 10)
-    weights = as_torch(cut(initial_weights(sizes, dtype="float64"), row.rank, row.size))
-    x, y = as_torch({"x": images, "y": labels}).values()
-    model = TensorParallel(weights, row, column)
-    row.trace, column.trace = Trace(row.rank), Trace(column.rank)
-    mine = (shard(rows, column.rank, column.size) for rows in batches(len(x), batch, steps))
-    losses = train(model, ((x[r], y[r]) for r in mine), 0.5, examples=batch / column.size)
-    sent = row.trace.sent // steps, column.trace.sent // steps  # before the losses are, to be shown
-    mean = column.all_reduce(np.array(losses), op="avg").tolist()
-    return mean, model.weights, *sent
-
-
 def main(ranks: int = 4, across: int = 2, batch: int = 128, steps: int = 40) -> None:
     """Train on a mesh, each layer over its rows and the batch over its columns."""
     from distributed.all_reduce import ring_sent
@@ -98,6 +74,30 @@ def main(ranks: int = 4, across: int = 2, batch: int = 128, steps: int = 40) -> 
         elements = batch // (ranks // across) * 10
         assert along_row == 8 * ring_sent(elements, rank % across, across).elements
     print(f"loss {expected[0]:.4f} → {expected[-1]:.4f}, as on one device")
+
+
+def train_rank(
+    group: Group, across: int, batch: int, steps: int, f: int = 128
+) -> tuple[list[float], Arrays, int, int]:
+    """One rank: losses of whole batches, its shares, bytes sent a step along row and column."""
+    from distributed.dp import shard
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.mesh import mesh
+    from distributed.runtime.trace import Trace
+    from distributed.workbench.data import batches, digits
+
+    row, column = (RingGroup(part) for part in mesh(group, across))
+    images, labels = digits("float64")
+    sizes = Sizes(batch, images.shape[1], f, 10)
+    weights = as_torch(cut(initial_weights(sizes, dtype="float64"), row.rank, row.size))
+    x, y = as_torch({"x": images, "y": labels}).values()
+    model = TensorParallel(weights, row, column)
+    row.trace, column.trace = Trace(row.rank), Trace(column.rank)
+    mine = (shard(rows, column.rank, column.size) for rows in batches(len(x), batch, steps))
+    losses = train(model, ((x[r], y[r]) for r in mine), 0.5, examples=batch / column.size)
+    sent = row.trace.sent // steps, column.trace.sent // steps  # before the losses are, to be shown
+    mean = column.all_reduce(np.array(losses), op="avg").tolist()
+    return mean, model.weights, *sent
 
 
 if __name__ == "__main__":

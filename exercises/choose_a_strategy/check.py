@@ -8,7 +8,7 @@ from distributed.cost import Cluster
 from distributed.planner.hardware import gpu
 from distributed.planner.job import Job, Option, cluster_of
 from distributed.planner.shapes import of_size
-from distributed.strategy import CLOSE, plan
+from distributed.planner.strategy import CLOSE, plan
 from playground.exercises.check import Draw, Wrong
 
 HINTS = [

@@ -1,4 +1,4 @@
-from distributed.strategy import plan
+from distributed.planner.strategy import plan
 from playground.exercises.check import check
 
 

@@ -1,5 +1,5 @@
-from distributed.plan import as_text
-from distributed.strategy import plan
+from distributed.planner.command import as_text
+from distributed.planner.strategy import plan
 from playground.exercises.check import check
 
 

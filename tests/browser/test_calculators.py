@@ -9,16 +9,16 @@ from live_page import LivePage
 from playwright.sync_api import Locator
 from serving import Server
 
-from distributed.all_reduce import children
 from distributed.checkpoint_interval import best_interval, share_lost
 from distributed.cost import Cluster, Link
 from distributed.instruments.algorithms import SENT
 from distributed.model_states import STAGES, Recipe
-from distributed.plan import INTERCONNECTS
+from distributed.planner.command import INTERCONNECTS
 from distributed.planner.job import Job
 from distributed.planner.published import failures
 from distributed.planner.shapes import PRESETS
 from distributed.scaling import Scaling, weak
+from distributed.trees import children
 from playground.show.calculator import BUCKETS, COUNTS, LATENCY, NETWORKS, PER_HOST
 from playground.show.crossing import SIZES
 from playground.show.failing import MINUTES, RESTART

@@ -17,7 +17,7 @@ from distributed.planner.hardware import gpu
 from distributed.planner.job import Job, cluster_of
 from distributed.planner.shapes import PRESETS
 from distributed.planner.speed import achieved
-from distributed.strategy import plan, run_of
+from distributed.planner.strategy import plan, run_of
 from playground.planner.answer import answer
 from playground.planner.form import state_of
 
@@ -65,7 +65,7 @@ def test_a_reader_drags_types_and_copies(read: Callable[..., LivePage]) -> None:
     page.get_by_role("button", name="command line").click()
     expect(page.locator(".planner-status")).to_have_text("Copied: command line.")
     line = page.evaluate("navigator.clipboard.readText()")
-    assert line.startswith("python -m distributed.plan --model llama-3-70b --gpu h100 --nodes 8")
+    assert line.startswith("python -m distributed.planner --model llama-3-70b --gpu h100 --nodes 8")
     assert not pyodide_in(live)
 
     # Drag, as fast as a hand does: the last position counts.

@@ -6,13 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.all_reduce import PIECE, bounds, children, parent
+from distributed.all_reduce import PIECE, bounds
 from distributed.double_tree import double_tree_sent, links
 from distributed.instruments.algorithms import ALGORITHMS, SENT, all_reduce
 from distributed.launching import launch
 from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
+from distributed.trees import children, parent
 from distributed.workbench.measure import count
 
 NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}

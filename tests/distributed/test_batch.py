@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.plan import main
 from distributed.planner.batch import Batch, divisors, shared_out, shares, ways, why_so_many
+from distributed.planner.command import main
 from distributed.planner.hardware import gpu
 from distributed.planner.job import Job, cluster_of, memory_of, option
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, PRESETS
 from distributed.planner.speed import achieved
-from distributed.strategy import plan, run_of
+from distributed.planner.strategy import plan, run_of
 
 H100 = gpu("h100")
 MODEL = PRESETS["llama-3-8b"]

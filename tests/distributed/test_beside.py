@@ -1,4 +1,4 @@
-"""`python -m distributed.plan --execute`: a plan beside what its recipe holds and sends."""
+"""`python -m distributed.planner --execute`: a plan beside what its recipe holds and sends."""
 
 import json
 from types import SimpleNamespace
@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from distributed.plan import main
-from distributed.planner.beside import WithLoss, as_python
-from distributed.planner.own import own
+from distributed.planner.command import main
+from recipes.beside import WithLoss, as_python
+from recipes.own import own
 
 SMALL = ["--shape", "3,256,4,4,1024,1024", "--gpus", "16", "--context", "256"]
 

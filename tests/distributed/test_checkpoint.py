@@ -22,18 +22,15 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from distributed import checkpoint
-from distributed.boxes import boxes
-from distributed.checkpoint import full_state_dict, load, load_path, save
-from distributed.checkpoint_folder import latest, new_checkpoint, steps
-from distributed.hsdp import Hsdp, mesh
+from distributed.runtime.mesh import mesh
 from distributed.runtime.report import RankError
 from distributed.workbench.data import batches
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.training import make_network, train
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import HSDP, Zero1, Zero2, Zero3, checkpoint
+from distributed.zero.boxes import boxes
+from distributed.zero.checkpoint import full_state_dict, load, load_path, save
+from distributed.zero.checkpoint_folder import latest, new_checkpoint, steps
 
 CODE = Path(__file__).parents[2] / "code"
 STAGES = {1: Zero1, 2: Zero2, 3: Zero3}
@@ -400,7 +397,7 @@ def test_the_full_state_is_never_whole_on_the_other_ranks(pools):
 def hosts_save(group, folder):
     inside, between = mesh(group, 2)
     model = make_network(width=9)
-    zero = Hsdp(model, torch.optim.Adam, inside, between, lr=0.01)
+    zero = HSDP(model, torch.optim.Adam, inside, between, lr=0.01)
     train(model, zero.step, batches(1797, 8, 2), 8.0)
     assert save(zero, folder, 2).is_dir()
     before = [unit.shard.clone() for unit in zero.units]
@@ -557,10 +554,10 @@ def test_a_kill_at_any_change_of_a_second_save_of_a_step_leaves_one_whole(pools,
 FOREVER = """
 import sys
 import torch
-from distributed.checkpoint import save
+from distributed.zero.checkpoint import save
 from distributed.workbench.training import make_network
 from distributed.launching import launch
-from distributed.zero3 import Zero3
+from distributed.zero import Zero3
 
 def forever(group, folder):
     zero = Zero3(make_network(width=400, depth=4), torch.optim.SGD, group, lr=0.1, momentum=0.9)
@@ -648,7 +645,7 @@ def with_a_stale_listing(group, folder, seen):
 def hosts_with_stale_listings(group, folder):
     """The second of two hosts does not see the last step."""
     inside, between = mesh(group, 2)
-    zero = Hsdp(make_network(width=4), torch.optim.SGD, inside, between, lr=0.1)
+    zero = HSDP(make_network(width=4), torch.optim.SGD, inside, between, lr=0.1)
     for step in (1, 2):
         save(zero, folder, step, done=step)
     shown = checkpoint.steps

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from distributed import collectives
-from distributed.all_reduce import tree_broadcast, tree_reduce
+from distributed import collectives, trees
 from distributed.collectives import SENT
 from distributed.instruments.algorithms import ALGORITHMS
 from distributed.instruments.collective_times import GROUPS, OPS
@@ -26,13 +25,14 @@ from distributed.runtime.arrays import COMBINE
 from distributed.runtime.report import RankError
 from distributed.runtime.script import to_bytes
 from distributed.runtime.trace import Trace
+from distributed.trees import tree_broadcast, tree_reduce
 from distributed.workbench import threads
 from distributed.workbench.measure import buffers, fit, is_right
 
 ROOT = Path(__file__).parents[2]
 IN_PLACE = {
-    "broadcast": {"linear": collectives.linear_broadcast, "tree": tree_broadcast},
-    "reduce": {"linear": collectives.linear_reduce, "tree": tree_reduce},
+    "broadcast": {"linear": trees.linear_broadcast, "tree": tree_broadcast},
+    "reduce": {"linear": trees.linear_reduce, "tree": tree_reduce},
 }
 
 
@@ -296,8 +296,8 @@ def test_every_collective_tells_the_others_of_what_and_from_whom(pools):
     def tell(group):
         told, group.announce = [], lambda call, x: told.append(f"{call} of {len(x)}")
         x, part = torch.ones(6), torch.ones(3)
-        collectives.linear_broadcast(group, x, 1)
-        collectives.linear_reduce(group, x, torch.add, 1)
+        trees.linear_broadcast(group, x, 1)
+        trees.linear_reduce(group, x, torch.add, 1)
         collectives.scatter(group, x, part, 1)
         collectives.gather(group, part, x, 1)
         collectives.reduce_scatter(group, x, part, torch.add)
@@ -316,8 +316,8 @@ def test_every_collective_tells_the_others_of_what_and_from_whom(pools):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda g, x: collectives.linear_broadcast(g, x, 2), "root=2: the ranks are 0 to 1"),
-        (lambda g, x: collectives.linear_reduce(g, x, torch.add, -1), "root=-1: the ranks"),
+        (lambda g, x: trees.linear_broadcast(g, x, 2), "root=2: the ranks are 0 to 1"),
+        (lambda g, x: trees.linear_reduce(g, x, torch.add, -1), "root=-1: the ranks"),
         (lambda g, x: collectives.scatter(g, x, x[:2], 3), "root=3: the ranks are 0 to 1"),
         (lambda g, x: collectives.gather(g, x, x, 3), "root=3: the ranks are 0 to 1"),
         (lambda g, x: collectives.scatter(g, x, x[:2], g.rank), "2 parts of torch.float32 [2]"),
@@ -372,7 +372,7 @@ def of_each_kind(group):
     collectives.all_to_all(group, x(n), whole)
     results["all_to_all"] = whole.tolist()
     sent = x(n)
-    collectives.linear_broadcast(group, sent)
+    trees.linear_broadcast(group, sent)
     results["broadcast"] = sent.tolist()
     return results
 

@@ -21,9 +21,7 @@ from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 from distributed.simple_ddp import average_gradients
 from distributed.workbench.transformer import Config, make_model
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import Zero1, Zero2, Zero3
 
 KINDS = ["ours", "torch"]
 
@@ -831,7 +829,7 @@ def test_on_shared_memory_gradients_are_kept_once(pools):
             loss.append([p.grad / (len(loss) + 1) for p in model.parameters()])
         model.use_order(sorted(model.order()))
         loss.append([p.grad / 3 for p in model.parameters()])
-        return sum(each.size for each in model.group.resident.values()), loss
+        return sum(each.size for each in model.group.memory.resident.values()), loss
 
     for kept, grads in pools[2](bytes_kept):
         assert kept == sum(p.nbytes for p in network().parameters())

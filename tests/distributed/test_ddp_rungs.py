@@ -21,7 +21,7 @@ from distributed.bucketed_ddp import (
     Reducer,
     State,
     all_reduce_hook,
-    fill_by_dtype,
+    fill_buckets,
 )
 from distributed.ddp import DistributedDataParallel
 from distributed.launching import launch
@@ -187,7 +187,7 @@ def test_buckets_hold_every_parameter_once_in_order_and_up_to_their_size(sizes, 
         for size, kind in zip(sizes, kinds, strict=False)
     ]
     index_of = {p: i for i, p in enumerate(parameters)}
-    lists = fill_by_dtype(parameters, most, first)
+    lists = fill_buckets(parameters, most, first)
     assert sorted(index_of[p] for ps in lists for p in ps) == [*range(len(parameters))]
     firsts = [index_of[ps[0]] for ps in lists]
     assert firsts == sorted(firsts)

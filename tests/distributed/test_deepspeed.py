@@ -13,11 +13,11 @@ from torch.utils.checkpoint import checkpoint
 
 from distributed import launch
 from distributed.model_states import RECIPES
-from distributed.planner.copies import deepspeed_json
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, cluster_of, option
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, PRESETS
+from recipes.copies import deepspeed_json
 
 ROWS, ACCUMULATE, STEPS, WIDTH = 2, 3, 3, 16
 CLUSTER = cluster_of(

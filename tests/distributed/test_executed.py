@@ -5,11 +5,11 @@ import torch
 import torch.distributed as dist
 
 from distributed.model_states import RECIPES
-from distributed.planner.executed import Block, Transformer, execute, world_of
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job, cluster_of, option
 from distributed.planner.memory import held, sent
 from distributed.planner.shapes import CHECKPOINTS, PRESETS, Model
+from recipes.executed import Block, Transformer, execute, world_of
 
 SEVEN = PRESETS["llama-2-7b"]
 SHALLOW = SEVEN._replace(layers=4, words=4096)  # of a small vocabulary, so that blocks count

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from distributed.flat_unit import Layout, in_buckets, runs
-from distributed.sharding_plan import Precision, check_groups, check_optimizer, check_precision
+from distributed.zero.flat_unit import Layout, in_buckets, runs
+from distributed.zero.sharding_plan import Precision, check_groups, check_optimizer, check_precision
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=8)
 partitions = st.sampled_from(["flat", "parameter"])

@@ -8,7 +8,7 @@ import torch
 from distributed.hierarchical import HierarchicalGroup, within_host
 from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
-from distributed.shared_buffers import STORES_IN_ORDER
+from distributed.runtime.shared_buffers import STORES_IN_ORDER
 from distributed.shared_memory import SharedGroup
 
 

@@ -5,14 +5,15 @@ import torch
 from tests.rows import covering
 from torch import nn
 
-from distributed.hsdp import Hsdp, mesh
 from distributed.instruments.count_traffic import shard_sizes
 from distributed.ring_group import RingGroup
+from distributed.runtime.mesh import mesh
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.traffic import between_hosts, elements_sent
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train
+from distributed.zero import HSDP
 
 CLIP = 0.5
 
@@ -20,7 +21,7 @@ CLIP = 0.5
 def weights_of_rank(group, per_host, micro):
     inside, between = mesh(group, per_host)
     model = make_network(seed=group.rank, width=11, depth=3).double()
-    trained = Hsdp(model, torch.optim.AdamW, inside, between, lr=0.01)
+    trained = HSDP(model, torch.optim.AdamW, inside, between, lr=0.01)
 
     def step():
         trained.clip_grad_norm_(CLIP)
@@ -53,7 +54,7 @@ def test_weights_are_those_of_one_device_on_every_host(pools, ranks, per_host, m
 def sent_by_rank(group, per_host):
     inside, between = (RingGroup(part) for part in mesh(group, per_host))
     model = make_network(width=16, depth=4)
-    trained = Hsdp(model, torch.optim.SGD, inside, between, lr=0.1)
+    trained = HSDP(model, torch.optim.SGD, inside, between, lr=0.1)
     inside.trace, between.trace = Trace(0), Trace(0)
     for _ in range(3):  # accumulate: between hosts goes only the sum
         train(model, lambda: None, batches(1797, 8, 1), 8.0)
@@ -87,7 +88,7 @@ def buffers_of_rank(group):
     inside, between = mesh(group, 2)
     model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     model[1].running_mean.fill_(group.rank)
-    Hsdp(model, torch.optim.SGD, inside, between, lr=0.1)
+    HSDP(model, torch.optim.SGD, inside, between, lr=0.1)
     return model[1].running_mean.tolist()
 
 
@@ -110,7 +111,7 @@ def test_frozen_parameters_come_from_rank_0(pools):
 def another_model_on_the_second_host(group):
     inside, between = mesh(group, 2)
     width = 3 if group.rank >= 2 else 2
-    Hsdp(nn.Linear(2, width), torch.optim.SGD, inside, between, lr=0.1)
+    HSDP(nn.Linear(2, width), torch.optim.SGD, inside, between, lr=0.1)
 
 
 def test_hosts_must_have_the_same_model(pools):

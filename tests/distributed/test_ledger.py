@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from distributed import launch
 from distributed.ddp import DistributedDataParallel
 from distributed.model_states import RECIPES, STAGES
-from distributed.planner.executed import Transformer, execute
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job, cluster_of, option
 from distributed.planner.memory import held, ledger
@@ -16,7 +15,8 @@ from distributed.planner.peak_memory import GPT, activations
 from distributed.planner.shapes import LOGARITHM, PLAIN, PRESETS, Model, gpt
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.training import Alone
-from distributed.zero1 import Zero1
+from distributed.zero import Zero1
+from recipes.executed import Transformer, execute
 
 SEVEN = PRESETS["llama-2-7b"]
 SMALL = Model(layers=4, d=128, heads=4, kv=2, ffn=352, words=1000)

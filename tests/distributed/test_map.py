@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from distributed.bucketed_ddp import BucketedDDP
-from distributed.checkpoint import save
 from distributed.ring_group import RingGroup
-from distributed.zero3 import Zero3
+from distributed.zero import Zero3
+from distributed.zero.checkpoint import save
 from playground.build.modules import WHERE
 
 PACKAGE = Path(__file__).parents[2] / "code/distributed"

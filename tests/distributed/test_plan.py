@@ -19,34 +19,33 @@ from distributed.cost import (
     Cluster,
     Link,
     all_reduce,
-    half_ring,
+    reduce_scatter_time,
     slowest,
     step_ddp,
 )
 from distributed.model_states import RECIPES, STAGES, total
-from distributed.plan import arguments, main, read
+from distributed.planner.command import arguments, main, read
 from distributed.planner.hardware import gpu
 from distributed.planner.job import WIRE, Job, cluster_of, memory_of, option
 from distributed.planner.limits import LIMITS
-from distributed.planner.own import own
 from distributed.planner.peak_memory import GPT, Shape, activations, bytes_at_peak
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import LOGARITHM, PRESETS, of_size
 from distributed.planner.speed import achieved
+from distributed.planner.strategy import plan, run_of
 from distributed.planner.validation import runs
 from distributed.runtime.trace import overlapped
-from distributed.strategy import plan, run_of
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
+from recipes.own import own
 
 HOST = Cluster(8, 8, Link(1e-5, 1e10), Link(1e-4, 1e9), 1e12)
 times = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 
 PLANNER = Path(planner.__file__).parent
 MODELS = [
-    "model_states", "cost", "scaling", "strategy", "plan",
-    *(f"planner.{one.stem}" for one in sorted(PLANNER.glob("[!_]*.py"))
-      if one.stem not in ("executed", "beside", "own")),
+    "model_states", "cost", "scaling",
+    *(f"planner.{one.stem}" for one in sorted(PLANNER.glob("[!_]*.py"))),
 ]  # fmt: skip
 
 
@@ -113,11 +112,11 @@ def test_zero_3_holds_two_gathered_blocks_and_the_root(stack):
 
 
 @given(st.integers(2, 64), st.floats(1, 1e9))
-def test_an_all_reduce_in_a_host_is_two_half_rings(ranks, size):
+def test_an_all_reduce_in_a_host_is_a_reduce_scatter_and_an_all_gather(ranks, size):
     cluster = HOST._replace(ranks=ranks, per_host=64)
     expected = 2 * (ranks - 1) * (1e-5 + size / ranks / 1e10)
     assert all_reduce(cluster, size) == pytest.approx(expected)
-    assert all_reduce(cluster, size) == pytest.approx(2 * half_ring(cluster, size))
+    assert all_reduce(cluster, size) == pytest.approx(2 * reduce_scatter_time(cluster, size))
 
 
 @pytest.mark.parametrize("per_host", [1, 4, 8])
@@ -295,7 +294,7 @@ def test_days_and_gpu_hours_are_tokens_over_tokens_per_second():
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "distributed.plan", *arguments]
+    command = [sys.executable, "-m", "distributed.planner", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -312,7 +311,7 @@ except ImportError:
     sys.exit(0)
 sys.exit("there is a NumPy here: this proved nothing")
 """
-    code = str(Path(plan.__code__.co_filename).parents[1])
+    code = str(PLANNER.parents[1])
     command = [sys.executable, "-I", "-S", "-c", program, code, *MODELS]
     subprocess.run(command, check=True, timeout=60)
 

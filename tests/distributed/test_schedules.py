@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.cost import Cluster, Link
+from distributed.cost import Cluster, Link, reduce_scatter_time
 from distributed.planner.schedules import STACKS, fsdp, threshold, zero2, zero3
-from distributed.planner.streams import Streams, Work, half, simulate
+from distributed.planner.streams import Streams, Work, simulate
 
 ALL = [(stack, name) for stack, schedules in STACKS.items() for name in schedules]
 NONE = Link(0.0, math.inf)
@@ -162,6 +162,6 @@ def test_two_units_are_there_at_a_time():
 
 def test_a_gather_over_hosts_uses_all_ports_of_a_host():
     far = Cluster(64, 8, Link(0.0, 450e9), Link(0.0, 400e9), 1.0)
-    assert half(far, 1e9) == pytest.approx(1e9 * 63 / 64 / 400e9)
-    assert half(far._replace(ranks=8), 1e9) == pytest.approx(1e9 * 7 / 8 / 450e9)
-    assert half(far._replace(ranks=1), 1e9) == 0
+    assert reduce_scatter_time(far, 1e9) == pytest.approx(1e9 * 63 / 64 / 400e9)
+    assert reduce_scatter_time(far._replace(ranks=8), 1e9) == pytest.approx(1e9 * 7 / 8 / 450e9)
+    assert reduce_scatter_time(far._replace(ranks=1), 1e9) == 0

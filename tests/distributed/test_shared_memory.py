@@ -201,7 +201,7 @@ def test_memory_that_no_rank_uses_is_given_back(pools):
         last = shared.empty(10).fill_(group.rank)
         assert (shared.all_reduce(last) == 1).all()
         assert (shared.all_reduce(kept) == 2).all()
-        return first, mapped(), len(shared.resident), shared.find(kept)[0] >= 0
+        return first, mapped(), len(shared.memory.resident), shared.memory.find(kept)[0] >= 0
 
     for first, after, resident, is_kept in pools[2](make_many):
         assert after <= first + 1  # not by two for each of 29 sizes

@@ -12,8 +12,8 @@ import psutil
 import pytest
 import torch
 
+from distributed.ddp.train_text import main, rows_of_steps, save, share_right, spell, train
 from distributed.runtime.script import run_script
-from distributed.train_text import main, rows_of_steps, save, share_right, spell, train
 from distributed.workbench.number_names import lines, name_of, split
 from distributed.workbench.transformer import (
     CharTransformer,
@@ -82,7 +82,15 @@ def test_a_crash_while_saving_leaves_the_checkpoint_before(tmp_path):
 @pytest.mark.slow
 def test_interrupted_from_the_keyboard_it_leaves_a_checkpoint_and_no_process(tmp_path):
     path = tmp_path / "run.pt"
-    command = [sys.executable, "-m", "distributed.train_text", "--ranks", "2", "--steps", "100000"]
+    command = [
+        sys.executable,
+        "-m",
+        "distributed.ddp.train_text",
+        "--ranks",
+        "2",
+        "--steps",
+        "100000",
+    ]
     command += ["--checkpoint", str(path), "--save_every", "5"]
     run = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True

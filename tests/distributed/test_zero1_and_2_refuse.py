@@ -12,14 +12,12 @@ from torch.func import functional_call
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_, get_total_norm, vector_to_parameters
 
 from distributed.ddp import DistributedDataParallel
-from distributed.flat_unit import MOVED
-from distributed.guards import REFUSED
-from distributed.reduce_in_backward import REPLACED, SPREAD
 from distributed.runtime.report import RankError
-from distributed.sharding_plan import check_groups, check_module, check_optimizer
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import Zero1, Zero2, Zero3
+from distributed.zero.flat_unit import MOVED
+from distributed.zero.guards import REFUSED
+from distributed.zero.reduce_in_backward import REPLACED, SPREAD
+from distributed.zero.sharding_plan import check_groups, check_module, check_optimizer
 
 WHOLE = {"zero1": Zero1, "zero2": Zero2}  # every rank has the whole parameters
 STAGES = {**WHOLE, "zero3": partial(Zero3, blocks=[])}

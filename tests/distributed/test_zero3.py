@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from distributed.blockwise_weights import check_blocks
-from distributed.materialise import by_reset_parameters, leave_meta, materialise
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches
-from distributed.workbench.memory_meter import MemoryUse
-from distributed.workbench.training import make_network, train, watch
-from distributed.zero3 import Zero3
+from distributed.workbench.memory_meter import MemoryUse, watch
+from distributed.workbench.training import make_network, train
+from distributed.zero import Zero3
+from distributed.zero.blockwise_weights import check_blocks
+from distributed.zero.materialise import by_reset_parameters, leave_meta, materialise
 
 KEPT = ("parameters", "gradients", "master copy", "optimizer states")
 LAYER = 64 * 64 + 64

@@ -14,10 +14,9 @@ from tests.rows import covering
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from distributed.hsdp import Hsdp, mesh
+from distributed.runtime.mesh import mesh
 from distributed.runtime.report import RankError
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import HSDP, Zero2, Zero3
 
 RANKS = 2
 
@@ -228,7 +227,7 @@ def as_zero3(model, group):
 
 
 def as_hsdp(model, group):
-    return Hsdp(model, torch.optim.SGD, *mesh(group, RANKS), lr=0.1)
+    return HSDP(model, torch.optim.SGD, *mesh(group, RANKS), lr=0.1)
 
 
 BLOCKWISE = pytest.mark.parametrize("wrap", [as_zero3, as_hsdp])

@@ -12,9 +12,7 @@ from distributed.ring_group import RingGroup
 from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
 from distributed.shared_memory import SharedGroup
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import Zero1, Zero2, Zero3
 
 STAGES = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
 GROUPS = {"gloo": lambda group: group, "ring": RingGroup, "shared": SharedGroup}

@@ -18,9 +18,7 @@ from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
 from distributed.workbench.data import batches
 from distributed.workbench.training import make_network, train
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import Zero1, Zero2, Zero3
 
 STAGES = {
     "zero1": Zero1,

@@ -8,10 +8,8 @@ from tests.rows import covering
 from torch import nn
 from torch.optim import lr_scheduler
 
-from distributed.checkpoint import load, save
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import Zero1, Zero2, Zero3
+from distributed.zero.checkpoint import load, save
 
 STAGES = {"zero1": Zero1, "zero2": Zero2, "zero3": Zero3}
 STEPS, RANKS = 6, 4

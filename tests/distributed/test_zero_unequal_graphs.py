@@ -14,9 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from distributed.ring_group import RingGroup
 from distributed.runtime.group import Group
 from distributed.runtime.trace import Trace
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import Zero1, Zero2, Zero3
 
 STAGES = {
     "zero1": Zero1,

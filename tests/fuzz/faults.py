@@ -6,16 +6,17 @@ from typing import Any
 import pytest
 import torch
 
-from distributed import checkpoint, ddp
-from distributed.blocks import Block
-from distributed.blockwise_weights import BlockwiseWeights
 from distributed.bucketed_ddp import Bucket, State
-from distributed.flat_unit import FlatUnit, Layout
-from distributed.hsdp import ReduceOverHosts
-from distributed.reduce_in_backward import ReduceInBackward
-from distributed.sharded import ShardedOptimizer
-from distributed.usage import Usage
-from distributed.zero1 import ReduceInStep, ReplicatedWeights
+from distributed.ddp import wrapper as ddp
+from distributed.ddp.usage import Usage
+from distributed.zero import checkpoint
+from distributed.zero.blocks import Block
+from distributed.zero.blockwise_weights import BlockwiseWeights
+from distributed.zero.flat_unit import FlatUnit, Layout
+from distributed.zero.hybrid import ReduceOverHosts
+from distributed.zero.reduce_in_backward import ReduceInBackward
+from distributed.zero.sharded import ShardedOptimizer
+from distributed.zero.stage1 import ReduceInStep, ReplicatedWeights
 
 FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {}
 

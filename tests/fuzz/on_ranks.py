@@ -15,14 +15,12 @@ from tests.fuzz.odd import refusal
 from tests.fuzz.optimizers import OPTIMIZERS, SCHEDULES, groups_of
 from torch import nn
 
-from distributed import Group, checkpoint
+from distributed import Group
 from distributed.ddp import DistributedDataParallel
-from distributed.hsdp import Hsdp, mesh
 from distributed.ring_group import RingGroup
+from distributed.runtime.mesh import mesh
 from distributed.shared_memory import SharedGroup
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
+from distributed.zero import HSDP, Zero1, Zero2, Zero3, checkpoint
 
 
 def kind_of(segment: Segment, group: Group) -> Group:
@@ -41,7 +39,7 @@ ZEROS: dict[str, Callable[..., Any]] = {
     "zero3": Zero3,
     "zero3, no prefetch": partial(Zero3, prefetch=False),
     "zero3, kept after forward": partial(Zero3, reshard_after_forward=False),
-    "hsdp": Hsdp,
+    "hsdp": HSDP,
 }
 
 

@@ -23,7 +23,11 @@ def files_used_by(page: Path) -> set[Path]:
 @pytest.mark.parametrize(
     ("module", "these", "not_these"),
     [
-        ("code/distributed/zero3.py", ["zero/zero3.md", "zero/checkpoints.md"], ["ddp/by_hand.md"]),
+        (
+            "code/distributed/zero/stage3.py",
+            ["zero/zero3.md", "zero/checkpoints.md"],
+            ["ddp/by_hand.md"],
+        ),
         (
             "code/distributed/runtime/transport.py",
             ["collectives/all_reduce.md", "zero/zero3.md"],

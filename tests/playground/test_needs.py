@@ -42,7 +42,7 @@ x = 'import important'
     [
         ("import os, random\nfrom distributed import launch, world", []),
         ("import numpy as np\nimport torch\nimport torch.nn as nn", ["numpy", "torch"]),
-        ("from distributed.ddp import DistributedDataParallel", ["torch"]),
+        ("from distributed.ddp.wrapper import DistributedDataParallel", ["torch"]),
         ("from distributed import ddp", ["torch"]),
         ("from distributed.cost import step_ddp", []),
         ("from bench.phone import x", ["bench"]),

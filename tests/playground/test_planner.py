@@ -19,8 +19,7 @@ from torch.distributed.run import get_args_parser
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.checkpoint import checkpoint as with_checkpoint
 
-from distributed.plan import main
-from distributed.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
+from distributed.planner.command import main
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Option
 from distributed.planner.speed import RECOMPUTE
@@ -28,6 +27,7 @@ from playground.build.tab import archive, standard
 from playground.planner.answer import answer, facts, html, planned, ways_out
 from playground.planner.form import FIELDS, RECIPE_OF, SHAPE, query_of, state_of, words_of
 from playground.planner.page import files, page
+from recipes.copies import command_line, deepspeed_json, torch_code, torchrun_line
 
 QUERIES = [
     "",
@@ -48,7 +48,7 @@ def test_the_command_line_that_a_plan_is_copied_as_gives_that_plan(query, capsys
     state = state_of(query)
     found, _, _, _ = planned(state)
     program, *words = shlex.split(command_line(words_of(state)))
-    assert (program, words[:2]) == ("python", ["-m", "distributed.plan"])
+    assert (program, words[:2]) == ("python", ["-m", "distributed.planner"])
     main([*words[2:], "--json"])
     said = json.loads(capsys.readouterr().out)
     assert said["recommended"] == (found.recommended.name if found.recommended else None)
@@ -409,7 +409,7 @@ def test_what_runs_in_a_tab_is_the_same_files_and_needs_neither_torch_nor_numpy(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == answer(""), done.stderr
     names = {path.name for path in files()}
-    assert {"plan.py", "schedules.py", "shapes.py", "speed.py", "hardware.py"} <= names
+    assert {"command.py", "schedules.py", "shapes.py", "speed.py", "hardware.py"} <= names
 
 
 def test_each_control_has_a_label_and_a_place_for_its_message():

@@ -7,9 +7,10 @@ from html import unescape
 
 import pytest
 
-from distributed.all_reduce import central, ring, tree
+from distributed.all_reduce import ring
 from distributed.double_tree import double_tree
 from distributed.halving_doubling import halving_doubling
+from distributed.simple_all_reduces import central, tree
 from distributed.workbench.measure import count
 from playground.show.steps import record
 

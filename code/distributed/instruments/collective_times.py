@@ -11,13 +11,10 @@ from collections.abc import Callable
 import torch
 
 from distributed import Group, launch
-from distributed.all_reduce import tree_broadcast, tree_reduce
 from distributed.collectives import (
     all_gather,
     all_to_all,
     gather,
-    linear_broadcast,
-    linear_reduce,
     reduce_scatter,
     scatter,
 )
@@ -25,6 +22,7 @@ from distributed.hierarchical import HierarchicalGroup
 from distributed.instruments.algorithms import ALGORITHMS
 from distributed.runtime.script import run_script, to_bytes
 from distributed.shared_memory import SharedGroup
+from distributed.trees import linear_broadcast, linear_reduce, tree_broadcast, tree_reduce
 
 Collective = Callable[[Group, torch.Tensor, torch.Tensor], object]  # work(group, x, out)
 

@@ -1,4 +1,5 @@
 """Models for planning: memory, bytes and time of a step as plain numbers, without torch or NumPy.
 
-It stands on `cost`, `scaling` and `model_states`; `strategy` and `plan` stand on it.
+`command` is the command line, and `strategy` recommends. `job` describes a training, `memory` and
+`schedules` predict what a strategy needs and how long its step takes.
 """

@@ -18,15 +18,17 @@ SHOWN = r"^(?::?load: |```\{literalinclude\} )(?:\.\./)*code/distributed/(\w+)\.
 NAMED = r"code/distributed/(\w+)\.py|distributed\.(\w+)\b"
 HEAD = """\
 <!-- Made from _toc.yml and the docstrings: python -m playground.build.modules -->
-# What is taught, in reading order
+# Lessons, in reading order
 
-One idea, one module. A module uses modules of its own chapter and of earlier ones, and `runtime`.
-The first of a chapter is the one to begin with. Below the list stands what carries these modules,
-and where to look for what.
+**A file in this folder is a lesson; a folder is an engine.** A lesson teaches one idea in at most
+150 lines, which end at its `main`. They import at most two lessons of their own or earlier
+chapters, and `runtime`. Engines are complete, and built from lessons.
 """
-BEGIN, END = "in reading order:\n\n", "\n\nWhat each is about"  # in the docstring of the package
+BEGIN, END = "in reading order:\n\n", "\n\nREADME.md in this"  # in the docstring of the package
 FLOORS = {
     "runtime": "starts ranks, gives them groups, carries and counts their messages",
+    "ddp": "`DistributedDataParallel` and what it needs: usage, join, the order of buckets",
+    "zero": "`Zero1`, `Zero2`, `Zero3` and `HSDP`, their parts, and checkpoints",
     "planner": "models of memory, bytes and time: plain numbers, without torch or NumPy",
     "read_trace": "what a trace of `torch.profiler` says of a step: plain Python, in a tab, too",
     "instruments": "what measures and compares: seconds of collectives, bytes that leave a host",
@@ -37,13 +39,13 @@ WHERE = {  # what one looks for first, and the functions that do it, in the orde
     "who sends the bytes of a ring": "runtime/group.Group.reduce_by all_reduce.ring "
     "runtime/transport.Transport.relay",
     "where DDP launches a bucket": "bucketed_ddp.Reducer.reduce_full_buckets",
-    "where ZeRO reduces a gradient": "reduce_in_backward.ReduceInBackward.reduce_in_order",
-    "where ZeRO-3 gathers a block": "zero3.Schedule.pre_forward "
-    "execution_order.ForwardPass.pre_forward blocks.Block.unshard",
-    "where it prefetches the next": "execution_order.ForwardPass.pre_forward "
-    "execution_order.prefetch_unshard",
-    "where a shard is updated": "sharded.ShardedOptimizer.step",
-    "when a checkpoint is there": "checkpoint_folder.new_checkpoint",
+    "where ZeRO reduces a gradient": "zero/reduce_in_backward.ReduceInBackward.reduce_in_order",
+    "where ZeRO-3 gathers a block": "zero/stage3.Schedule.pre_forward "
+    "zero/execution_order.ForwardPass.pre_forward zero/blocks.Block.unshard",
+    "where it prefetches the next": "zero/execution_order.ForwardPass.pre_forward "
+    "zero/execution_order.prefetch_unshard",
+    "where a shard is updated": "zero/sharded.ShardedOptimizer.step",
+    "when a checkpoint is there": "zero/checkpoint_folder.new_checkpoint",
 }
 
 
@@ -106,7 +108,7 @@ def readme(root: Path) -> str:
             lines.append(f"\n[{title(root / f'{page}.md')}](../../{page}.md)\n")
             own = [path for path, of in modules if of == page]
             lines += [f"- [`{path.stem}`]({path.name}): {summary(path)}" for path in own]
-    lines += ["\n## What carries them\n"]
+    lines += ["\n## Engines\n"]
     lines += [f"- [`{folder}/`]({folder}): {what}." for folder, what in FLOORS.items()]
     lines += ["\n## Where to look\n"]
     for what, functions in WHERE.items():

@@ -1,10 +1,10 @@
-"""What one takes along with a taught module: the others that it imports, and theirs.
+"""What one takes along with a lesson: the others that it imports, and theirs.
 
     python -m playground.build.needs_of_modules
 
 prints it for each, with the lines of code of all of them (what is neither empty nor a comment or a
 docstring), and counts them in the README. `runtime` comes with every one; what only a demonstration
-or a type checker imports is not counted, and neither are the programs that put modules to work.
+or a type checker imports is not counted.
 """
 
 import ast
@@ -17,7 +17,6 @@ from playground.build.reach import ROOT
 from playground.build.tab import imports_of
 
 SENTENCE = r"\d+ of the \d+ need only\n`runtime/` and at most one other"  # in the README
-PROGRAMS = {"elastic", "plan", "train_text"}
 
 
 def needs(root: Path) -> dict[str, set[str]]:
@@ -39,9 +38,8 @@ def needs(root: Path) -> dict[str, set[str]]:
 
 
 def share(needed: dict[str, set[str]]) -> tuple[int, int]:
-    """How many modules need at most one other, and how many there are; without the programs."""
-    others = [needed[name] for name in needed if name not in PROGRAMS]
-    return sum(len(each) <= 1 for each in others), len(others)
+    """How many lessons need at most one other, and how many there are."""
+    return sum(len(each) <= 1 for each in needed.values()), len(needed)
 
 
 def sentence(needed: dict[str, set[str]]) -> str:

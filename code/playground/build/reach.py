@@ -19,7 +19,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-PACKAGES = ("distributed", "playground", "bench")
+PACKAGES = ("distributed", "recipes", "playground", "bench")
 ROOT = Path(__file__).parents[3]
 WORD = re.compile(r"[A-Za-z_]\w*")
 OURS = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.\w+)+")

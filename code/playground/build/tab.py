@@ -23,10 +23,11 @@ import cloudpickle
 from playground.build.reach import path_of
 
 CODE = Path(__file__).parents[2]
-PACKAGES = ("distributed", "playground")
+PACKAGES = ("distributed", "recipes", "playground")
 OURS = (*PACKAGES, "bench")  # of these, the names that are taken may be modules
 OFFERED = (
     "distributed",
+    "recipes",
     "playground/planner",
     "playground/show",
     "playground/tab",

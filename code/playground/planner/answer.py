@@ -9,14 +9,14 @@ from html import escape
 
 from distributed.cost import Cluster
 from distributed.planner.batch import in_rows
-from distributed.planner.copies import command_line, deepspeed_json, torch_code, torchrun_line
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
+from distributed.planner.strategy import Plan, plan, run_of
 from distributed.planner.streams import SimulatedStep, Span
-from distributed.strategy import Plan, plan, run_of
 from playground.planner.form import FIELDS, WrongError, asked, query_of, state_of, words_of, wrong
+from recipes.copies import command_line, deepspeed_json, torch_code, torchrun_line
 
 ROOM = 1.6  # a bar may be so many times as long as the GPU's memory; what is longer is cut
 WIDE = 1000  # of a timeline, in its own units

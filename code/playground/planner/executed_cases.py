@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES
-from distributed.planner.copies import torch_code
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job, Option, cluster_of, option
 from distributed.planner.memory import Held, held, sent
@@ -18,6 +17,7 @@ from playground.planner.measured_cases import rank_zero
 from playground.planner.measured_cases import recorded as recorded_day
 from playground.show.recorded import FOLDER, stamp
 from playground.show.tables import Table
+from recipes.copies import torch_code
 
 KEPT = FOLDER / "executed_plans.json"
 WORLDS = (("llama-2-7b", 8), ("llama-2-7b", 64), ("llama-2-13b", 16), ("llama-2-70b", 64))

@@ -1,7 +1,7 @@
 """What can be chosen, and how it is said: in a form, in an address, on the command line.
 
 An address has what differs from the defaults: `model=llama-3-8b&nodes=2`. Every choice is one
-option of `python -m distributed.plan`, so the words of that command line are the whole plan.
+option of `python -m distributed.planner`, so the words of that command line are the whole plan.
 """
 
 import math
@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, urlencode
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES
-from distributed.plan import arguments, batch_of, read
 from distributed.planner.batch import Batch
+from distributed.planner.command import arguments, batch_of, read
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job
 from distributed.planner.limits import rate, size

@@ -9,7 +9,7 @@ import math
 
 import altair as alt
 
-from distributed.plan import INTERCONNECTS
+from distributed.planner.command import INTERCONNECTS
 from distributed.scaling import BUCKET
 from playground.show.chart import Calculator, choice, slider, style
 from playground.show.colours import RANKS

@@ -11,7 +11,6 @@ import altair as alt
 import torch
 
 from distributed.model_states import STAGES
-from distributed.planner.executed import Executed, Transformer, execute
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import ALLOWANCE, CONTEXT, Job, cluster_of, option
 from distributed.planner.memory import Held, ledger
@@ -21,6 +20,7 @@ from playground.show.chart import Calculator, choice, slider, style
 from playground.show.colours import GREY, PALE, QUIET
 from playground.show.memory_bars import PURPOSES
 from playground.show.tables import Table
+from recipes.executed import Executed, Transformer, execute
 
 COLOURS = {
     **{

@@ -9,7 +9,8 @@ from html import escape
 from typing import Any, NamedTuple
 
 from distributed import collectives
-from distributed.all_reduce import ring, tree_broadcast, tree_reduce
+from distributed.all_reduce import ring
+from distributed.trees import tree_broadcast, tree_reduce
 from playground.show.colours import RANKS
 from playground.show.emulate import run_in_threads
 

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from distributed.blocks import Block, State
-from distributed.zero3 import Zero3
+from distributed.zero import Zero3
+from distributed.zero.blocks import Block, State
 from playground.show.colours import GREY, RANKS
 
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any, Protocol
 
-from distributed.all_reduce import ring, tree_broadcast
+from distributed.all_reduce import ring
 from distributed.runtime.trace import Trace
+from distributed.trees import tree_broadcast
 from distributed.workbench.threads import ThreadGroup
 
 OPS: dict[str, Callable[[Any, Any], Any]] = {

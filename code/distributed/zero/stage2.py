@@ -14,13 +14,13 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.flat_unit import FlatUnit
-from distributed.guards import HookOfOriginal
-from distributed.reduce_in_backward import ReduceInBackward
 from distributed.runtime.script import run_script
-from distributed.sharded import ShardedOptimizer
-from distributed.sharding_plan import Precision, ShardingPlan
-from distributed.zero1 import ReplicatedWeights
+from distributed.zero.flat_unit import FlatUnit
+from distributed.zero.guards import HookOfOriginal
+from distributed.zero.reduce_in_backward import ReduceInBackward
+from distributed.zero.sharded import ShardedOptimizer
+from distributed.zero.sharding_plan import Precision, ShardingPlan
+from distributed.zero.stage1 import ReplicatedWeights
 
 
 class Zero2(ShardedOptimizer):

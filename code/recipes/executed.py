@@ -30,10 +30,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed.cost import Cluster
-from distributed.planner.copies import torch_code
 from distributed.planner.job import Job, Option
 from distributed.planner.memory import SHARED, Held
 from distributed.planner.shapes import Model
+from recipes.copies import torch_code
 
 MakeModel = Callable[[], nn.Module]
 COLLECTIVES = {  # operation → what it is called, and which of its tensors is the whole

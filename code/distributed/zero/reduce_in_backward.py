@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from distributed.flat_unit import FlatUnit
+from distributed.zero.flat_unit import FlatUnit
 
 REPLACED = (
     "{name}.grad was replaced or removed after it was reduced: its mean is in the shards, so use "

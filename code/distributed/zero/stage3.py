@@ -20,19 +20,19 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from distributed import Group
-from distributed.blocks import Block
-from distributed.blockwise_weights import BlockwiseWeights, check_blocks
-from distributed.execution_order import (
+from distributed.runtime.script import run_script
+from distributed.zero.blocks import Block
+from distributed.zero.blockwise_weights import BlockwiseWeights, check_blocks
+from distributed.zero.execution_order import (
     OUT_OF_ORDER,
     BackwardPass,
     BackwardState,
     ExecutionOrder,
     ForwardPass,
 )
-from distributed.materialise import by_reset_parameters, leave_meta, materialise
-from distributed.runtime.script import run_script
-from distributed.sharded import ShardedOptimizer
-from distributed.sharding_plan import Precision, ShardingPlan, check_are_groups, check_module
+from distributed.zero.materialise import by_reset_parameters, leave_meta, materialise
+from distributed.zero.sharded import ShardedOptimizer
+from distributed.zero.sharding_plan import Precision, ShardingPlan, check_are_groups, check_module
 
 REFUSED = {
     "order": OUT_OF_ORDER,

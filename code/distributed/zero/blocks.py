@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from distributed.flat_unit import MOVED, FlatUnit, Layout
+from distributed.zero.flat_unit import MOVED, FlatUnit, Layout
 
 WRITTEN = (
     "{name} was written in place, and the next all-gather would undo it: write into the shards, "

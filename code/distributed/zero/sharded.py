@@ -17,16 +17,16 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from distributed import Group
-from distributed.flat_unit import FlatUnit, Layout, Piece, in_buckets, runs
-from distributed.guards import (
+from distributed.replicas import call_last
+from distributed.zero.flat_unit import FlatUnit, Layout, Piece, in_buckets, runs
+from distributed.zero.guards import (
     REFUSED,
     HookOfOriginal,
     OwnGradient,
     check_not_in_torch_ddp,
     check_unchanged,
 )
-from distributed.replicas import call_last
-from distributed.sharding_plan import Precision, ShardingPlan
+from distributed.zero.sharding_plan import Precision, ShardingPlan
 
 
 class Weights(Protocol):

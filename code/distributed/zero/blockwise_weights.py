@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.blocks import Block, Buffer
-from distributed.flat_unit import FlatUnit, Layout
-from distributed.materialise import free_values
-from distributed.sharded import layouts
-from distributed.sharding_plan import ShardingPlan
+from distributed.zero.blocks import Block, Buffer
+from distributed.zero.flat_unit import FlatUnit, Layout
+from distributed.zero.materialise import free_values
+from distributed.zero.sharded import layouts
+from distributed.zero.sharding_plan import ShardingPlan
 
 
 class BlockwiseWeights:

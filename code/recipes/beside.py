@@ -14,10 +14,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from distributed.cost import Cluster
-from distributed.planner.executed import Executed, MakeModel, execute
 from distributed.planner.job import Job, Option
 from distributed.planner.memory import Held, held, sent
-from distributed.planner.own import Own, own
+from recipes.executed import Executed, MakeModel, execute
+from recipes.own import Own, own
 
 COMES_AND_GOES = "activations, gathers, buckets"
 PARTS = {  # what a plan and what a tracker call it → what it is called here

@@ -17,11 +17,11 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from distributed import Group, launch
-from distributed.bucketed_ddp import Bucket, Hook, Reducer, all_reduce_hook, fill_by_dtype
-from distributed.join import Join, share_optimizer
+from distributed.bucketed_ddp import Bucket, Hook, Reducer, all_reduce_hook, fill_buckets
+from distributed.ddp.join import Join, share_optimizer
+from distributed.ddp.usage import Usage
 from distributed.replicas import broadcast_module, call_last, check_can_be_wrapped, describe
 from distributed.runtime.script import run_script
-from distributed.usage import Usage
 
 
 class Phase(Enum):
@@ -431,7 +431,7 @@ class DistributedDataParallel(nn.Module):
         """Buckets in this order, each a part of the buffer of its dtype."""
         used = dict.fromkeys(self.gradient_buffers, 0)
         buckets: list[Bucket] = []
-        for ps in fill_by_dtype(parameters, *self.bucket_sizes):
+        for ps in fill_buckets(parameters, *self.bucket_sizes):
             dtype, start = ps[0].dtype, used[ps[0].dtype]
             used[dtype] += sum(p.numel() for p in ps)
             part = self.gradient_buffers[dtype][start : used[dtype]]
@@ -453,7 +453,7 @@ def is_opaque(part: Any) -> bool:
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train with the wrapper: the losses of training by hand, in fewer and larger messages."""
-    from distributed.workbench.ddp_training import train_wrapped
+    from distributed.workbench.training import train_wrapped
 
     def wrap(module: nn.Module, group: Group) -> DistributedDataParallel:
         return DistributedDataParallel(module, group, bucket_bytes=20_000)

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from distributed.blocks import Block, State
-from distributed.flat_unit import FlatUnit
-from distributed.reduce_in_backward import ReduceInBackward
+from distributed.zero.blocks import Block, State
+from distributed.zero.flat_unit import FlatUnit
+from distributed.zero.reduce_in_backward import ReduceInBackward
 
 OUT_OF_ORDER = (
     "{name} has a gradient after its block was resharded: blocks must follow each other, in the "

@@ -1,6 +1,6 @@
 """The command that plans a training: what it asks for in words, what it answers as text or JSON.
 
-    python -m distributed.plan --model llama-3-70b --gpu h100 --nodes 8 --tokens 2e12
+    python -m distributed.planner --model llama-3-70b --gpu h100 --nodes 8 --tokens 2e12
 
 The rule by which it recommends stands in `strategy`.
 """
@@ -20,11 +20,11 @@ from distributed.planner.limits import rate, size, within
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, PRESETS, Model, llama, of_size
 from distributed.planner.speed import achieved, measure
+from distributed.planner.strategy import Plan, plan, run_of
 from distributed.runtime.script import Parser
-from distributed.strategy import Plan, plan, run_of
 
 if TYPE_CHECKING:
-    from distributed.planner.beside import Beside
+    from recipes.beside import Beside
 
 # Bandwidth inside a host, in one direction, for each device (bytes/s).
 INTERCONNECTS = {
@@ -95,7 +95,7 @@ def as_json(
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
     if executed is not None:
-        from distributed.planner.beside import as_dict
+        from recipes.beside import as_dict
 
         whole["executed"] = as_dict(executed)
     return json.dumps(whole, indent=1, allow_nan=False)
@@ -135,7 +135,7 @@ def model_shaped(text: str) -> Model:
 
 def arguments() -> Parser:
     """The command line."""
-    parser = Parser(prog="python -m distributed.plan", description=__doc__)
+    parser = Parser(prog="python -m distributed.planner", description=__doc__)
     parser._negative_number_matcher = re.compile(r"-[\d.]+(e[-+]?\d+)?$")  # -2e12 is one, too
     add = parser.add_argument
     add("--model", help=f"a preset: {', '.join(PRESETS)}")
@@ -187,7 +187,7 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     elif given.shape is not None:
         model = model_shaped(given.shape)
     elif given.module is not None:
-        from distributed.planner.own import own
+        from recipes.own import own
 
         model = own(given.module).model
     else:
@@ -249,7 +249,7 @@ def main(words: list[str] | None = None) -> None:
         found = plan(job, cluster, memory, given.stack, batch_of(given, job.model))
         executed = None
         if given.execute:
-            from distributed.planner.beside import as_table, beside
+            from recipes.beside import as_table, beside
 
             executed = beside(found.options, job, cluster, given.stack, given.module)
     except (ValueError, OverflowError, ImportError) as error:

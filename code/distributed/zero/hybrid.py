@@ -15,29 +15,15 @@ import torch
 from torch import nn
 
 from distributed import Group, launch
-from distributed.flat_unit import FlatUnit
 from distributed.replicas import check_same_model
+from distributed.runtime.mesh import mesh
 from distributed.runtime.script import run_script
-from distributed.sharded import Gradients
-from distributed.zero3 import Zero3
+from distributed.zero.flat_unit import FlatUnit
+from distributed.zero.sharded import Gradients
+from distributed.zero.stage3 import Zero3
 
 
-def mesh(group: Group, across: int) -> tuple[Group, Group]:
-    """Ranks as a table with rows of `across`: this rank's row, and its column.
-
-        rank = row · across + column;  ranks 0 to across − 1 are row 0, and so on
-
-    A row is usually a host, whose ranks share fast links; those of a column are on different hosts.
-    PyTorch's `DeviceMesh` of two dimensions is this. Every rank must call it. Raises ValueError
-    unless all rows are full.
-    """
-    if across < 1 or group.size % across:
-        raise ValueError(f"across={across}: {group.size} ranks do not make rows of that length")
-    row, column = divmod(group.rank, across)
-    return group.split(row), group.split(column)
-
-
-class Hsdp(Zero3):
+class HSDP(Zero3):
     """Zero3 over `group`, the ranks of one host; `replicas` hold what this rank holds.
 
     They are this rank's row and column of a mesh of hosts: see `mesh`.
@@ -102,7 +88,7 @@ def train_rank(
 
     inside, between = (RingGroup(part) for part in mesh(group, per_host))
     model = make_network(seed=group.rank).to(group.device)
-    trained = Hsdp(model, torch.optim.AdamW, inside, between, lr=1e-2)
+    trained = HSDP(model, torch.optim.AdamW, inside, between, lr=1e-2)
     *early, last = (shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps))
     losses = train(model, trained.step, early, examples=batch / group.size)
     inside.trace, between.trace = traces = Trace(group.rank), Trace(group.rank)

@@ -20,10 +20,16 @@ from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from distributed import Group, launch
-from distributed.boxes import Boxed
-from distributed.checkpoint_folder import as_rank_0_found, latest, new_checkpoint, path_of, steps
 from distributed.runtime.script import run_script
-from distributed.sharded import ShardedOptimizer
+from distributed.zero.boxes import Boxed
+from distributed.zero.checkpoint_folder import (
+    as_rank_0_found,
+    latest,
+    new_checkpoint,
+    path_of,
+    steps,
+)
+from distributed.zero.sharded import ShardedOptimizer
 
 GROUPS, CLASS, SCALARS = "optim.param_groups.", "about.optimizer", "about.scalars"
 NOTES = GROUPS, CLASS, SCALARS, "extra."
@@ -280,9 +286,9 @@ def train_and_save(
 
 def main(batch: int = 256, until: int = 20) -> None:
     """Train on 4 ranks with ZeRO-3, go on with 3 ranks and ZeRO-1: one curve."""
-    from distributed.zero1 import Zero1
-    from distributed.zero2 import Zero2
-    from distributed.zero3 import Zero3
+    from distributed.zero.stage1 import Zero1
+    from distributed.zero.stage2 import Zero2
+    from distributed.zero.stage3 import Zero3
 
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
         run = functools.partial(launch, train_and_save, device="cpu")

@@ -11,12 +11,12 @@ import os
 import platform
 import tempfile
 import time
+from collections.abc import Callable
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from distributed import Group
-from distributed.runtime.group import timeout_of
+from distributed.runtime.group import Group, timeout_of
 
 # Processors that show a rank's stores to the others in the order in which it made them. All else
 # here rests on that: elements first, then the count that says so. Elsewhere a fence would have to
@@ -27,6 +27,17 @@ STORES_IN_ORDER = ("x86_64", "AMD64", "i686", "i386")
 def stores_in_order() -> bool:
     """Whether this processor is one on which ranks can share memory; see STORES_IN_ORDER."""
     return platform.machine() in STORES_IN_ORDER
+
+
+def check_can_share(group: Group) -> None:
+    """Raise ValueError unless the ranks of a group can share memory."""
+    if group.local_size < group.size or group.device.type != "cpu":
+        raise ValueError("group: shared memory needs all ranks on one host, and CPU tensors")
+    if not stores_in_order():
+        raise ValueError(
+            f"group: {platform.machine()} may change the order of stores to shared memory, "
+            "which needs x86: use the group itself, or a RingGroup"
+        )
 
 
 class Shared:
@@ -126,3 +137,70 @@ class SharedBarrier:
         self.mine[at], self.mine[at + 1] = first, second
         self.wait()
         return [(int(cells[at]), int(cells[at + 1])) for cells in self.of_ranks]
+
+
+# use(here, parts): parts[r] is what rank r has of x[k, s], along [here] of s, for all to read.
+Use = Callable[[slice, list[torch.Tensor]], None]
+
+
+class SharedMemory:
+    """The shared memory of a group: tensors that live in it, and two scratch buffers for others."""
+
+    def __init__(self, group: Group, scratch: int):
+        self.group, self.barrier = group, SharedBarrier(group)
+        self.scratch = [Shared(group, scratch), Shared(group, scratch)]
+        self.next_id = 0
+        self.resident: dict[int, Resident] = {}  # by ids that are alike on all ranks
+
+    def empty(self, n: int, dtype: torch.dtype) -> torch.Tensor:
+        """x[n] in shared memory, the same n and dtype on every rank, which all have to call it.
+
+        Memory that no rank uses any more is freed here, where all of them meet.
+        """
+        if self.resident:
+            used = torch.tensor([each.is_used() for each in self.resident.values()]).int()
+            marks = Group.all_reduce(self.group, used, "max").tolist()
+            for id, mark in zip([*self.resident], marks, strict=True):
+                if not mark:
+                    del self.resident[id]
+        shared = Shared(self.group, max(1, n * dtype.itemsize))
+        x = shared.mine[: n * dtype.itemsize].view(dtype)
+        self.resident[self.next_id] = Resident(shared, self.group.rank)
+        self.next_id += 1
+        return x
+
+    def with_all_ranks(self, x: torch.Tensor, use: Use) -> None:
+        """Call use(here, parts) with what every rank has of x[k, s]: parts[N] of [k, here].
+
+        What is shared, on all ranks, is worked on where it stands. Anything else is copied into
+        shared memory, a chunk at a time.
+        """
+        found = self.barrier.tell(*self.find(x))  # all have written their x
+        if min(id for id, _ in found) < 0:
+            self._with_copies(x, use)
+            return
+        parts = [self.resident[id].view(rank, at, x) for rank, (id, at) in enumerate(found)]
+        use(slice(None), parts)
+        self.barrier.wait()  # all have read: x may be written again
+
+    def _with_copies(self, x: torch.Tensor, use: Use) -> None:
+        """The same through scratch memory: a rank can fill one while others still read the other.
+
+        So one barrier a chunk is enough. Nobody passes the next one before all have read this.
+        """
+        k, s = x.shape
+        width = self.scratch[0].mine.nbytes // (k * x.itemsize)
+        for start in range(0, s, width):
+            here = slice(start, start + width)
+            chunk, scratch = x[:, here], self.scratch[0]
+            self.scratch.reverse()
+            scratch.view(self.group.rank, 0, chunk).copy_(chunk)
+            self.barrier.wait()  # all have copied theirs
+            use(here, [scratch.view(rank, 0, chunk) for rank in range(self.group.size)])
+
+    def find(self, x: torch.Tensor) -> tuple[int, int]:
+        """In which shared memory x is, by its id, and at which byte; (-1, 0) if in none."""
+        for id, resident in self.resident.items():
+            if (offset := resident.offset(x)) is not None:
+                return id, offset
+        return -1, 0

@@ -15,10 +15,10 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.flat_unit import MOVED, FlatUnit, Layout
 from distributed.runtime.script import run_script
-from distributed.sharded import ShardedOptimizer, layouts
-from distributed.sharding_plan import Precision, ShardingPlan
+from distributed.zero.flat_unit import MOVED, FlatUnit, Layout
+from distributed.zero.sharded import ShardedOptimizer, layouts
+from distributed.zero.sharding_plan import Precision, ShardingPlan
 
 
 class Zero1(ShardedOptimizer):

@@ -83,7 +83,7 @@ OPTIMIZERS = {
 
 
 def command_line(words: list[str]) -> str:
-    return shlex.join(["python", "-m", "distributed.plan", *words])
+    return shlex.join(["python", "-m", "distributed.planner", *words])
 
 
 def optimizer_of(job: Job) -> Optimizer:

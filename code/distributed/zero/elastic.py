@@ -18,56 +18,11 @@ from pathlib import Path
 import torch
 
 from distributed import Group, launch
-from distributed.checkpoint import load, save
-from distributed.checkpoint_folder import latest, steps
 from distributed.runtime.report import RankError
 from distributed.runtime.script import run_script, under_torchrun
-from distributed.zero1 import Zero1
-from distributed.zero2 import Zero2
-from distributed.zero3 import Zero3
-
-STAGES = {1: Zero1, 2: Zero2, 3: Zero3}
-
-
-def train_rank(
-    group: Group,
-    folder: str,
-    stage: int,
-    batch: int,
-    until: int,
-    every: int,
-    pace: float = 0.0,
-    die_at: int = -1,
-) -> list[float]:
-    """One rank: go on from the last whole checkpoint, or begin; the losses of all steps.
-
-    Before step `die_at` rank 1 kills itself, once: an accident for demonstrations. Each step takes
-    `pace` seconds longer, for accidents from outside. Raises ValueError on a rank that has another
-    folder than rank 0.
-    """
-    from distributed.dp import shard
-    from distributed.workbench.data import batches
-    from distributed.workbench.training import make_network, train
-
-    check_shared(folder, group)
-    zero = STAGES[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
-    losses: list[float] = json.loads(load(zero, folder)["losses"]) if latest(group, folder) else []
-    for step, rows in enumerate(batches(1797, batch, until)):
-        if step < len(losses):
-            continue
-        if step == die_at and group.rank == 1 and first_time(folder):
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(pace)
-        mine = shard(rows, group.rank, group.size)
-        loss = train(zero.module, zero.step, [mine], examples=batch / group.size)
-        mean = torch.tensor(loss, dtype=torch.float64, device=group.device)
-        losses += group.all_reduce(mean, "avg").tolist()
-        if group.rank == 0:
-            print(f"step {step + 1} on {group.size} ranks: loss {losses[-1]:.6f}", flush=True)
-        if (step + 1) % every == 0 or step + 1 == until:
-            save(zero, folder, step + 1, losses=json.dumps(losses))
-            forget_all_but(2, folder, group)
-    return losses
+from distributed.zero import BY_STAGE
+from distributed.zero.checkpoint import load, save
+from distributed.zero.checkpoint_folder import latest, steps
 
 
 def check_shared(folder: str, group: Group) -> None:
@@ -117,8 +72,8 @@ def main(
     Under torchrun no rank waits longer than `patience` (s) for another: it fails, and torchrun
     starts all of them again.
     """
-    if stage not in STAGES:
-        raise ValueError(f"stage={stage}: choose from {', '.join(map(str, STAGES))}")
+    if stage not in BY_STAGE:
+        raise ValueError(f"stage={stage}: choose from {', '.join(map(str, BY_STAGE))}")
     if until < 1 or every < 1 or patience <= 0:
         raise ValueError(f"until={until}, every={every}, patience={patience}: more than 0 of each")
     if folder:
@@ -139,6 +94,47 @@ def main(
         again = launch(train_rank, other, *work, until // 2, ranks=ranks, device="cpu")[0]
     print(f"the same {len(once)} losses, to the bit: {again == once}")
     assert again == once
+
+
+def train_rank(
+    group: Group,
+    folder: str,
+    stage: int,
+    batch: int,
+    until: int,
+    every: int,
+    pace: float = 0.0,
+    die_at: int = -1,
+) -> list[float]:
+    """One rank: go on from the last whole checkpoint, or begin; the losses of all steps.
+
+    Before step `die_at` rank 1 kills itself, once: an accident for demonstrations. Each step takes
+    `pace` seconds longer, for accidents from outside. Raises ValueError on a rank that has another
+    folder than rank 0.
+    """
+    from distributed.dp import shard
+    from distributed.workbench.data import batches
+    from distributed.workbench.training import make_network, train
+
+    check_shared(folder, group)
+    zero = BY_STAGE[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
+    losses: list[float] = json.loads(load(zero, folder)["losses"]) if latest(group, folder) else []
+    for step, rows in enumerate(batches(1797, batch, until)):
+        if step < len(losses):
+            continue
+        if step == die_at and group.rank == 1 and first_time(folder):
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(pace)
+        mine = shard(rows, group.rank, group.size)
+        loss = train(zero.module, zero.step, [mine], examples=batch / group.size)
+        mean = torch.tensor(loss, dtype=torch.float64, device=group.device)
+        losses += group.all_reduce(mean, "avg").tolist()
+        if group.rank == 0:
+            print(f"step {step + 1} on {group.size} ranks: loss {losses[-1]:.6f}", flush=True)
+        if (step + 1) % every == 0 or step + 1 == until:
+            save(zero, folder, step + 1, losses=json.dumps(losses))
+            forget_all_but(2, folder, group)
+    return losses
 
 
 if __name__ == "__main__":

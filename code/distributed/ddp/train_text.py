@@ -1,8 +1,9 @@
 """A real training run: a small transformer learns to spell numbers, on any number of ranks.
 
-`python -m distributed.train_text --ranks 2 --steps 1500 --checkpoint run.pt` trains, shows what it
-learnt, and goes on where it stopped if it is started again. The same batch on 1, 2 or 4 ranks
-gives the same losses, but for rounding.
+    python -m distributed.ddp.train_text --ranks 2 --steps 1500 --checkpoint run.pt
+
+trains, shows what it learned, and continues from its checkpoint if it is started again. The same
+batch on 1, 2 or 4 ranks gives the same losses, but for rounding.
 """
 
 import os

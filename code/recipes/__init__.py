@@ -1,0 +1,1 @@
+"""Recipes: PyTorch code for a plan, executed with fake tensors before it is handed out."""
