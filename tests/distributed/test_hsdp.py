@@ -100,7 +100,7 @@ def frozen_of_rank(group):
     inside, between = mesh(group, 2)
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].weight.requires_grad_(False).fill_(group.rank)
-    trained = Hsdp(model, torch.optim.SGD, inside, between, lr=0.1)
+    trained = HSDP(model, torch.optim.SGD, inside, between, lr=0.1)
     return next(p.tolist() for name, p in trained.full_parameters() if name == "0.weight")
 
 
