@@ -397,7 +397,7 @@ def test_torchrun_understands_the_line(query, nodes):
 
 
 def test_what_runs_in_a_tab_is_the_same_files_and_needs_neither_torch_nor_numpy(tmp_path):
-    pyodide = Path(__file__).parents[2] / "node_modules/pyodide"
+    pyodide = Path(__file__).parents[2] / "book/web/node_modules/pyodide"
     (tmp_path / "python.zip").write_bytes(archive(standard(pyodide)))
     code = (
         "import sys; sys.path[:0] = [sys.argv[1]]\n"

@@ -207,7 +207,7 @@ def test_a_value_shows_itself_as_html_where_it_can():
 
 # --- what the build hands to it
 
-PYODIDE = Path(__file__).parents[2] / "node_modules/pyodide"
+PYODIDE = Path(__file__).parents[2] / "book/web/node_modules/pyodide"
 STANDARD = tab.standard(PYODIDE)
 
 

@@ -1,6 +1,6 @@
 """train.py as a job of Ray Train, on the devices that its cluster has.
 
-    RAY_ADDRESS=10.0.0.1:6379 python engines/ray_train.py --workers 16 DATA RUN --batch 512
+    RAY_ADDRESS=10.0.0.1:6379 python ray_train.py --workers 16 DATA RUN --batch 512
 
 Change DATA and RUN (folders that all hosts see), and the address of Ray's head; all other words are
 train.py's. This repository is on all hosts at the same path, or in the image of their containers:
