@@ -201,10 +201,24 @@ def test_the_lock_file_says_what_not_where_from():
         assert name == "" or package["integrity"].startswith("sha512-")
 
 
-AT_THE_ROOT = """
-    README.md LICENSE CITATION.cff CHANGELOG.md CONTRIBUTING.md Makefile pyproject.toml
-    requirements.txt _config.yml _toc.yml book code exercises requirements tests bench
-""".split()
+AT_THE_ROOT = [
+    "README.md",
+    "LICENSE",
+    "CITATION.cff",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "pyproject.toml",
+    "requirements.txt",
+    "_config.yml",
+    "_toc.yml",
+    "book",
+    "code",
+    "exercises",
+    "requirements",
+    "tests",
+    "bench",
+]
 
 
 def test_the_root_has_what_a_visitor_looks_for_and_no_more():
