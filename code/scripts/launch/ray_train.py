@@ -23,7 +23,7 @@ import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-SCRIPTS = str(Path(__file__).resolve().parents[1] / "code/scripts")
+SCRIPTS = str(Path(__file__).resolve().parents[1])
 
 
 def worker(given: dict[str, Any]) -> None:
