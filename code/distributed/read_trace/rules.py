@@ -49,7 +49,7 @@ RULES = {
     ),
     "messages that leave late": Rule(
         "{sent} of communication would fit behind the backward pass, but {exposed} of it is "
-        "exposed: the first gradients leave when {left:.0%} of the computation is done.",
+        "exposed: the first gradients leave when {done:.0%} of the computation is done.",
         "Look for one large bucket, a wrapper around the whole model only, or prefetching that is "
         "off.",
         "book/ddp/overlap",

@@ -151,7 +151,7 @@ def about_communication(
         )  # fmt: skip
     return finding(
         "messages that leave late", exposed,
-        sent=ms(sent), exposed=ms(exposed), left=left_at(one),
+        sent=ms(sent), exposed=ms(exposed), done=left_at(one),
     )  # fmt: skip
 
 
