@@ -17,7 +17,8 @@ from distributed.read_trace.events import Events, TraceError
 from distributed.read_trace.intervals import both, length, minus, union, within
 from distributed.read_trace.kernels import by_family, short
 from distributed.read_trace.messages import called
-from distributed.read_trace.verdict import PAGES, StepWork, judge
+from distributed.read_trace.rules import PAGES
+from distributed.read_trace.verdict import StepWork, judge
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "book/_static/traces"

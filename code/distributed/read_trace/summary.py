@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from distributed.read_trace.breakdown import odd_steps
 from distributed.read_trace.kernels import by_name
 from distributed.read_trace.messages import Collective, matched
-from distributed.read_trace.verdict import PAGES, RankSteps, Verdict, inside, ms
+from distributed.read_trace.rules import PAGES
+from distributed.read_trace.verdict import RankSteps, Verdict, inside, ms
 
 SHOWN = 16  # ranks in a table, and collectives in a list
 

@@ -10,8 +10,9 @@ from distributed.read_trace.events import Events, TraceError, too_large
 from distributed.read_trace.intervals import Stretches, minus
 from distributed.read_trace.kernels import by_name, short
 from distributed.read_trace.rank_trace import Collector, RankTrace
+from distributed.read_trace.rules import PAGES
 from distributed.read_trace.summary import groups, head, said_first, said_of, size_said
-from distributed.read_trace.verdict import PAGES, Finding, RankSteps, Verdict, judge, ms
+from distributed.read_trace.verdict import Finding, RankSteps, Verdict, judge, ms
 
 MOST = 600_000_000  # bytes of JSON that a tab reads
 WIDE = 100_000  # of a timeline, in its own units
