@@ -659,9 +659,13 @@ def test_a_rank_computes_with_one_thread_unless_told_otherwise():
 def test_ranks_have_the_folder_and_the_environment_that_the_caller_has_now(tmp_path, monkeypatch):
     launch(process_ids, ranks=1)  # the fork server is older than what follows
     monkeypatch.setenv("SET_LATER", "yes")
+    monkeypatch.delenv("HOME")
     monkeypatch.chdir(tmp_path)
-    seen = launch(lambda group: (os.environ.get("SET_LATER"), os.getcwd()), ranks=1)
-    assert seen == [("yes", str(tmp_path))]
+
+    def look(group):
+        return os.environ.get("SET_LATER"), os.environ.get("HOME"), os.getcwd()
+
+    assert launch(look, ranks=1) == [("yes", None, str(tmp_path))]
 
 
 def listening_addresses(group) -> set[str]:
