@@ -131,6 +131,14 @@ def test_where_each_rank_takes_more_than_the_batch_has_the_plan_says_what_to_do(
     assert not [each for each in met.cautions if "whole rows" in each]
 
 
+def test_a_step_that_is_smaller_than_asked_for_is_told_too():
+    job, cluster = eight_billion(ranks=64)
+    asked = 1.4 * 64 * 8192  # a row for each rank, and not enough for two
+    found = plan(job, cluster, H100.memory, batch=Batch(asked, speed=SPEED))
+    (caution,) = (each for each in found.cautions if "whole rows" in each)
+    assert f"a step has {64 * 8192:,} tokens, not {asked:,.0f}" in caution
+
+
 @pytest.mark.parametrize("tokens", [0, -1, math.inf, math.nan, 1e13])
 def test_a_batch_that_makes_no_sense_is_named(tokens):
     job, cluster = eight_billion()

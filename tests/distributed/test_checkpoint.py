@@ -685,6 +685,30 @@ def with_a_tensor_as_rate(group, folder, saved, loaded):
     return float(other.param_groups[0]["lr"]), type(other.param_groups[0]["lr"])
 
 
+def states_after_load(group, stage, folder):
+    zero = make(group, stage)
+    save(zero, folder, 0)
+    learn(zero, 2)
+    load(zero, folder)
+    kept = [state for state in zero.optimizer.state.values() if state]
+    learn(zero, 1)
+    return kept, {name: value.clone() for name, value in zero.full_parameters()}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_loading_what_has_no_states_yet_drops_those_of_the_steps_since(pools, tmp_path, stage):
+    def once(group):
+        zero = make(group, stage)
+        learn(zero, 1)
+        return {name: value.clone() for name, value in zero.full_parameters()}
+
+    expected = pools[2](once)[0]
+    for kept, found in pools[2](states_after_load, stage, str(tmp_path)):
+        assert kept == []
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+
+
 def stepped_after_load(group, stage, folder, backward_before):
     zero = make(group, stage)
     learn(zero, 1)
