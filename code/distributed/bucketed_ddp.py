@@ -182,9 +182,7 @@ class BucketedDDP(nn.Module):
             buckets.append(Bucket(len(buckets), ps, buffer))
         self.reducer = Reducer(buckets, self.group)
         self.in_backward = False  # from the first gradient of a pass until all are means
-        self.hooks = [
-            p.register_post_accumulate_grad_hook(self._gradient_ready) for p in self.names
-        ]
+        self.hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in self.names]
 
     __getstate__ = refuse_to_copy
 
@@ -195,7 +193,7 @@ class BucketedDDP(nn.Module):
         call_last(self.hooks)
         return self.module(*args, **kwargs)
 
-    def _gradient_ready(self, parameter: nn.Parameter) -> None:
+    def _on_gradient(self, parameter: nn.Parameter) -> None:
         """Called by autograd when this parameter's gradient is complete."""
         if not self.in_backward:  # the first of this pass: ask for a call after the last
             self.in_backward = True
