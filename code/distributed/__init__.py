@@ -37,7 +37,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Python asks for what the package has not got: one of the names above, at its first use."""
+    """Import one of the names above at its first use."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, getattr(import_module(HOMES[name]), name))

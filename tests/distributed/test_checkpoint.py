@@ -136,6 +136,24 @@ def test_extra_may_have_the_name_of_a_parameter_of_save(pools, tmp_path):
     assert pools[2](save_a_step_as_extra, str(tmp_path)) == [{"step": 3}] * 2
 
 
+def save_and_load_extra(group, folder, extra):
+    zero = make(group, 3)
+    learn(zero, 1)
+    save(zero, folder, 1, **extra)
+    return load(zero, folder)
+
+
+def test_extra_comes_back_as_it_was(pools, tmp_path):
+    extra = {
+        "empty": {},
+        "nested": {"a": {}, "b": [1, {}]},
+        "pair": (1, "x"),
+        "seed": torch.tensor(3),
+    }
+    for found in pools[2](save_and_load_extra, str(tmp_path), extra):
+        assert found == extra
+
+
 def load_and_look(group, stage, folder):
     zero = make(group, stage)
     learn(zero, 1, seed=5)  # states that are there already must go

@@ -309,12 +309,12 @@ class DistributedDataParallel(nn.Module):
         if not self.usage.counts:
             self._start_reducing()
         if self.usage.count(parameter):
-            self.reducer.mark_ready(parameter)
+            self.reducer.gradient_ready(parameter)
 
     def _start_reducing(self) -> None:
         self.reducer.start_pass()
         for parameter in self.usage.never_used():
-            self.reducer.mark_ready(parameter)
+            self.reducer.gradient_ready(parameter)
 
     def _end_pass(self) -> None:
         """Called by autograd at the end of the backward pass."""
@@ -348,7 +348,7 @@ class DistributedDataParallel(nn.Module):
                 "find_unused_parameters=True without static_graph"
             )
         for parameter in missing:
-            self.reducer.mark_ready(parameter)
+            self.reducer.gradient_ready(parameter)
         trace = self.group.trace
         with trace.span("wait", "waiting") if trace else contextlib.nullcontext():
             self.reducer.finish_pass()
@@ -369,7 +369,7 @@ class DistributedDataParallel(nn.Module):
         self.reducer.start_pass()
         for parameter in self.names:
             parameter.grad = None
-            self.reducer.mark_ready(parameter)
+            self.reducer.gradient_ready(parameter)
         self._finish()
 
     def _abandon_failed_pass(self) -> None:

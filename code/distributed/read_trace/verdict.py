@@ -82,13 +82,13 @@ def judge(traces: Sequence[RankTrace], work: StepWork | None = None) -> Verdict:
     late = slow_rank(ranks)
     others = [each for each in ranks if late is None or each.trace.rank != late.rank]
     step = mean_step([each.mean for each in others])
-    findings = [] if late is None else [about_slow_rank(late, ranks, step)]
+    findings = [] if late is None else [check_slow_rank(late, ranks, step)]
     waits = late.waits if late else 0.0
     findings += [
-        about_communication(others, step, waits, work),
+        check_communication(others, step, waits, work),
         finding("loader", step.data, data=ms(step.data)),
-        *about_gaps(others, step),
-        *about_kernels(others, step, work),
+        *check_gaps(others, step),
+        *check_kernels(others, step, work),
     ]
     findings = sorted(
         (each for each in findings if each.time >= LEAST * step.total), key=lambda f: -f.time
@@ -114,7 +114,7 @@ def slow_rank(ranks: Sequence[RankSteps]) -> Late | None:
     return late if late and late.waits >= LEAST * total else None
 
 
-def about_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -> Finding:
+def check_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -> Finding:
     own = next(each.mean for each in ranks if each.trace.rank == late.rank)
     excess = {
         "computes longer": own.compute - others.compute,
@@ -129,7 +129,7 @@ def about_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -
     )  # fmt: skip
 
 
-def about_communication(
+def check_communication(
     ranks: Sequence[RankSteps], step: StepTimes, waits: float, work: StepWork | None
 ) -> Finding:
     """What is exposed without waiting for a slow rank, and why it did not hide."""
@@ -155,7 +155,7 @@ def about_communication(
     )  # fmt: skip
 
 
-def about_gaps(ranks: Sequence[RankSteps], step: StepTimes) -> list[Finding]:
+def check_gaps(ranks: Sequence[RankSteps], step: StepTimes) -> list[Finding]:
     if not ranks[0].trace.is_gpu:
         return [finding("gaps", step.launches, gaps=ms(step.launches))]
     names = [name for each in ranks for *_, name in each.trace.waiting]
@@ -170,7 +170,7 @@ def about_gaps(ranks: Sequence[RankSteps], step: StepTimes) -> list[Finding]:
     ]
 
 
-def about_kernels(
+def check_kernels(
     ranks: Sequence[RankSteps], step: StepTimes, work: StepWork | None
 ) -> list[Finding]:
     if not ranks[0].trace.is_gpu:
