@@ -264,7 +264,6 @@ def trained_once(group, wrap, make):
     train(model, zero.step, steps=1)
 
 
-@pytest.mark.xfail(strict=True, reason="ZeRO-3's schedule: only a block that is called is gathered")
 @BLOCKWISE
 @pytest.mark.parametrize("make", [Uncalled, Attention])
 def test_a_weight_of_a_block_that_is_not_called_is_refused_by_name(pools, make, wrap):
@@ -281,7 +280,6 @@ def copied(group, wrap, make_copy):
     make_copy(model)
 
 
-@pytest.mark.xfail(strict=True, reason="ZeRO-3's schedule: a copy gets NaN and the same hooks")
 @BLOCKWISE
 @pytest.mark.parametrize("make_copy", [copy.deepcopy, torch.optim.swa_utils.AveragedModel])
 def test_a_copy_of_a_sharded_module_is_refused(pools, make_copy, wrap):
@@ -519,7 +517,6 @@ def accumulated(group, wrap):
 
 
 @pytest.mark.slow  # compiling takes seconds
-@pytest.mark.xfail(strict=True, reason="ZeRO-3's schedule: Dynamo reads a spread gradient's values")
 @pytest.mark.parametrize("wrap", [as_zero2, as_zero3, as_hsdp])
 def test_a_compiled_block_accumulates_batches_of_different_lengths(pools, wrap):
     pools[RANKS](accumulated, wrap)
@@ -637,7 +634,7 @@ def meddled(group, meddle, when, options):
     options=OPTIONS,
 )
 def test_replaced_storage_is_refused(pools, meddle, when, options):
-    with pytest.raises(RankError, match=r"its storage was replaced|this gradient is spread"):
+    with pytest.raises(RankError, match=r"storage was replaced|is spread|its block is sharded"):
         pools[RANKS](meddled, meddle, when, options)
 
 
@@ -651,7 +648,7 @@ def test_what_is_written_into_a_gathered_parameter_is_refused(pools, when, optio
 @EACH
 @pytest.mark.parametrize("when", ["before step", "after step"])
 def test_a_parameter_that_begins_anew_out_of_turn_is_refused(pools, when, options):
-    with pytest.raises(RankError, match=r"RuntimeError: head\.bias was written in place"):
+    with pytest.raises(RankError, match=r"RuntimeError: head\.bias (was written|is used while)"):
         pools[RANKS](meddled, begin_anew, when, options)
 
 

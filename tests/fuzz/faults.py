@@ -10,11 +10,10 @@ from distributed.bucketed_ddp import Bucket, State
 from distributed.ddp import wrapper as ddp
 from distributed.ddp.usage import Usage
 from distributed.zero import checkpoint
-from distributed.zero.blocks import Block
-from distributed.zero.blockwise_weights import BlockwiseWeights
+from distributed.zero.blocks import Block, BlockwiseWeights
 from distributed.zero.flat_unit import FlatUnit, Layout
 from distributed.zero.hybrid import ReduceOverHosts
-from distributed.zero.reduce_in_backward import ReduceInBackward
+from distributed.zero.reduce_in_backward import GradientReducer
 from distributed.zero.sharded import ShardedOptimizer
 from distributed.zero.stage1 import ReduceInStep, ReplicatedWeights
 
@@ -139,13 +138,13 @@ def reduced_twice(patch: pytest.MonkeyPatch) -> None:
 @fault
 def last_pass_counts(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-2 and ZeRO-3 keep the gradient of a step's last pass, not the sum"
-    wait = ReduceInBackward._wait_for_oldest
+    wait = GradientReducer._wait_for_oldest
 
-    def forget(self: ReduceInBackward) -> None:
+    def forget(self: GradientReducer) -> None:
         self.under_way[0].unit.gradient = None
         wait(self)
 
-    patch.setattr(ReduceInBackward, "_wait_for_oldest", forget)
+    patch.setattr(GradientReducer, "_wait_for_oldest", forget)
 
 
 @fault

@@ -66,8 +66,8 @@ class ReduceOverHosts:
         for handle in handles:
             handle.wait()
 
-    def forget(self) -> None:
-        self.inside.forget()
+    def reset(self) -> None:
+        self.inside.reset()
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         return self.inside.no_sync()

@@ -53,8 +53,8 @@ class Gradients(Protocol):
     def reduce(self) -> None:
         """Give every unit its `gradient`, unless the backward pass has; a missing one is zero."""
 
-    def forget(self) -> None:
-        """Before the next step's first backward pass, or after one that failed."""
+    def reset(self) -> None:
+        """Before the next step's first backward pass, or after one that raised."""
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
         """Backward passes in here send nothing."""
@@ -209,7 +209,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. A missing one counts as zero, so both settings do the same."""
-        self.gradients.forget()
+        self.gradients.reset()
         for unit in self.trained:
             for parameter in unit.layout.parameters:
                 parameter.grad = None

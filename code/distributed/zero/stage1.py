@@ -143,7 +143,7 @@ class ReduceInStep:
                 parameter.grad = None
             unit.gradient = unit.reduce_scatter(buffer).to(unit.shard.dtype)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Nothing: what no gradient is copied over becomes zero when it is reduced."""
 
     def no_sync(self) -> contextlib.AbstractContextManager[None]:
