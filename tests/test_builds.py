@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAD = (ROOT / "docs/chapter.md").read_text().split("---")[1]
+HEAD = (ROOT / "book/_templates/chapter.md").read_text().split("---")[1]
 CELLS = f"---{HEAD}---\n\n# Cells\n\nA paragraph.\n\n```{{code-cell}} python\nprint(6 * 7)\n```\n"
 
 TOC = "format: jb-book\nroot: index\nparts: [{caption: All, chapters: [{file: cells}]}]\n"
@@ -25,7 +25,7 @@ class Book:
         shutil.copy(ROOT / "_config.yml", folder)
         (folder / "_toc.yml").write_text(TOC)
         (folder / "book").mkdir()
-        for name in ("book/_ext", "book/_static", "book/references.bib", "node_modules"):
+        for name in ("book/_ext", "book/_static", "book/references.bib", "book/web"):
             (folder / name).symlink_to(ROOT / name)
         (folder / "index.md").write_text("# Book\n\nWords.\n")
         (folder / "cells.md").write_text(CELLS)
@@ -104,7 +104,7 @@ def test_a_page_that_warned_is_judged_again(book: Book) -> None:
 
 @pytest.mark.slow
 def test_the_template_of_a_chapter_builds_when_its_names_are_filled_in(book: Book) -> None:
-    template = (ROOT / "docs/chapter.md").read_text()
+    template = (ROOT / "book/_templates/chapter.md").read_text()
     (book.folder / "code/distributed").mkdir(parents=True)
     module = 'def function():\n    """What it does."""\n\n\nprint("from the module")\n'
     (book.folder / "code/distributed/mine.py").write_text(module)

@@ -47,7 +47,7 @@ def test_each_name_that_a_cell_uses_has_come_on_its_page(page: Path, live: bool)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT / "book")))
 def test_a_page_needs_no_tool_of_the_tests(page: Path) -> None:
     """A reader who changes code has the page executed, and has not installed them."""
-    tools = re.findall(r"^[\w-]+", (ROOT / "requirements-dev.txt").read_text(), re.M)
+    tools = re.findall(r"^[\w-]+", (ROOT / "requirements/dev.txt").read_text(), re.M)
     names = imported(ast.walk(ast.parse(program(page, live=False))))
     assert {name.split(".")[0] for name in names}.isdisjoint(
         tool.replace("-", "_") for tool in tools

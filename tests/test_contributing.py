@@ -9,7 +9,7 @@ import yaml
 from playground.build.toc import taught
 
 ROOT = Path(__file__).parents[1]
-TEMPLATE = (ROOT / "docs/chapter.md").read_text()
+TEMPLATE = (ROOT / "book/_templates/chapter.md").read_text()
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
 LAST = ["Remember", "Test yourself", "Further reading"]  # how every chapter ends
 
@@ -22,7 +22,7 @@ def test_the_template_is_a_page_of_live_cells():
         compile(code, "cell", "exec")
 
 
-@pytest.mark.parametrize("page", ["docs/chapter", *taught(ROOT)])
+@pytest.mark.parametrize("page", ["book/_templates/chapter", *taught(ROOT)])
 def test_a_chapter_begins_with_a_question_and_ends_with_what_to_remember(page):
     text = (ROOT / f"{page}.md").read_text()
     assert text.split("---")[1] == TEMPLATE.split("---")[1], "the same head"

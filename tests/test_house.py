@@ -187,7 +187,7 @@ RUN = ("ddp", "instruments", "planner", "zero")  # their files are run as script
 SCRIPTS = ["code/distributed", *(f"code/distributed/{name}" for name in RUN)]
 
 
-@pytest.mark.parametrize("folder", [*SCRIPTS, "code/scripts", "engines"])
+@pytest.mark.parametrize("folder", [*SCRIPTS, "code/scripts", "code/scripts/launch"])
 def test_a_script_hides_no_module_of_python(folder):
     """Its folder comes first on the path, and Python 3.14 unzips with its own `compression`."""
     names = {path.stem for path in (ROOT / folder).iterdir() if not path.name.startswith("_")}
@@ -195,15 +195,40 @@ def test_a_script_hides_no_module_of_python(folder):
 
 
 def test_the_lock_file_says_what_not_where_from():
-    packages = json.loads((ROOT / "package-lock.json").read_text())["packages"]
+    packages = json.loads((ROOT / "book/web/package-lock.json").read_text())["packages"]
     for name, package in packages.items():
         assert "resolved" not in package
         assert name == "" or package["integrity"].startswith("sha512-")
 
 
+AT_THE_ROOT = [
+    "README.md",
+    "LICENSE",
+    "CITATION.cff",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Makefile",
+    "pyproject.toml",
+    "requirements.txt",
+    "_config.yml",
+    "_toc.yml",
+    "book",
+    "code",
+    "exercises",
+    "requirements",
+    "tests",
+    "bench",
+]
+
+
+def test_the_root_has_what_a_visitor_looks_for_and_no_more():
+    visible = {name.split("/")[0] for name in TRACKED if not name.startswith(".")}
+    assert sorted(visible) == sorted(AT_THE_ROOT)
+
+
 def test_nothing_generated_is_committed():
     for name in TRACKED:
-        assert not name.startswith(("_build/", "node_modules/", ".venv/"))
+        assert not name.startswith(("_build/", "book/web/node_modules/", ".venv/"))
         assert not name.endswith((".ipynb", ".min.js", ".pyc"))
 
 

@@ -124,7 +124,7 @@ def test_an_environment_that_was_copied_or_moved_here_is_made_anew(clone, tmp_pa
     assert "install.py" not in make(clone, "-n", "outputs").stdout
     shutil.rmtree(clone / ".venv")
     environment_of(clone, ROOT / "code")
-    assert "python install.py" in make(clone, "-n", "outputs").stdout
+    assert "python requirements/install.py" in make(clone, "-n", "outputs").stdout
 
 
 def test_an_environment_whose_python_is_gone_is_made_anew(clone):  # noqa: F811
@@ -132,7 +132,7 @@ def test_an_environment_whose_python_is_gone_is_made_anew(clone):  # noqa: F811
     for name in (clone / ".venv/bin").glob("python*"):
         name.unlink()
         name.symlink_to("/nowhere/python")
-    assert "python install.py" in make(clone, "-n", "outputs").stdout
+    assert "python requirements/install.py" in make(clone, "-n", "outputs").stdout
 
 
 def test_a_copy_with_a_blank_in_its_name_is_no_matter(clone):  # noqa: F811
@@ -192,10 +192,10 @@ def test_where_the_machines_npm_cannot_another_one_comes(clone, tmp_path):  # no
         (tmp_path / path).write_text(f"#!/bin/sh\n{line}\n")
         (tmp_path / path).chmod(0o755)
     (clone / ".venv/.installed").touch()
-    (clone / "node_modules").mkdir()
-    done = make(clone, "node_modules/.installed", path=f"{tmp_path}:{os.environ['PATH']}")
+    (clone / "book/web/node_modules").mkdir()
+    done = make(clone, "book/web/node_modules/.installed", path=f"{tmp_path}:{os.environ['PATH']}")
     assert done.returncode == 0, done.stderr
-    assert "install.py requirements-node.txt" in (tmp_path / "log").read_text()
+    assert "install.py requirements/node.txt" in (tmp_path / "log").read_text()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 
 from notices import PARTS, version, words  # type: ignore[import-not-found]  # noqa: E402
 
-PACKAGES = ROOT / "node_modules"
+PACKAGES = ROOT / "book/web/node_modules"
 NEEDED = {  # what a licence of a kind says
     "MIT": "to deal in the Software without restriction",
     "BSD-3-Clause": "Neither the name",

@@ -1,4 +1,4 @@
-"""Settings for Sphinx without Jupyter Book, from the same file: docs/plain_sphinx.md has them."""
+"""Settings for Sphinx without Jupyter Book, from the same file: see book/_ext/plain_sphinx.md."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ WITHOUT = {"comments_config", "latex_engine", "use_jupyterbook_latex", "use_mult
 
 
 def settings(monkeypatch: pytest.MonkeyPatch) -> dict:
-    page = (ROOT / "docs/plain_sphinx.md").read_text(encoding="utf-8")
+    page = (ROOT / "book/_ext/plain_sphinx.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.setattr(sys, "path", [*sys.path])
     found = {"__file__": str(ROOT / "conf.py")}

@@ -50,7 +50,7 @@ def in_source(of: Any, words: str) -> bool:
 
 def in_scripts(package: str, word: str) -> bool:
     """For the web parts, which no Python can ask."""
-    files = (ROOT / "node_modules" / package).glob("**/*js")
+    files = (ROOT / "book/web/node_modules" / package).glob("**/*js")
     return any(word in file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 

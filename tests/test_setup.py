@@ -123,7 +123,7 @@ def test_a_full_disk_is_found_before_any_package_is_installed(clone, tmp_path):
 
 
 def test_a_finished_step_is_not_repeated():
-    done = make(ROOT, "-q", ".venv/.installed-dev", "node_modules/.installed")
+    done = make(ROOT, "-q", ".venv/.installed-dev", "book/web/node_modules/.installed")
     assert done.returncode == 0, "make would install again what is installed"
 
 
@@ -132,7 +132,7 @@ def test_one_command_installs_all_that_it_needs(clone, target):
     planned = make(clone, "-n", target).stdout
     steps = [
         planned.find(step)
-        for step in ("python install.py\n", "npm ci", f"python -m {RUNS[target]}")
+        for step in ("python requirements/install.py\n", "npm ci", f"python -m {RUNS[target]}")
     ]
     assert -1 not in steps
     assert steps == sorted(steps)
@@ -141,8 +141,8 @@ def test_one_command_installs_all_that_it_needs(clone, target):
 def test_only_the_tests_of_everything_need_ray(clone):
     """It is large, and one engine of many: `make test` leaves it and what is slow out."""
     quick, everything = (make(clone, "-n", target).stdout for target in ("test", "test-all"))
-    assert "requirements-all.txt" not in quick
-    assert "requirements-all.txt" in everything
+    assert "requirements/all.txt" not in quick
+    assert "requirements/all.txt" in everything
     assert '-m "not slow"' in quick
     assert "not slow" not in everything
 

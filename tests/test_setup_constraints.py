@@ -14,7 +14,7 @@ from wheels import write_wheel
 
 ROOT = Path(__file__).parents[1]
 ENTRY = r"^([\w.-]+)==(\S+).*?\n((?:    --hash=sha256:[0-9a-f]{64}.*\n)+)"
-CONSTRAINTS = (ROOT / "constraints.txt").read_text()
+CONSTRAINTS = (ROOT / "requirements/constraints.txt").read_text()
 PINNED = {name: version for name, version, _ in re.findall(ENTRY, CONSTRAINTS, re.MULTILINE)}
 OWN = "data-parallelism-that-runs"
 
@@ -62,20 +62,23 @@ def test_pip_takes_no_other_file(exchanged, tmp_path):
     files = [write_wheel(tmp_path, "asked", about="Requires-Dist: needed\n")]
     files += [write_wheel(tmp_path, "needed")]
     (tmp_path / "requirements.txt").write_text("asked==1\ntorch==1\n")
+    (tmp_path / "requirements").mkdir()
     hashes = {path.name.split("-")[0]: hashlib.sha256(path.read_bytes()) for path in files}
     lines = [f"{name}==1 --hash=sha256:{hash_.hexdigest()}\n" for name, hash_ in hashes.items()]
-    (tmp_path / "constraints.txt").write_text("".join(lines))
+    (tmp_path / "requirements/constraints.txt").write_text("".join(lines))
     if exchanged:
         write_wheel(tmp_path, exchanged, about="Requires-Dist: needed\nSummary: exchanged\n")
-    (tmp_path / "install.py").write_bytes((ROOT / "install.py").read_bytes())
+    (tmp_path / "requirements/install.py").write_bytes(
+        (ROOT / "requirements/install.py").read_bytes()
+    )
     target = tmp_path / "target"  # with a PyTorch that has no hash, as install.py leaves it
     target.mkdir()
     with zipfile.ZipFile(write_wheel(tmp_path, "torch")) as archive:
         archive.extractall(target)
     (tmp_path / "torch-1-py3-none-any.whl").unlink()
     done = subprocess.run(
-        [sys.executable, "install.py", "requirements.txt"], cwd=tmp_path, capture_output=True,
-        text=True, timeout=60,
+        [sys.executable, "requirements/install.py", "requirements.txt"], cwd=tmp_path,
+        capture_output=True, text=True, timeout=60,
         env=os.environ | {
             "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path),
             "PIP_PREFIX": str(tmp_path / "there"), "PYTHONPATH": str(target),

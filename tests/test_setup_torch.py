@@ -10,12 +10,12 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import install
 import pip
 import pytest
+from requirements import install
 from wheels import write_wheel
 
-ROOT = Path(install.__file__).parent
+ROOT = Path(install.__file__).parents[1]
 RECORD = install.RECORD.relative_to(ROOT)
 CPUS, GPUS = f"torch-{install.TORCH}+cpu", f"torch-{install.TORCH}"
 
@@ -50,7 +50,12 @@ class Machine:
         threading.Thread(target=self.server.serve_forever).start()
         self.index = f"http://127.0.0.1:{self.server.server_port}"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True)
-        for name in ("install.py", "requirements.txt", "constraints.txt", RECORD):
+        for name in (
+            "requirements/install.py",
+            "requirements.txt",
+            "requirements/constraints.txt",
+            RECORD,
+        ):
             (folder / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "clone" / name).write_bytes((ROOT / name).read_bytes())
         (folder / "bin").mkdir()
@@ -69,7 +74,7 @@ class Machine:
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "TORCH"))}
         return subprocess.run(
             [self.folder / "venv/bin/python", "-c",
-             "import install; install.install_torch(install.chosen())"],
+             "from requirements import install; install.install_torch(install.chosen())"],
             cwd=self.folder / "clone", capture_output=True, text=True, timeout=60,
             env=mine | {
                 "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}",
@@ -206,18 +211,18 @@ def test_the_sizes_are_of_the_pytorch_that_is_installed():
 
 def test_the_driver_that_is_asked_for_is_that_of_its_cuda():
     """Of CUDA 12 it was 525, of 13 it is 580: the next one needs another again."""
-    pins = (ROOT / "constraints.txt").read_text()
+    pins = (ROOT / "requirements/constraints.txt").read_text()
     assert re.search(r"^cuda-toolkit==(\d+)", pins, re.MULTILINE)[1] == str(install.CUDA)
 
 
 def test_binder_gets_the_same(tmp_path):
     """repo2docker runs this script in the repository, with the Python of its kernels."""
-    assert {path.name for path in (ROOT / "binder").iterdir()} == {"postBuild", "runtime.txt"}
+    assert {path.name for path in (ROOT / ".binder").iterdir()} == {"postBuild", "runtime.txt"}
     told = tmp_path / "python"
     told.write_text('#!/bin/sh\necho "python $@"\n')
     told.chmod(0o755)
     done = subprocess.run(
-        [ROOT / "binder/postBuild"], cwd=ROOT, capture_output=True, text=True,
+        [ROOT / ".binder/postBuild"], cwd=ROOT, capture_output=True, text=True,
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
     )  # fmt: skip
-    assert done.stdout == "python install.py\n"
+    assert done.stdout == "python requirements/install.py\n"

@@ -29,9 +29,9 @@ SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
 STARTED = (  # files that say at their top how they are started
     "code/scripts/ddp.py",
     "code/scripts/fsdp.py",
-    "engines/torchrun.sh",
-    "engines/slurm.sbatch",
-    "engines/jobset.yaml",
+    "code/scripts/launch/torchrun.sh",
+    "code/scripts/launch/slurm.sbatch",
+    "code/scripts/launch/jobset.yaml",
 )
 BAD_DAY = (  # a page, and a part of the line in it
     ("book/at_scale/why_it_hangs.md", "py-spy dump"),

@@ -4,8 +4,8 @@ Three things happen here, and nothing of them needs a network:
 
 1. Every code cell becomes a *live* cell: it gets a bar with Run, Edit and Reset in the page
    itself, and an output container even where the built cell printed nothing.
-2. The web parts (thebe, MathJax, Vega, Pyodide) are copied from `node_modules` into the book's
-   own `_static`.
+2. The web parts (thebe, MathJax, Vega, Pyodide) are copied from `book/web/node_modules` into the
+   book's own `_static`.
 3. What other extensions would fetch from another host is taken out: a page of this book asks
    only the host that served it.
 
@@ -200,7 +200,7 @@ def remove_what_no_page_loads(app: Sphinx, failed: Exception | None) -> None:
 
 def copy_web_parts(app: Sphinx) -> None:
     for package, (folder, patterns, target) in WEB_PARTS.items():
-        source = Path(app.srcdir) / "node_modules" / package / folder
+        source = Path(app.srcdir) / "book/web/node_modules" / package / folder
         if not source.is_dir():
             raise ExtensionError(
                 f"live cells need the package '{package}', and {source} is not there: "

@@ -311,10 +311,10 @@ def version(part: Part, packages: Path) -> str:
 def write_notices(app: Sphinx, failed: Exception | None) -> None:
     if failed:
         return
-    out, packages = Path(app.outdir), Path(app.srcdir, "node_modules")
+    out, packages = Path(app.outdir), Path(app.srcdir, "book/web/node_modules")
     folder = out / "_static/licences"
     folder.mkdir(exist_ok=True)
-    for name, file in (("programs", "LICENSE"), ("text", "LICENSE-text.md")):
+    for name, file in (("programs", "LICENSE"), ("text", "book/LICENSE.md")):
         (folder / f"this-book-{name}.txt").write_text(read(ROOT / file), encoding="utf-8")
     rows = []
     for part in PARTS:

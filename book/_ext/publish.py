@@ -19,7 +19,7 @@ from sphinx.config import Config
 
 from playground.server.policy import with_policy
 
-CARD = "docs/page.png"  # the README's picture
+CARD = "book/_static/page.png"  # the README's picture
 CARD_ALT = "A page of the book: a cell of code, its Run button, and what four ranks printed."
 BARE = """\
 <!DOCTYPE html>

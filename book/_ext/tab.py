@@ -30,7 +30,7 @@ class Tab:
     lack: Lack
 
     def write_files(self, app: Sphinx) -> None:
-        pyodide = Path(app.srcdir, "node_modules", "pyodide").resolve()
+        pyodide = Path(app.srcdir, "book/web/node_modules", "pyodide").resolve()
         standard = tab.standard(pyodide)
         self.lack = lack_in(standard)
         static = Path(app.outdir, "_static")

@@ -39,6 +39,9 @@ export function resultOf({ status, ename, why, where = "here" }, seconds) {
   return ["stopped", `stopped, ${seconds} s`];
 }
 
+/** Has a cell with this result made all that cells below need? One that may fail has, if it failed. */
+export const hasRun = ([state], mayFail) => state === "ran" || (mayFail && state === "failed");
+
 /** Would this cell change what those below it do? It never ran as it stands, or it has to again. */
 export const isNew = ({ code, codeInKernel }) => code !== codeInKernel;
 

@@ -16,7 +16,7 @@ import {
 import * as edits from "./live-edits.js";
 import * as kernel from "./live-kernel.js";
 import { announceChanges, lookAtOutputs, namePictures } from "./live-output.js";
-import { isNew, isUnderWay, next, plan, resultOf } from "./live-states.js";
+import { hasRun, isNew, isUnderWay, next, plan, resultOf } from "./live-states.js";
 import { drawAgain, groupByRank } from "./ranks.js";
 import { makeShows } from "./frames.js";
 import { makeSteppers } from "./steps.js";
@@ -184,9 +184,9 @@ async function run(cell) {
   cell.result = resultOf(reply, cell.seconds);
   change(cell, "end");
   announce(`cell ${cell.index + 1}: ${cell.result[1]}`);
-  const hasRun = reply.status === "ok" || (cell.mayFail && cell.result[0] === "failed");
-  cell.codeInKernel = hasRun ? code : null;
-  if (!hasRun) emptyQueue("stopped: the cell above failed");
+  const isDone = hasRun(cell.result, cell.mayFail);
+  cell.codeInKernel = isDone ? code : null;
+  if (!isDone) emptyQueue("stopped: the cell above failed");
   // An edit needs what the tab has not got: another kernel may have it, or the reader is told.
   if (ranInTab && keepWhatItLacked(cell, code, reply)) enqueue([cell]);
 }

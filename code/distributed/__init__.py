@@ -7,7 +7,7 @@ Collectives: all_reduce, halving_doubling, collectives, ring_group, hierarchical
     simple_all_reduces, trees, double_tree.
 DDP: replicas, simple_ddp, overlapped_ddp, bucketed_ddp, accumulation, sampler, batchnorm.
 Training well: large_batch, precision, compressors, one_bit, powersgd, local_sgd, async_sgd, stale.
-ZeRO: model_states, traffic.
+ZeRO: model_states, zero1, zero2, zero3, traffic, hsdp.
 At scale: cost, scaling, tensor_parallel, pipeline_parallel, checkpoint_interval.
 
 README.md in this folder describes each of them. `ddp` and `zero` are the engines for a job:
@@ -37,7 +37,7 @@ HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Python asks for what the package has not got: one of the names above, at its first use."""
+    """Import one of the names above at its first use."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return globals().setdefault(name, getattr(import_module(HOMES[name]), name))

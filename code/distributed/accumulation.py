@@ -16,7 +16,7 @@ from torch import nn
 from distributed import Group, launch
 from distributed.runtime.script import run_script
 
-MicroBatch = tuple[torch.Tensor, torch.Tensor]  # x[b, d] and labels[b]; label IGNORED counts not
+MicroBatch = tuple[torch.Tensor, torch.Tensor]  # x[b, d], labels[b]; IGNORED doesn't count
 IGNORED = -100
 
 

@@ -24,7 +24,7 @@ from distributed.runtime.trace import Trace
 END = -1.0
 
 
-class Served(NamedTuple):
+class ServerLog(NamedTuple):
     """What a server saw: loss of each update's gradient, staleness of each, how many were late.
 
     `trace` counts its messages: 4(Ψ + 2) bytes come with each gradient, 4(Ψ + 1) go back.
@@ -37,7 +37,7 @@ class Served(NamedTuple):
     trace: Trace
 
 
-def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for: int) -> Served:
+def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for: int) -> ServerLog:
     """Rank 0: change weights[n] `updates` times. `wait_for` gradients make one; 1 is asynchronous.
 
     A message is dW[n], its loss, and the number of the update that its weights came from.
@@ -60,7 +60,7 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
         # PyTorch's answer is a number among all ranks, not among those of the group.
         return dist.get_group_rank(group.backend, source) if group.backend else source
 
-    asked = 0
+    stopped = 0
     while version < updates:
         with trace.span("wait", "waiting"):
             source = receive()
@@ -81,14 +81,14 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
                     for rank in senders:
                         answer(rank, version)
                 else:
-                    asked = len(senders)
+                    stopped = len(senders)
                     for rank in senders:
                         answer(rank, END)
                 total.zero_()
                 senders = []
-    for _ in range(workers - asked):  # the gradients that are still under way
+    for _ in range(workers - stopped):  # the gradients that are still under way
         answer(receive(), END)
-    return Served(losses, staleness, late, time.perf_counter() - begun, trace)
+    return ServerLog(losses, staleness, late, time.perf_counter() - begun, trace)
 
 
 @torch.no_grad()
@@ -154,20 +154,20 @@ def train_rank(
     pauses: tuple[float, ...] = (),
     batch: int = 32,
     seed: int = 0,
-) -> tuple[Served | None, Trace, float]:
+) -> tuple[ServerLog | None, Trace, float]:
     """A server on rank 0 and workers on all others; what was seen, and the final loss (rank 0).
 
     `pauses` are seconds that each worker sleeps in each gradient. Raises ValueError where there is
     no worker, where the server would wait for more than there are, or `pauses` are not theirs.
     """
     from distributed.workbench.data import batches, digits
-    from distributed.workbench.ddp_training import make_network
+    from distributed.workbench.training import make_network
 
     if not 1 <= wait_for < group.size:
         raise ValueError(f"wait_for={wait_for}: there are {group.size - 1} workers, and 1 server")
     if pauses and len(pauses) != group.size - 1:
         raise ValueError(f"pauses={pauses}: give one for each of {group.size - 1} workers, or none")
-    module = make_network(seed)
+    module = make_network(seed, norm=True)
     if group.rank:
         pause = pauses[group.rank - 1] if pauses else 0.0
         rows = list(batches(1797, batch, 2 * updates, seed=100 * seed + group.rank))

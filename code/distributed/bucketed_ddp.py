@@ -53,7 +53,7 @@ class Bucket:
             view.copy_(parameter.grad)
             parameter.grad = view
 
-    def mark_ready(self, parameter: nn.Parameter) -> None:
+    def fill(self, parameter: nn.Parameter) -> None:
         """Nothing more is added to this parameter's gradient in this pass."""
         assert self.state is State.FILLING
         assert parameter in self.missing, "ready for the second time in one pass"
@@ -123,8 +123,8 @@ class Reducer:
         for bucket in self.buckets:
             bucket.start_pass()
 
-    def mark_ready(self, parameter: nn.Parameter) -> None:
-        self.bucket_of[parameter].mark_ready(parameter)
+    def gradient_ready(self, parameter: nn.Parameter) -> None:
+        self.bucket_of[parameter].fill(parameter)
         self.reduce_full_buckets()
 
     def reduce_full_buckets(self) -> None:
@@ -182,7 +182,7 @@ class BucketedDDP(nn.Module):
             buckets.append(Bucket(len(buckets), ps, buffer))
         self.reducer = Reducer(buckets, self.group)
         self.in_backward = False  # from the first gradient of a pass until all are means
-        self.hooks = [p.register_post_accumulate_grad_hook(self._mark_ready) for p in self.names]
+        self.hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in self.names]
 
     __getstate__ = refuse_to_copy
 
@@ -193,13 +193,13 @@ class BucketedDDP(nn.Module):
         call_last(self.hooks)
         return self.module(*args, **kwargs)
 
-    def _mark_ready(self, parameter: nn.Parameter) -> None:
+    def _on_gradient(self, parameter: nn.Parameter) -> None:
         """Called by autograd when this parameter's gradient is complete."""
         if not self.in_backward:  # the first of this pass: ask for a call after the last
             self.in_backward = True
             self.reducer.start_pass()
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
-        self.reducer.mark_ready(parameter)
+        self.reducer.gradient_ready(parameter)
 
     def _finish(self) -> None:
         """Called by autograd when the backward pass is over."""
@@ -212,7 +212,7 @@ class BucketedDDP(nn.Module):
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train in buckets: the losses of training by hand, in fewer and larger messages."""
-    from distributed.workbench.ddp_training import train_wrapped
+    from distributed.workbench.training import train_wrapped
 
     def wrap(module: nn.Module, group: Group) -> BucketedDDP:
         return BucketedDDP(module, group, bucket_bytes=20_000)

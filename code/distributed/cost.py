@@ -1,6 +1,6 @@
 """What a step costs in time: computation, messages, and how much of them happens at once.
 
-    message: α + β · bytes;  ring over N ranks: (N − 1)(α + β n/N) for a reduce-scatter of n bytes
+    message: α + β · bytes;  reduce-scatter of n bytes in a ring: (N − 1)(α + β n/N)
     bucket i leaves when it is full and the one before has left: begin_i = max(ready_i, end_{i−1})
 
 Events are followed one after the other, for one rank: where all ranks are alike, one stands for
@@ -52,14 +52,23 @@ class Cluster(NamedTuple):
         return Link(self.between.latency, self.between.bandwidth / self.oversubscription)
 
 
-def half_ring(cluster: Cluster, size: float) -> float:
-    """Time of a reduce-scatter, or of an all-gather, of `size` bytes around a ring (s).
+def reduce_scatter_time(cluster: Cluster, size: float) -> float:
+    """Time of a reduce-scatter, or of an all-gather, of `size` bytes over all ranks (s).
 
-    All move at the pace of the slowest link, so over several hosts at that between hosts.
+    Parts travel in a pipeline, so the slowest link decides: within a host one GPU's link, between
+    hosts the ports of one host together. Latencies add up, of a ring within a host, and between
+    hosts of a ring or, if there are many, of a tree.
     """
     n = cluster.ranks
-    link = cluster.inside if n <= cluster.per_host else cluster.network
-    return (n - 1) * (link.latency + size / n / link.bandwidth)
+    if n == 1:
+        return 0.0
+    local = min(n, cluster.per_host)
+    hosts = math.ceil(n / local)
+    link = cluster.network if hosts > 1 else cluster.inside
+    latency = (local - 1) * cluster.inside.latency
+    if hosts > 1:
+        latency += min(hosts - 1, 2 * math.ceil(math.log2(hosts))) * link.latency
+    return latency + size * (n - 1) / n / link.bandwidth
 
 
 def all_reduce(cluster: Cluster, size: float) -> float:
@@ -72,16 +81,16 @@ def all_reduce(cluster: Cluster, size: float) -> float:
     """
     n, local = cluster.ranks, cluster.per_host
     if n <= local:
-        return 2 * half_ring(cluster, size)
-    inside = half_ring(cluster._replace(ranks=local), size)
+        return 2 * reduce_scatter_time(cluster, size)
+    inside = reduce_scatter_time(cluster._replace(ranks=local), size)
     hosts, link = -(-n // local), cluster.network
     ring = 2 * (hosts - 1) * (link.latency + size / hosts / link.bandwidth)
     tree = 2 * math.ceil(math.log2(hosts)) * link.latency + 2 * size / link.bandwidth
     return 2 * inside + min(ring, tree)
 
 
-def usual_largest(n: int) -> float:
-    """Of n normal numbers the largest, in standard deviations above their mean (Blom 1958)."""
+def expected_maximum(n: int) -> float:
+    """Expected maximum of n normal numbers, in standard deviations above the mean (Blom 1958)."""
     return NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0
 
 
@@ -94,12 +103,12 @@ def largest_exponential(n: int, s: float) -> float:
 def largest_lognormal(n: int, s: float) -> float:
     """Many small factors multiply: the logarithm is normal."""
     sigma = math.sqrt(math.log(1 + s * s))
-    return math.exp(sigma * usual_largest(n) - sigma**2 / 2) if n > 1 else 1.0
+    return math.exp(sigma * expected_maximum(n) - sigma**2 / 2) if n > 1 else 1.0
 
 
 # The expected largest of n times with mean 1 and standard deviation s, by how they scatter.
 SCATTER: dict[str, Callable[[int, float], float]] = {
-    "normal": lambda n, s: 1 + s * usual_largest(n),
+    "normal": lambda n, s: 1 + s * expected_maximum(n),
     "exponential": largest_exponential,
     "lognormal": largest_lognormal,
 }

@@ -12,7 +12,7 @@ import torch
 
 from distributed import Group, launch
 from distributed.all_reduce import Sent, ring, ring_sent
-from distributed.runtime.arrays import COMBINE, as_tensor, divide, divisors
+from distributed.runtime.arrays import COMBINE, divide, divisors
 from distributed.runtime.script import run_script
 from distributed.runtime.shared_buffers import stores_in_order
 from distributed.runtime.transport import Transport
@@ -46,21 +46,20 @@ class HierarchicalGroup(Group):
         got.
         """
 
-        def work(_: Transport) -> None:
+        def work(_: Transport, tensor: torch.Tensor) -> None:
             self.between.trace = self.trace
             within = "sum" if op == "avg" else op
-            with as_tensor(x) as tensor:
-                part = -(-tensor.numel() // self.inside.size)
-                whole = self._buffer_inside(part * self.inside.size, tensor.dtype)
-                mine = whole[part * self.inside.rank :][:part]
-                before, after = divisors(op, self.size, tensor.dtype)
-                whole[: tensor.numel()].copy_(tensor.view(-1))
-                divide(whole[: tensor.numel()], before)
-                self.inside.reduce_scatter(whole, mine, within)
-                ring(self.between, mine, COMBINE[op])
-                self.inside.all_gather(mine, whole)
-                tensor.view(-1).copy_(whole[: tensor.numel()])
-                divide(tensor, after)
+            part = -(-tensor.numel() // self.inside.size)
+            whole = self._buffer_inside(part * self.inside.size, tensor.dtype)
+            mine = whole[part * self.inside.rank :][:part]
+            before, after = divisors(op, self.size, tensor.dtype)
+            whole[: tensor.numel()].copy_(tensor.view(-1))
+            divide(whole[: tensor.numel()], before)
+            self.inside.reduce_scatter(whole, mine, within)
+            ring(self.between, mine, COMBINE[op])
+            self.inside.all_gather(mine, whole)
+            tensor.view(-1).copy_(whole[: tensor.numel()])
+            divide(tensor, after)
 
         return self.in_turn(f"all_reduce {op} by hosts", x, work, op, async_op)
 

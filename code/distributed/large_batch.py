@@ -170,12 +170,12 @@ def train(
     Raises ValueError for an optimizer that torch.optim has not.
     """
     from distributed.workbench.data import batches, digits
-    from distributed.workbench.ddp_training import make_network
+    from distributed.workbench.training import make_network
 
     if not hasattr(torch.optim, optimizer):
         raise ValueError(f"optimizer={optimizer!r}: a name from torch.optim, like SGD or Adam")
     images, labels = (torch.from_numpy(array) for array in digits())
-    model = make_network(seed)
+    model = make_network(seed, norm=True)
     opt = getattr(torch.optim, optimizer)(model.parameters(), lr=rate)
     schedule = torch.optim.lr_scheduler.LambdaLR(opt, warm_up(warm))
     losses: list[float] = []
@@ -200,10 +200,10 @@ def measure_noise(group: Group, batch: int, steps: int, rate: float) -> NoiseSca
     """One rank: learn digits with shards of the batch, and measure the noise scale by the way."""
     from distributed.dp import shard
     from distributed.workbench.data import batches, digits
-    from distributed.workbench.ddp_training import make_network
+    from distributed.workbench.training import make_network
 
     images, labels = (torch.from_numpy(array) for array in digits())
-    model = make_network()
+    model = make_network(norm=True)
     shards = (shard(rows, group.rank, group.size) for rows in batches(TRAINED, batch, steps))
     losses = (nn.functional.cross_entropy(model(images[mine]), labels[mine]) for mine in shards)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)

@@ -149,11 +149,11 @@ def train_rank(
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches
-    from distributed.workbench.ddp_training import make_network
+    from distributed.workbench.training import make_network
 
     if not re.fullmatch(r"gossip|every \d+( momentum)?", way):
         raise ValueError(f'way={way!r}: "gossip", "every 8" or "every 8 momentum"')
-    rings, module = RingGroup(group), make_network(seed)
+    rings, module = RingGroup(group), make_network(seed, norm=True)
     agree: LocalSGD | Gossip
     if way == "gossip":
         agree = Gossip(module, rings)

@@ -60,7 +60,7 @@ class OverlappedDDP(nn.Module):
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train with overlap: the losses of training by hand, one message for each parameter."""
-    from distributed.workbench.ddp_training import train_wrapped
+    from distributed.workbench.training import train_wrapped
 
     losses, trace = launch(train_wrapped, OverlappedDDP, batch, steps, ranks=ranks)[0]
     reduced = sum(span.name.startswith("all_reduce") for span in trace.spans)

@@ -10,7 +10,7 @@ import torch
 
 from distributed import Group, launch
 from distributed.all_reduce import cut_up, ring, ring_all_gather, ring_reduce_scatter, ring_sent
-from distributed.runtime.arrays import COMBINE, as_tensor, divide, divisors
+from distributed.runtime.arrays import COMBINE, divide, divisors
 from distributed.runtime.script import run_script
 from distributed.runtime.transport import Transport
 from distributed.trees import tree_broadcast
@@ -37,10 +37,10 @@ class RingGroup(Group):
         """
         self.check_parts(x, out)
 
-        def work(wire: Transport) -> None:
-            before, after = divisors(op, self.size, x.dtype)
-            divide(x, before)
-            parts = cut_up(x.view(-1), self.size)
+        def work(wire: Transport, tensor: torch.Tensor) -> None:
+            before, after = divisors(op, self.size, tensor.dtype)
+            divide(tensor, before)
+            parts = cut_up(tensor.view(-1), self.size)
             ring_reduce_scatter(wire, parts, COMBINE[op])
             out.view(-1).copy_(parts[self.rank])
             divide(out, after)
@@ -51,9 +51,9 @@ class RingGroup(Group):
         """x[s] of each rank → out[N·s]; each rank sends (N − 1)s."""
         self.check_parts(out, x)
 
-        def work(wire: Transport) -> None:
+        def work(wire: Transport, tensor: torch.Tensor) -> None:
             parts = cut_up(out.view(-1), self.size)
-            parts[self.rank].copy_(x.view(-1))
+            parts[self.rank].copy_(tensor.view(-1))
             ring_all_gather(wire, parts)
 
         return self.in_turn("all_gather", x, work, async_op=async_op, out=out)
@@ -62,9 +62,8 @@ class RingGroup(Group):
         """x[...] of rank `root` → x[...] on every rank; a rank sends n to each child."""
         self.check_rank("root", root)
 
-        def work(wire: Transport) -> None:
-            with as_tensor(x) as tensor:
-                tree_broadcast(wire, tensor.view(-1), root)
+        def work(wire: Transport, tensor: torch.Tensor) -> None:
+            tree_broadcast(wire, tensor.view(-1), root)
 
         return self.in_turn(f"broadcast from {root}", x, work, async_op=async_op)
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from distributed import Group, launch
-from distributed.runtime.arrays import COMBINE, as_tensor
+from distributed.runtime.arrays import COMBINE
 from distributed.runtime.script import run_script
 from distributed.runtime.shared_buffers import SharedMemory, check_can_share, stores_in_order
 from distributed.runtime.transport import Transport
@@ -146,8 +146,8 @@ class SharedGroup(Group):
     ) -> Any:
         """Call run(flat x), and record it. In its turn: there is one scratch, one barrier."""
 
-        def traced(_: Transport) -> None:
-            with as_tensor(x, writes=out is None) as tensor, self._traced(call) as trace:
+        def traced(_: Transport, tensor: torch.Tensor) -> None:
+            with self._traced(call) as trace:
                 run(tensor.view(-1))
                 if trace:
                     trace.handed_over += tensor.nbytes

@@ -41,11 +41,13 @@ def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
 
 def train_by_hand(group: Group, batch: int, steps: int) -> tuple[list[float], dict, Trace]:
     """One rank: the mean loss of each whole batch, the final weights, and what took how long."""
-    from distributed.workbench.ddp_training import make_network, train
+    from distributed.workbench.training import make_network, train_with_sgd
 
-    module = make_network(seed=group.rank).to(group.device)  # every rank draws other weights
+    module = make_network(seed=group.rank, norm=True).to(
+        group.device
+    )  # every rank draws other weights
     broadcast_module(module, group)
-    losses, trace = train(module, group, batch, steps, after_backward=average_gradients)
+    losses, trace = train_with_sgd(group, module, batch, steps, average_gradients)
     return losses, {name: t.cpu() for name, t in module.state_dict().items()}, trace
 
 

@@ -76,9 +76,9 @@ def train_rank(
     from distributed.dp import shard
     from distributed.replicas import broadcast_module
     from distributed.workbench.data import batches, digits
-    from distributed.workbench.ddp_training import make_network
+    from distributed.workbench.training import make_network
 
-    module = make_network(seed)
+    module = make_network(seed, norm=True)
     broadcast_module(module, group)
     delayed = Delayed(list(module.parameters()), group, delay, lr)
     images, labels = (torch.from_numpy(array) for array in digits())

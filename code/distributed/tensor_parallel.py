@@ -62,7 +62,10 @@ def main(ranks: int = 4, across: int = 2, batch: int = 128, steps: int = 40) -> 
     from distributed.workbench.data import batches, digits
 
     if ranks < 1 or across < 1 or ranks % across or batch % ranks:
-        raise ValueError(f"ranks={ranks}, across={across}, batch={batch}: each a multiple, please")
+        raise ValueError(
+            f"ranks={ranks}, across={across}, batch={batch}: "
+            "ranks must be a multiple of across, and batch of ranks"
+        )
     images, labels = digits("float64")
     alone = SingleDevice(initial_weights(Sizes(batch, 64, 128, 10), dtype="float64"))
     rows = batches(len(images), batch, steps)

@@ -11,7 +11,7 @@ from torch import nn
 from distributed import Group
 from distributed.ddp import DistributedDataParallel
 from distributed.runtime.trace import Span, Trace
-from distributed.workbench.ddp_training import make_network
+from distributed.workbench.training import make_network
 from playground.exercises.check import Draw, Wrong, compare, on_ranks
 from playground.exercises.watch import watched
 
@@ -75,7 +75,7 @@ class Step(NamedTuple):
 
 
 def step(group: Group, record: Callable[..., Any]) -> Step:
-    module = make_network()
+    module = make_network(norm=True)
     model = DistributedDataParallel(module, group, bucket_bytes=8_000)
     rows = torch.full((8, 64), 1.0 + group.rank)
     for _ in range(2):  # buckets are rebuilt after the first step

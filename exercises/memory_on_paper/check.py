@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from distributed.model_states import RECIPES, STAGES, Recipe, total
-from distributed.workbench.training import Alone, make_network, watch
+from distributed.workbench.memory_meter import watch
+from distributed.workbench.training import Alone, make_network
 from playground.exercises.check import Draw, Wrong
 from playground.exercises.suspects import recognise
 

@@ -58,7 +58,7 @@ def build_small_book(folder: Path) -> None:
     shutil.copytree(ROOT / "book" / "_static", folder / "book" / "_static")
     shutil.copy(ROOT / "_config.yml", folder)
     shutil.copy(ROOT / "book" / "references.bib", folder / "book")
-    for name in ("node_modules", "exercises"):
+    for name in ("book/web", "exercises"):
         (folder / name).symlink_to(ROOT / name)
     execute = ["playground.build.execute", "--root", ".", "--workers", "2"]
     for module in (execute, ["playground.build"]):

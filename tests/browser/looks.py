@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from live_page import LivePage
 
-AXE = (Path(__file__).parents[2] / "node_modules/axe-core/axe.min.js").read_text()
+AXE = (Path(__file__).parents[2] / "book/web/node_modules/axe-core/axe.min.js").read_text()
 BY_THEME = ["color-contrast", "link-in-text-block"]  # what another theme may change
 AFTER_A_PRESS = ("/thebe/", "/live-thebe.js", "/api/")
 # Code is thousands of words in a few colours. Of each kind one word is enough to be looked at.

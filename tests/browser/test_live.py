@@ -115,7 +115,7 @@ def test_json_is_shown_as_text_without_a_part_of_thebe_that_is_not_served(
     show = "from IPython.display import JSON, display; display(JSON({'a': 1}))"
     live.edit(BASE, 'print("factor", Base.factor)', show)
     assert live.run_and_wait(BASE) == "<IPython.core.display.JSON object>"
-    served = ROOT / "node_modules/thebe/lib/index.js"
+    served = ROOT / "book/web/node_modules/thebe/lib/index.js"
     (wanted,) = re.findall(r"renderModel[^;]*?\.e\((\d+)\)|\.e\(\d+\)", served.read_text("utf-8"))
     assert wanted  # no other place loads one
     assert live.page.request.get(f"{server.url}/_static/thebe/{wanted}.index.js").status == 404

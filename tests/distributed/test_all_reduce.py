@@ -6,10 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distributed import all_reduce as all_reduce_module
 from distributed.all_reduce import PIECE, bounds
 from distributed.double_tree import double_tree_sent, links
 from distributed.instruments.algorithms import ALGORITHMS, SENT, all_reduce
 from distributed.launching import launch
+from distributed.runtime import transport
 from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
@@ -17,6 +19,24 @@ from distributed.trees import children, parent
 from distributed.workbench.measure import count
 
 NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}
+
+
+def in_many_messages(group):
+    """A ring's sum whose parts are cut into more messages than there are buffers for."""
+    piece, ahead = all_reduce_module.PIECE, transport.AHEAD
+    all_reduce_module.PIECE, transport.AHEAD = 10, 1
+    try:
+        x = torch.arange(4000.0) * (group.rank + 1)
+        return all_reduce(group, x, "sum", "ring")
+    finally:
+        all_reduce_module.PIECE, transport.AHEAD = piece, ahead
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_no_message_overwrites_one_that_is_still_to_be_added(pools, ranks):
+    expected = torch.arange(4000.0) * sum(range(1, ranks + 1))
+    for found in pools[ranks](in_many_messages):
+        assert torch.equal(found, expected)
 
 
 def traced(group, arrays, op, algorithm, library, async_op=False):

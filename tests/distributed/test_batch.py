@@ -111,6 +111,14 @@ def test_heavier_checkpointing_with_larger_micro_batches_is_named_only_where_it_
     assert f"{slower:.1%} longer" in said
 
 
+def test_cautions_are_about_the_rows_that_are_planned():
+    job, cluster = eight_billion(ranks=64, context=512)
+    assert plan(job, cluster, H100.memory).cautions, "one row is few tokens"
+    found = plan(job, cluster, H100.memory, batch=Batch(64 * 16384.0, speed=SPEED))
+    assert found.recommended.job.tokens >= 4096
+    assert not found.cautions
+
+
 def test_where_each_rank_takes_more_than_the_batch_has_the_plan_says_what_to_do():
     job, cluster = eight_billion(ranks=1024)
     found = plan(job, cluster, H100.memory, batch=Batch(1e6, speed=SPEED))
@@ -121,6 +129,14 @@ def test_where_each_rank_takes_more_than_the_batch_has_the_plan_says_what_to_do(
     assert "fewer GPUs" in caution
     met = plan(job, cluster, H100.memory, batch=Batch(1024 * 8192.0, speed=SPEED))
     assert not [each for each in met.cautions if "whole rows" in each]
+
+
+def test_a_step_that_is_smaller_than_asked_for_is_told_too():
+    job, cluster = eight_billion(ranks=64)
+    asked = 1.4 * 64 * 8192  # a row for each rank, and not enough for two
+    found = plan(job, cluster, H100.memory, batch=Batch(asked, speed=SPEED))
+    (caution,) = (each for each in found.cautions if "whole rows" in each)
+    assert f"a step has {64 * 8192:,} tokens, not {asked:,.0f}" in caution
 
 
 @pytest.mark.parametrize("tokens", [0, -1, math.inf, math.nan, 1e13])

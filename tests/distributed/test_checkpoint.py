@@ -136,6 +136,24 @@ def test_extra_may_have_the_name_of_a_parameter_of_save(pools, tmp_path):
     assert pools[2](save_a_step_as_extra, str(tmp_path)) == [{"step": 3}] * 2
 
 
+def save_and_load_extra(group, folder, extra):
+    zero = make(group, 3)
+    learn(zero, 1)
+    save(zero, folder, 1, **extra)
+    return load(zero, folder)
+
+
+def test_extra_comes_back_as_it_was(pools, tmp_path):
+    extra = {
+        "empty": {},
+        "nested": {"a": {}, "b": [1, {}]},
+        "pair": (1, "x"),
+        "seed": torch.tensor(3),
+    }
+    for found in pools[2](save_and_load_extra, str(tmp_path), extra):
+        assert found == extra
+
+
 def load_and_look(group, stage, folder):
     zero = make(group, stage)
     learn(zero, 1, seed=5)  # states that are there already must go
@@ -683,6 +701,54 @@ def with_a_tensor_as_rate(group, folder, saved, loaded):
     other = Zero1(nn.Linear(2, 2), torch.optim.Adam, group, lr=loaded)
     load(other, folder)
     return float(other.param_groups[0]["lr"]), type(other.param_groups[0]["lr"])
+
+
+def states_after_load(group, stage, folder):
+    zero = make(group, stage)
+    save(zero, folder, 0)
+    learn(zero, 2)
+    load(zero, folder)
+    kept = [state for state in zero.optimizer.state.values() if state]
+    learn(zero, 1)
+    return kept, {name: value.clone() for name, value in zero.full_parameters()}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_loading_what_has_no_states_yet_drops_those_of_the_steps_since(pools, tmp_path, stage):
+    def once(group):
+        zero = make(group, stage)
+        learn(zero, 1)
+        return {name: value.clone() for name, value in zero.full_parameters()}
+
+    expected = pools[2](once)[0]
+    for kept, found in pools[2](states_after_load, stage, str(tmp_path)):
+        assert kept == []
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=0, atol=0)
+
+
+def stepped_after_load(group, stage, folder, backward_before):
+    zero = make(group, stage)
+    learn(zero, 1)
+    save(zero, folder, 1)
+    if backward_before:
+        zero.module(torch.ones(8, 3)).sum().backward()
+    load(zero, folder)
+    zero.module(torch.full((8, 3), 0.5)).square().mean().backward()
+    zero.step()
+    return {name: value.clone() for name, value in zero.full_parameters()}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_loading_drops_the_gradients_of_a_pass_before_it(pools, tmp_path, stage):
+    folders = [str(tmp_path / name) for name in ("with", "without")]
+    found, expected = (
+        pools[2](stepped_after_load, stage, folder, before)
+        for folder, before in zip(folders, (True, False), strict=True)
+    )
+    for mine, right in zip(found, expected, strict=True):
+        for name, value in right.items():
+            torch.testing.assert_close(mine[name], value, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("loaded", [0.5, torch.tensor(0.5)], ids=["into a number", "a tensor"])

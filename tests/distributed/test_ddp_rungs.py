@@ -208,15 +208,15 @@ def test_a_bucket_goes_through_its_states_in_order(pools):
             with pytest.raises(AssertionError):
                 call(*args)
 
-        refused(bucket.mark_ready, a)  # before a pass
+        refused(bucket.fill, a)  # before a pass
         refused(bucket.wait)
         bucket.start_pass()
         refused(bucket.start_pass)
         a.grad, b.grad = torch.ones(2) * group.rank, torch.ones(2)
-        bucket.mark_ready(a)
-        refused(bucket.mark_ready, a)  # twice
+        bucket.fill(a)
+        refused(bucket.fill, a)  # twice
         refused(bucket.reduce, group, all_reduce_hook)  # b is missing
-        bucket.mark_ready(b)
+        bucket.fill(b)
         bucket.reduce(group, all_reduce_hook)
         refused(bucket.store, a)  # while it is reduced
         said.append(bucket.state)
@@ -243,7 +243,7 @@ def test_buckets_leave_in_order_whatever_order_gradients_come_in(pools):
         left_after = []
         for i in come:
             parameters[i].grad = torch.full((1,), float(i + group.rank))
-            reducer.mark_ready(parameters[i])
+            reducer.gradient_ready(parameters[i])
             left_after.append([*left])
         reducer.finish_pass()
         return left_after, [p.grad.item() for p in parameters]

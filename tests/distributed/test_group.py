@@ -445,6 +445,16 @@ def test_a_closed_group_says_so(pools):
     pools[4](use_and_close)
 
 
+def test_a_group_closes_all_that_was_split_off_it(pools):
+    def split_and_close(group):
+        part = group.split(0)
+        nested = [part.split(0) for _ in range(3)]
+        part.close()
+        return [each.is_closed for each in nested], part.parts_made
+
+    assert pools[2](split_and_close) == [([True] * 3, [])] * 2
+
+
 def test_a_world_closes_what_a_call_left_open(pools):
     def leave_open(group):
         part = group.split(group.rank % 2)

@@ -96,6 +96,18 @@ def test_buffers_come_from_rank_0(pools):
     assert pools[4](buffers_of_rank) == [[0, 0]] * 4
 
 
+def frozen_of_rank(group):
+    inside, between = mesh(group, 2)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].weight.requires_grad_(False).fill_(group.rank)
+    trained = HSDP(model, torch.optim.SGD, inside, between, lr=0.1)
+    return next(p.tolist() for name, p in trained.full_parameters() if name == "0.weight")
+
+
+def test_frozen_parameters_come_from_rank_0(pools):
+    assert pools[4](frozen_of_rank) == [[[0, 0], [0, 0]]] * 4
+
+
 def another_model_on_the_second_host(group):
     inside, between = mesh(group, 2)
     width = 3 if group.rank >= 2 else 2

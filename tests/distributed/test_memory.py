@@ -9,8 +9,8 @@ from torch import nn
 
 from distributed.model_states import RECIPES, Recipe, main, per_rank, total
 from distributed.runtime.script import run_script
-from distributed.workbench.memory_meter import MemoryUse, nbytes
-from distributed.workbench.training import Alone, make_network, watch
+from distributed.workbench.memory_meter import MemoryUse, nbytes, watch
+from distributed.workbench.training import Alone, make_network
 
 PAPER = RECIPES["bf16, Adam in fp32, fp32 master copy"]
 

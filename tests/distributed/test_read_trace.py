@@ -16,8 +16,9 @@ from distributed.read_trace.breakdown import breakdown, odd_steps, whole
 from distributed.read_trace.events import Events, TraceError
 from distributed.read_trace.intervals import both, length, minus, union, within
 from distributed.read_trace.kernels import by_family, short
-from distributed.read_trace.messages import called
-from distributed.read_trace.verdict import PAGES, StepWork, judge
+from distributed.read_trace.messages import called, matched
+from distributed.read_trace.rules import PAGES
+from distributed.read_trace.verdict import StepWork, judge
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "book/_static/traces"
@@ -104,6 +105,35 @@ def test_a_gpu_that_lags_has_steps_of_its_own(tmp_path):
     times = breakdown(read_file(written(tmp_path, events)))
     assert [each.compute for each in times] == [100, 100, 100]
     assert [each.end for each in times] == [150, 250, 350]
+
+
+def test_a_step_lasts_until_all_that_it_launched_has_ended(tmp_path):
+    """A message that was launched before the last kernel runs on after that."""
+    events = [
+        step(0, 0, 50),
+        *kernel(NCCL, 10, 140, 5, 1),
+        *kernel("gemm", 20, 30, 15, 2),
+        step(1, 50, 150),
+        *kernel("gemm", 160, 20, 60, 3),
+    ]
+    first, second = breakdown(read_file(written(tmp_path, events)))
+    assert (first.end, second.start) == (150, 150)
+
+
+def test_a_file_says_which_rank_it_is_of_and_its_name_only_if_it_does_not(tmp_path):
+    events = [step(0, 0, 50), *kernel("gemm", 10, 20, 5, 1)]
+    said = written(tmp_path, events, "host1-rank0.json", distributedInfo={"rank": 8})
+    silent = written(tmp_path, events, "rank3.json")
+    assert [read_file(path).rank for path in (said, silent)] == [8, 3]
+
+
+def test_ranks_whose_collectives_differ_are_not_compared():
+    reduced, gathered = (
+        called(f"ncclDevKernel_{n}_RING", 0, 9, {}) for n in ("AllReduce", "AllGather")
+    )
+    assert matched([[reduced, gathered], [reduced, gathered]]) == [(reduced,) * 2, (gathered,) * 2]
+    assert matched([[reduced, gathered], [gathered, reduced]]) == []
+    assert matched([[reduced], [reduced, gathered]]) == []
 
 
 @given(st.data())
@@ -207,6 +237,15 @@ def test_bus_bandwidth_is_that_of_nccl_tests():
     assert reduced.bandwidth == pytest.approx(4000 / seconds * 2 * 3 / 4)
     gathered = called("ncclDevKernel_AllGather_RING_LL", 0, 1e6 * seconds, told)
     assert gathered.bandwidth == pytest.approx(4000 / seconds * 3 / 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "made"),
+    [("AllGather", 250, 1000), ("ReduceScatter", 1000, 250), ("AllReduce", 1000, 1000)],
+)
+def test_the_larger_of_both_messages_counts(name, given, made):
+    told = {"In msg nelems": given, "Out msg nelems": made, "dtype": "Float", "Group size": 4}
+    assert called(f"ncclDevKernel_{name}_RING_LL", 0, 1000, told).bytes == 4000
 
 
 # --- each rule

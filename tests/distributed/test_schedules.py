@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.cost import Cluster, Link
+from distributed.cost import Cluster, Link, reduce_scatter_time
 from distributed.planner.schedules import STACKS, fsdp, threshold, zero2, zero3
-from distributed.planner.streams import Streams, Work, half, simulate
+from distributed.planner.streams import Streams, Work, simulate
 
 ALL = [(stack, name) for stack, schedules in STACKS.items() for name in schedules]
 NONE = Link(0.0, math.inf)
@@ -120,6 +120,15 @@ def test_hsdp_reduces_between_hosts_beside_the_backward_pass():
     assert ours.total - theirs.total == pytest.approx(between, rel=0.03)
 
 
+@pytest.mark.parametrize("stack", [s for s, name in ALL if name == "HSDP"])
+def test_hsdp_reduces_between_hosts_once_a_step(stack):
+    accumulated = work(10_000, ranks=64, per_host=8, micro=3, layers=12)
+    streams = Streams()
+    STACKS[stack]["HSDP"](accumulated, streams)
+    between = [span for span in streams.spans if span.stream == "reduce between hosts"]
+    assert len(between) == 12
+
+
 def test_parameters_that_are_kept_are_gathered_once():
     """But the link is then the reductions' alone in the backward pass."""
     kept, resharded = (simulate(s, work(1.0)) for s in (zero2, zero3))
@@ -153,6 +162,6 @@ def test_two_units_are_there_at_a_time():
 
 def test_a_gather_over_hosts_uses_all_ports_of_a_host():
     far = Cluster(64, 8, Link(0.0, 450e9), Link(0.0, 400e9), 1.0)
-    assert half(far, 1e9) == pytest.approx(1e9 * 63 / 64 / 400e9)
-    assert half(far._replace(ranks=8), 1e9) == pytest.approx(1e9 * 7 / 8 / 450e9)
-    assert half(far._replace(ranks=1), 1e9) == 0
+    assert reduce_scatter_time(far, 1e9) == pytest.approx(1e9 * 63 / 64 / 400e9)
+    assert reduce_scatter_time(far._replace(ranks=8), 1e9) == pytest.approx(1e9 * 7 / 8 / 450e9)
+    assert reduce_scatter_time(far._replace(ranks=1), 1e9) == 0

@@ -8,19 +8,18 @@ from tests.rows import covering
 
 from distributed.ddp import DistributedDataParallel
 from distributed.instruments.count_traffic import count_sent, ddp_sent, shard_sizes
-from distributed.instruments.stages import CLASSES
 from distributed.ring_group import RingGroup
 from distributed.traffic import elements_sent
 from distributed.workbench.data import batches
 from distributed.workbench.training import make_network
-from distributed.zero import Zero3
+from distributed.zero import BY_STAGE, Zero3
 
 ROWS = next(iter(batches(1797, 16, 1))).tolist()
 
 
 def counted_and_predicted(group, stage, depth, options, still_here=2):
     model = make_network(width=20, depth=depth)
-    zero = CLASSES[stage](model, torch.optim.SGD, RingGroup(group), lr=0.1, **options)
+    zero = BY_STAGE[stage](model, torch.optim.SGD, RingGroup(group), lr=0.1, **options)
     predicted = elements_sent(stage, group.size, *shard_sizes(zero), still_here=still_here)
     first = count_sent(zero, ROWS)
     return first, count_sent(zero, ROWS), {phase: 4 * n for phase, n in predicted.items()}

@@ -25,9 +25,9 @@ from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.simple_ddp import train_by_hand
 from distributed.workbench.data import batches, digits
-from distributed.workbench.ddp_training import make_network
+from distributed.workbench.training import make_network
 
-PSI = sum(p.numel() for p in make_network().parameters())
+PSI = sum(p.numel() for p in make_network(norm=True).parameters())
 
 
 # --- 16 bits
@@ -53,7 +53,7 @@ def test_a_loss_scale_stays_at_its_smallest_and_grows_again():
 
 @pytest.mark.parametrize("way", [*precision.WAYS])
 def test_bytes_follow_the_bits_and_it_learns(pools, way):
-    results = pools[2](precision.train_rank, way, make_network(), 64, 30, 0.1)
+    results = pools[2](precision.train_rank, way, make_network(norm=True), 64, 30, 0.1)
     dtype = precision.WAYS[way][0]
     for losses, sent, _ in results:
         assert losses == results[0][0]
@@ -62,8 +62,8 @@ def test_bytes_follow_the_bits_and_it_learns(pools, way):
 
 
 def test_float32_is_training_by_hand(pools):
-    losses, *_ = pools[2](precision.train_rank, "float32", make_network(), 64, 10, 0.1)[0]
-    module = make_network()
+    losses, *_ = pools[2](precision.train_rank, "float32", make_network(norm=True), 64, 10, 0.1)[0]
+    module = make_network(norm=True)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     images, labels = (torch.from_numpy(array) for array in digits())
     for rows, loss_there in zip(batches(1797, 64, 10), losses, strict=True):
@@ -137,8 +137,12 @@ def test_frozen_parameters_stay_and_unused_ones_count_as_zero(pools, dtype):
 
 def test_tiny_gradients_need_the_scale_in_float16(pools):
     run = pools[2]
-    usual = run(precision.train_rank, "float16, scaled", make_network(), 64, 40, 0.1, 1e6)[0][0]
-    lost = run(precision.train_rank, "float16, not scaled", make_network(), 64, 40, 0.1, 1e6)[0][0]
+    usual = run(precision.train_rank, "float16, scaled", make_network(norm=True), 64, 40, 0.1, 1e6)[
+        0
+    ][0]
+    lost = run(
+        precision.train_rank, "float16, not scaled", make_network(norm=True), 64, 40, 0.1, 1e6
+    )[0][0]
     assert usual[-1] < 0.7 * usual[0]
     assert lost[-1] > 0.9 * lost[0]
 
@@ -150,7 +154,7 @@ def test_a_server_that_waits_for_all_is_synchronous_sgd(pools):
     served, _, final = pools[4](async_sgd.train_rank, 12, 0.1, 3)[0]
     assert served.staleness == [0] * 36
     assert served.late == 0
-    module = make_network()
+    module = make_network(norm=True)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     images, labels = (torch.from_numpy(array) for array in digits())
     of_workers = [list(batches(1797, 32, 24, seed=rank)) for rank in (1, 2, 3)]
@@ -273,7 +277,7 @@ def test_to_agree_in_every_step_is_data_parallelism(pools):
         losses, *_ = local_sgd.train_rank(group, "every 1", 64, 12)
         return losses
 
-    module = make_network()
+    module = make_network(norm=True)
     images, labels = (torch.from_numpy(array) for array in digits())
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     expected = []
@@ -385,7 +389,7 @@ def test_nonsense_is_refused(pools):
     with pytest.raises(RankError, match=r"pauses=.*one for each of 1 workers"):
         pools[2](async_sgd.train_rank, 5, 0.1, 1, (0.0, 0.0))
     with pytest.raises(RankError, match="way='int8': choose one of float32, bfloat16"):
-        pools[2](precision.train_rank, "int8", make_network(), 8, 1, 0.1)
+        pools[2](precision.train_rank, "int8", make_network(norm=True), 8, 1, 0.1)
     with pytest.raises(RankError, match="delay=-1"):
         pools[2](stale.train_rank, -1, 0.1, 5)
     with pytest.raises(ValueError, match="rule='square'"):

@@ -298,6 +298,17 @@ def test_evaluation_uses_running_statistics_and_weights_are_kept(pools):
     assert pools[2](evaluate) == [(True, True)] * 2
 
 
+def test_a_frozen_norm_stays_frozen(pools):
+    def frozen(group):
+        plain = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval())
+        synced = convert(plain, group)
+        before = synced[1].running_mean.clone()
+        synced(torch.randn(3, 4))
+        return synced[1].training, torch.equal(synced[1].running_mean, before)
+
+    assert pools[2](frozen) == [(False, True)] * 2
+
+
 def test_a_norm_that_stands_in_several_places_is_converted_in_all_of_them(pools):
     def kinds(group):
         norm, pair = nn.BatchNorm1d(4), nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))

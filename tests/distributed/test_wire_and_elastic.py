@@ -11,6 +11,7 @@ from distributed.instruments import wire
 from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
 from distributed.zero import elastic
+from distributed.zero.checkpoint_folder import steps
 
 
 @pytest.mark.slow
@@ -102,6 +103,11 @@ def test_a_training_that_makes_no_sense_is_named(arguments, message):
         elastic.main(**arguments)
     with pytest.raises(ValueError, match=r"saving=0.* more than 0 each"):
         best_interval(0.0, 1.0)
+
+
+def test_the_last_step_is_saved_whatever_the_interval(pools, tmp_path):
+    pools[2](elastic.train_rank, str(tmp_path), 3, 128, 5, 2)
+    assert max(steps(tmp_path)) == 5
 
 
 def test_a_run_goes_on_from_any_number_of_ranks(pools, tmp_path):

@@ -490,6 +490,17 @@ def test_a_flood_of_output_is_capped_and_counted(capfd):
     assert len(shown) < 30_000
 
 
+def test_what_earlier_calls_printed_does_not_count_against_the_limit(capfd):
+    def chat(group):
+        for i in range(200):
+            print("x" * 200, i)
+
+    with world(ranks=1, device="cpu") as run:
+        for _ in range(4):
+            run(chat)
+    assert "more lines" not in capfd.readouterr().out
+
+
 def test_a_line_without_end_is_cut_and_capped(capfd):
     def never_end_the_line(group):
         while True:
@@ -648,9 +659,13 @@ def test_a_rank_computes_with_one_thread_unless_told_otherwise():
 def test_ranks_have_the_folder_and_the_environment_that_the_caller_has_now(tmp_path, monkeypatch):
     launch(process_ids, ranks=1)  # the fork server is older than what follows
     monkeypatch.setenv("SET_LATER", "yes")
+    monkeypatch.delenv("HOME")
     monkeypatch.chdir(tmp_path)
-    seen = launch(lambda group: (os.environ.get("SET_LATER"), os.getcwd()), ranks=1)
-    assert seen == [("yes", str(tmp_path))]
+
+    def look(group):
+        return os.environ.get("SET_LATER"), os.environ.get("HOME"), os.getcwd()
+
+    assert launch(look, ranks=1) == [("yes", None, str(tmp_path))]
 
 
 def listening_addresses(group) -> set[str]:

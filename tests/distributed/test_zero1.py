@@ -11,7 +11,8 @@ from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches
-from distributed.workbench.training import make_network, train, watch
+from distributed.workbench.memory_meter import watch
+from distributed.workbench.training import make_network, train
 from distributed.zero import Zero1, Zero2, Zero3
 
 PSI = 64 * 128 + 128 + 2 * (128 * 128 + 128) + 128 * 10 + 10

@@ -530,6 +530,14 @@ def share_with_a_frozen_one(model):
     model["emb"].requires_grad_(False)
 
 
+def share_behind_another_frozen_one(model):
+    """A large frozen tensor has the memory of a small frozen one, and then of a trained one."""
+    memory = torch.zeros(40)
+    model["emb"].weight = nn.Parameter(memory.view(10, 4), requires_grad=False)
+    model["emb"].register_buffer("small", memory[4:8])
+    model["head"].weight = nn.Parameter(memory[20:].view(5, 4))
+
+
 def share_with_a_buffer(model):
     model["head"].register_buffer("weight_buffer", model["emb"].weight.data)
 
@@ -537,7 +545,7 @@ def share_with_a_buffer(model):
 @pytest.mark.parametrize(
     "share",
     [share_data, share_in_a_new_parameter, share_a_part, share_the_transposed,
-     share_with_a_frozen_one, share_with_a_buffer],
+     share_with_a_frozen_one, share_behind_another_frozen_one, share_with_a_buffer],
 )  # fmt: skip
 def test_weights_that_share_only_memory_are_refused_by_name(share):
     """Sharding would copy each, and from then on two weights would train instead of one."""

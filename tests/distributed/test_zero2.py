@@ -9,7 +9,8 @@ from torch import nn
 from distributed.ring_group import RingGroup
 from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches
-from distributed.workbench.training import make_network, train, watch
+from distributed.workbench.memory_meter import watch
+from distributed.workbench.training import make_network, train
 from distributed.zero import Zero2
 
 PSI = 64 * 256 + 256 + 7 * (256 * 256 + 256) + 256 * 10 + 10

@@ -11,8 +11,8 @@ from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches
-from distributed.workbench.memory_meter import MemoryUse
-from distributed.workbench.training import make_network, train, watch
+from distributed.workbench.memory_meter import MemoryUse, watch
+from distributed.workbench.training import make_network, train
 from distributed.zero import Zero3
 from distributed.zero.blocks import check_blocks
 from distributed.zero.materialise import by_reset_parameters, leave_meta, materialise

@@ -280,17 +280,25 @@ def test_frozen_parameters_are_computed_with_in_param_dtype(pools, stage):
     assert pools[2](outputs) == [True] * 2
 
 
-def clip_once(group, stage, length, max_norm):
+def clip_once(group, stage, length, max_norm, dtype=torch.float32):
     """The norm that clipping returns, and by what SGD with rate 1 then changes the weight."""
-    model = nn.Linear(2, 1, bias=False)
+    model = nn.Linear(2, 1, bias=False).to(dtype)
     nn.init.zeros_(model.weight)
     zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
     x = torch.tensor([[0.6, 0.8]]) * length * (1 + group.rank) / 1.5  # mean over ranks: length
+    x = x.to(dtype)
     model(x).sum().backward()
     norm = zero.clip_grad_norm_(max_norm).item()
     zero.step()
     ((_, weight),) = zero.full_parameters()
     return norm, -weight.flatten()
+
+
+@pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
+def test_the_norm_of_a_float16_gradient_is_added_up_in_float32(pools, stage):
+    for norm, change in pools[2](clip_once, stage, 1000.0, 1.0, torch.float16):
+        assert norm == pytest.approx(1000.0, rel=1e-2)
+        assert change.norm().item() == pytest.approx(1.0, rel=1e-2)
 
 
 @pytest.mark.parametrize("length", [1e-4, 0.5, 4.0])

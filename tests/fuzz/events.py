@@ -192,6 +192,7 @@ class Joined(Odd):
     strategies = DDP
     one_pass = one_segment = True
     needs = ("join",)
+    alike = ("ddp, static graph",)  # else the graph of all ranks changes when one has no more data
     parts: ClassVar = {"buffers": False}
     changes: ClassVar = {"evaluate": False, "schedule": ""}
     steps = 3  # in an epoch

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 from distributed.ddp import DistributedDataParallel
-from distributed.instruments.stages import CLASSES
 from distributed.launching import launch
 from distributed.runtime.mesh import mesh
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train, train_together
-from distributed.zero import HSDP
+from distributed.zero import BY_STAGE, HSDP
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")
@@ -64,7 +63,7 @@ def trained(group, way: str, side_stream: bool) -> tuple[list[float], WEIGHTS]:
         if way == "hsdp":
             zero = HSDP(model, torch.optim.AdamW, *mesh(group, 2), lr=1e-2)
         else:
-            zero = CLASSES[int(way[-1])](model, torch.optim.AdamW, group, lr=1e-2)
+            zero = BY_STAGE[int(way[-1])](model, torch.optim.AdamW, group, lr=1e-2)
         losses = train_together(group, model, zero.step, BATCH, STEPS)
         return losses, {name: value.cpu().clone() for name, value in zero.full_parameters()}
 

@@ -5,12 +5,11 @@ import torch
 from torch import nn
 
 from distributed.ddp import DistributedDataParallel
-from distributed.instruments.stages import CLASSES
 from distributed.launching import launch
 from distributed.model_states import Recipe, total
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train, train_together
-from distributed.zero import hybrid
+from distributed.zero import BY_STAGE, hybrid
 from distributed.zero.elastic import train_rank
 
 GPUS = torch.cuda.device_count()
@@ -40,13 +39,13 @@ def requested_on_rank(group, stage: int) -> tuple[int, int, int]:
     with torch.device(group.device):
         model = make_network(width=WIDTH, depth=DEPTH)
     count = sum(p.numel() for p in model.parameters())
-    zero = CLASSES[stage](model, torch.optim.Adam, group, lr=1e-3)
+    zero = BY_STAGE[stage](model, torch.optim.Adam, group, lr=1e-3)
     learn(model, zero.step)
     buckets = sum(bucket.nbytes for bucket in zero.tensors().get("buckets", []))
     return requested(group.device) - before, buckets, count
 
 
-@pytest.mark.parametrize("stage", CLASSES)
+@pytest.mark.parametrize("stage", BY_STAGE)
 @pytest.mark.parametrize("ranks", [GPUS, GPUS + 1])
 def test_cudas_own_counter_agrees_with_the_formula(stage: int, ranks: int) -> None:
     """ZeRO-1 keeps memory for all gradients, ZeRO-3 two buffers for gathered blocks."""
@@ -58,7 +57,7 @@ def test_cudas_own_counter_agrees_with_the_formula(stage: int, ranks: int) -> No
         assert held == pytest.approx(expected, rel=0.01)
 
 
-@pytest.mark.parametrize("stage", CLASSES)
+@pytest.mark.parametrize("stage", BY_STAGE)
 def test_gpus_train_as_one_device_does(stage: int, tmp_path) -> None:
     given = stage, 256, 6, 6
     expected = launch(train_rank, str(tmp_path / "cpu"), *given, ranks=1, device="cpu")[0]
@@ -77,7 +76,7 @@ def test_gpus_train_as_one_device_does_on_two_hosts() -> None:
 def half_on_rank(group, stage: int, batch: int, steps: int) -> tuple[list[float], bool]:
     """Losses with parameters in bf16; whether what is gathered is the fp32 shards, rounded."""
     model = make_network(seed=group.rank).to(group.device)
-    zero = CLASSES[stage](model, torch.optim.AdamW, group, param_dtype=torch.bfloat16, lr=1e-2)
+    zero = BY_STAGE[stage](model, torch.optim.AdamW, group, param_dtype=torch.bfloat16, lr=1e-2)
     losses = train_together(group, model, zero.step, batch, steps)
     same = []
     for unit in zero.trained:
@@ -87,7 +86,7 @@ def half_on_rank(group, stage: int, batch: int, steps: int) -> tuple[list[float]
     return losses, all(same)
 
 
-@pytest.mark.parametrize("stage", CLASSES)
+@pytest.mark.parametrize("stage", BY_STAGE)
 def test_mixed_precision_learns_what_float32_learns(stage: int) -> None:
     alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
     expected = train(alone.model, alone.step, batches(1797, 256, 30), examples=256)

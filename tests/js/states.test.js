@@ -1,7 +1,7 @@
 // What a cell is doing, and which cells run next.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { TRANSITIONS, isUnderWay, next, plan, resultOf, shown } from "../../book/_static/live-states.js";
+import { TRANSITIONS, hasRun, isUnderWay, next, plan, resultOf, shown } from "../../book/_static/live-states.js";
 
 // Cells as letters: "a" ran as it stands, "A" is new to the kernel, "(a)" stands alone.
 function page(letters) {
@@ -54,6 +54,12 @@ test("the kernel's reply becomes a result", () => {
   for (const reply of [{ status: "error", ename: "KeyboardInterrupt" }, { status: "aborted" }, { status: "stopped" }])
     assert.deepEqual(resultOf(reply, "0.4"), ["stopped", "stopped, 0.4 s"]);
   assert.deepEqual(resultOf({ status: "lost", why: "the kernel ended" }, "0.4"), ["lost", "lost: the kernel ended"]);
+});
+
+test("a cell has run if it ended, or failed as it may, and not if it was stopped or lost", () => {
+  const states = ["ran", "failed", "stopped", "lost"];
+  assert.deepEqual(states.map((state) => hasRun([state, ""], false)), [true, false, false, false]);
+  assert.deepEqual(states.map((state) => hasRun([state, ""], true)), [true, true, false, false]);
 });
 
 test("a cell runs after those above it that are new, and after all that follow them", () => {

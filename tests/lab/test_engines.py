@@ -28,7 +28,7 @@ from playground.lab.one_host import torchrun
 from playground.lab.rehearsal import SMALL
 
 ROOT = Path(__file__).parents[2]
-ENGINES = ROOT / "engines"
+ENGINES = ROOT / "code/scripts/launch"
 
 
 # --- torchrun, on two hosts, by the file that the reader starts
@@ -305,7 +305,10 @@ def test_the_slurm_file_is_a_script_with_known_options(tmp_path: Path) -> None:
     command = ["bash", str(ENGINES / "slurm.sbatch"), "code/scripts/train.py"]
     said = subprocess.check_output(command, env=env, text=True)
     assert (tmp_path / "asked").read_text() == "show hostnames node[7-8]\n"
-    passed = "--kill-on-bad-exit=1 --cpus-per-task=4 engines/torchrun.sh code/scripts/train.py"
+    passed = (
+        "--kill-on-bad-exit=1 --cpus-per-task=4 "
+        "code/scripts/launch/torchrun.sh code/scripts/train.py"
+    )
     assert said == f"2 127.0.0.1 20011 11: {passed}\n"
 
 

@@ -397,7 +397,7 @@ def test_torchrun_understands_the_line(query, nodes):
 
 
 def test_what_runs_in_a_tab_is_the_same_files_and_needs_neither_torch_nor_numpy(tmp_path):
-    pyodide = Path(__file__).parents[2] / "node_modules/pyodide"
+    pyodide = Path(__file__).parents[2] / "book/web/node_modules/pyodide"
     (tmp_path / "python.zip").write_bytes(archive(standard(pyodide)))
     code = (
         "import sys; sys.path[:0] = [sys.argv[1]]\n"
@@ -409,7 +409,7 @@ def test_what_runs_in_a_tab_is_the_same_files_and_needs_neither_torch_nor_numpy(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == answer(""), done.stderr
     names = {path.name for path in files()}
-    assert {"plan.py", "schedules.py", "shapes.py", "speed.py", "hardware.py"} <= names
+    assert {"command.py", "schedules.py", "shapes.py", "speed.py", "hardware.py"} <= names
 
 
 def test_each_control_has_a_label_and_a_place_for_its_message():

@@ -207,7 +207,7 @@ def test_a_value_shows_itself_as_html_where_it_can():
 
 # --- what the build hands to it
 
-PYODIDE = Path(__file__).parents[2] / "node_modules/pyodide"
+PYODIDE = Path(__file__).parents[2] / "book/web/node_modules/pyodide"
 STANDARD = tab.standard(PYODIDE)
 
 
@@ -238,7 +238,7 @@ def test_a_build_without_node_says_so(monkeypatch):
 
 def test_the_modules_of_a_tab_need_no_library():
     known = tab.modules(STANDARD)
-    names = ("all_reduce", "collectives", "plan")
+    names = ("all_reduce", "collectives", "planner.command")
     assert {known[f"distributed.{name}"] for name in names} == {None}
     assert known["playground.tab.kernel"] is None
     assert known["distributed.instruments.collective_times"] == "torch"

@@ -122,6 +122,15 @@ def test_old_checkpoints_go_when_a_new_one_is_whole(train, tmp_path: Path) -> No
     assert len([*(tmp_path / "run").glob("step-*")]) == 2
 
 
+def test_a_run_that_was_sent_back_keeps_what_it_saves(train, tmp_path: Path) -> None:
+    losses(train("--steps=6", "--save-every=2", "--keep=3"))
+    (tmp_path / "run/latest").write_text("step-00000002")
+    losses(train("--steps=4", "--save-every=2", "--keep=1"))
+    kept = sorted(path.parent.name for path in (tmp_path / "run").glob("step-*/.metadata"))
+    assert kept == ["step-00000004", "step-00000006"]
+    assert (tmp_path / "run/latest").read_text() == "step-00000004"
+
+
 def test_what_the_user_put_beside_the_checkpoints_is_left_alone(train, tmp_path: Path) -> None:
     for name in ("step-00000001-best", "step-notes"):
         (tmp_path / "run" / name).mkdir(parents=True)

@@ -7,8 +7,7 @@ bucket is filled and sent: that is the `Reducer`'s, and this class decides when 
 
 import contextlib
 import warnings
-import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum, auto
 from typing import Any
 
@@ -40,6 +39,30 @@ TRANSITIONS = {
     (Phase.BACKWARD, Phase.FAILED),
     (Phase.FAILED, Phase.IDLE),
 }
+
+
+class EndOfPass:
+    """Callback for the end of a backward pass: calls `finish`, or `fail` if the pass raised.
+
+    Autograd has the only reference to it. It calls it after the last gradient. If the pass raises,
+    autograd deletes it uncalled, and no other event tells of that.
+    """
+
+    def __init__(self, finish: Callable[[], None], fail: Callable[[], None]):
+        self.finish, self.fail = finish, fail
+        self.was_called = False
+
+    def __call__(self) -> None:
+        self.was_called = True
+        try:
+            self.finish()
+        except BaseException:
+            self.fail()
+            raise
+
+    def __del__(self) -> None:
+        if not self.was_called:
+            self.fail()
 
 
 class DistributedDataParallel(nn.Module):
@@ -100,7 +123,6 @@ class DistributedDataParallel(nn.Module):
         self.came_outside = ""  # LOCAL: a parameter whose gradient came before any output's
         self.joining: Join | None = None  # within join()
         self.phase = Phase.IDLE
-        self.if_let_go: weakref.finalize | None = None  # BACKWARD, LOCAL: called if the pass raises
         # Whether a backward pass may reach no output of ours: the module has returned an object
         # that may have tensors inside, or a gradient that has a graph of its own was computed.
         self.has_hidden_graph = False
@@ -126,7 +148,7 @@ class DistributedDataParallel(nn.Module):
         """For `copy.deepcopy` and `torch.save`: all but what `_prepare` makes, and the moment."""
         state = self.__dict__ | {"order": self.order(), "hook": self.reducer.hook}
         made = "gradient_buffers", "layouts", "reducer", "hooks"
-        moment = "sync", "was_synced", "came_in_local", "joining", "phase", "if_let_go"
+        moment = "sync", "was_synced", "came_in_local", "joining", "phase"
         for name in made + moment:
             del state[name]
         return state
@@ -135,7 +157,7 @@ class DistributedDataParallel(nn.Module):
         order, hook = state.pop("order"), state.pop("hook")
         super().__setstate__(state)
         self.sync, self.was_synced, self.joining = True, True, None
-        self.phase, self.if_let_go, self.came_in_local = Phase.IDLE, None, []
+        self.phase, self.came_in_local = Phase.IDLE, []
         self.usage.counts = {}
         parameters = {name: p for p, name in self.names.items()}
         self._prepare([parameters[name] for name in order], hook)
@@ -262,10 +284,7 @@ class DistributedDataParallel(nn.Module):
         if self.phase is Phase.IDLE:
             call_last(self.hooks)
             self.came_outside = ""
-            end = self._end_pass
-            # Autograd calls it at the end of the pass, and lets go of it uncalled if that raises.
-            self.if_let_go = weakref.finalize(end, self._fail)
-            self.if_let_go.atexit = False
+            end = EndOfPass(self._end_pass, self._fail_pass)
             torch.autograd.Variable._execution_engine.queue_callback(end)
         if (self.phase, phase) in TRANSITIONS:
             self._enter(phase)
@@ -290,12 +309,12 @@ class DistributedDataParallel(nn.Module):
         if not self.usage.counts:
             self._start_reducing()
         if self.usage.count(parameter):
-            self.reducer.mark_ready(parameter)
+            self.reducer.gradient_ready(parameter)
 
     def _start_reducing(self) -> None:
         self.reducer.start_pass()
         for parameter in self.usage.never_used():
-            self.reducer.mark_ready(parameter)
+            self.reducer.gradient_ready(parameter)
 
     def _end_pass(self) -> None:
         """Called by autograd at the end of the backward pass."""
@@ -312,11 +331,9 @@ class DistributedDataParallel(nn.Module):
                 "wrapper would leave this gradient as it is, another one on each rank)"
             )
         self.came_in_local.clear()
-        assert self.if_let_go
-        self.if_let_go.detach()
         self._enter(Phase.IDLE)  # a pass without gradients of ours was for others
 
-    def _fail(self) -> None:
+    def _fail_pass(self) -> None:
         """The backward pass has raised. What a local one has added up is this rank's own affair."""
         self.came_in_local.clear()
         self._enter(Phase.FAILED if self.phase is Phase.BACKWARD else Phase.IDLE)
@@ -331,7 +348,7 @@ class DistributedDataParallel(nn.Module):
                 "find_unused_parameters=True without static_graph"
             )
         for parameter in missing:
-            self.reducer.mark_ready(parameter)
+            self.reducer.gradient_ready(parameter)
         trace = self.group.trace
         with trace.span("wait", "waiting") if trace else contextlib.nullcontext():
             self.reducer.finish_pass()
@@ -352,7 +369,7 @@ class DistributedDataParallel(nn.Module):
         self.reducer.start_pass()
         for parameter in self.names:
             parameter.grad = None
-            self.reducer.mark_ready(parameter)
+            self.reducer.gradient_ready(parameter)
         self._finish()
 
     def _abandon_failed_pass(self) -> None:
@@ -453,7 +470,7 @@ def is_opaque(part: Any) -> bool:
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train with the wrapper: the losses of training by hand, in fewer and larger messages."""
-    from distributed.workbench.ddp_training import train_wrapped
+    from distributed.workbench.training import train_wrapped
 
     def wrap(module: nn.Module, group: Group) -> DistributedDataParallel:
         return DistributedDataParallel(module, group, bucket_bytes=20_000)

@@ -37,7 +37,7 @@ def all_reduce(
 
     `op` is one of sum, avg, max, min and product, `algorithm` one of ALGORITHMS or a function like
     those. Sums are made in x's dtype; the mean of float16 is divided as `arrays.divisors` says.
-    Raises ValueError for any other op or algorithm, and for an op that x's dtype has not got,
+    Raises ValueError for any other op or algorithm, and for an op not defined for x's dtype,
     before anything is sent.
     """
     if isinstance(algorithm, str) and algorithm not in ALGORITHMS:

@@ -11,7 +11,6 @@ import torch
 from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.ddp import DistributedDataParallel
-from distributed.instruments.stages import CLASSES
 from distributed.model_states import STAGES
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
@@ -19,6 +18,7 @@ from distributed.runtime.trace import Trace
 from distributed.traffic import PHASES, elements_sent
 from distributed.workbench.data import batches, digits
 from distributed.workbench.training import make_network
+from distributed.zero import BY_STAGE
 from distributed.zero.sharded import ShardedOptimizer
 from distributed.zero.stage3 import Zero3
 
@@ -73,7 +73,7 @@ def count_on_rank(
         count_sent(ddp, rows)  # in the first step ranks agree on an order of buckets, too
         predicted, counted = ddp_sent(ddp), count_sent(ddp, rows)
     else:
-        zero = CLASSES[stage](model, torch.optim.Adam, ring)
+        zero = BY_STAGE[stage](model, torch.optim.Adam, ring)
         predicted = elements_sent(stage, group.size, *shard_sizes(zero))
         counted = count_sent(zero, rows)
     return {phase: 4 * n for phase, n in predicted.items()}, counted

@@ -27,7 +27,6 @@ from distributed.compressors import Cast, hook
 from distributed.ddp import DistributedDataParallel
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
 from distributed.instruments.count_traffic import shard_sizes
-from distributed.instruments.stages import CLASSES
 from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.mesh import mesh
@@ -37,7 +36,7 @@ from distributed.traffic import between_hosts, elements_sent
 from distributed.workbench.emulated import emulated_network, train_step
 from distributed.workbench.measure import seconds
 from distributed.workbench.training import make_network
-from distributed.zero import HSDP
+from distributed.zero import BY_STAGE, HSDP
 
 LAYERS, SIDE = 8, 256  # of the emulated network: 2 MB of gradients
 
@@ -136,7 +135,7 @@ def ddp(site: Site, n: int) -> Workload:
 
 def zero(site: Site, n: int, stage: int) -> Workload:
     model = make_network(width=width_for(n), depth=6)
-    zero = CLASSES[stage](model, torch.optim.Adam, RingGroup(site.group))
+    zero = BY_STAGE[stage](model, torch.optim.Adam, RingGroup(site.group))
     sent = sum(elements_sent(stage, site.group.size, *shard_sizes(zero)).values())
     return Workload(one_step(model, zero.step), site.ring(sent))
 
@@ -179,7 +178,7 @@ CASES: dict[str, Callable[[Site, int], Workload]] = {
     "hierarchical": hierarchical,
     "gloo": gloo,
     "DDP": ddp,
-    **{f"ZeRO-{stage}": partial(zero, stage=stage) for stage in CLASSES},
+    **{f"ZeRO-{stage}": partial(zero, stage=stage) for stage in BY_STAGE},
     "HSDP": hsdp,
     "train: by hand": by_hand,
     "train: one bucket": lambda site, _: train(site, RingGroup(site.group), WHOLE),

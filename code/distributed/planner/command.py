@@ -237,10 +237,10 @@ def published(found: Plan, job: Job) -> list[str]:
     return evidence((each.name for each in found.options if each.fits), job.compiled)
 
 
-def main(words: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> None:
     """The command line: see --help."""
     parser = arguments()
-    given = parser.parse_args(words)
+    given = parser.parse_args(argv)
     try:
         if given.measure:
             print(f"--speed {measure():.3g}")

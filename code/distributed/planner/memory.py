@@ -11,7 +11,7 @@ does not:
 `executed` runs PyTorch's recipes and counts; nothing here is fitted to what it counts.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from distributed.cost import Cluster
 from distributed.model_states import Recipe, per_rank
@@ -113,6 +113,16 @@ def replicas(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     return found
 
 
+class Moment(NamedTuple):
+    """Bytes at one moment of FSDP2's step, besides parameters and states, by their line."""
+
+    gradients: float
+    activations: float
+    logits: float
+    gathered: float
+    buckets: float
+
+
 def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     """The largest moment: the loss, the backward pass of three blocks, and the root's."""
     model, recipe, n = job.model, job.recipe, sharded_over(name, cluster)
@@ -144,22 +154,25 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     begun, ended = size * model.words * model.d, size * (model.words * model.d + model.block)
     of_root = (recipe.gradients + size) * model.root
 
-    first = before + unsent * count
-    moments = [(first, model.layers * saved + ends, scores, at_the_loss, 0.0)]
-    for done, activation, there in (
-        (1, others, size * count if stays else two),  # the last block but one
-        (model.layers - 2, 0.0, two),  # the second
-        (model.layers - 1, 0.0, one),  # the first
+    moments = {
+        "the loss": Moment(
+            before + unsent * count, model.layers * saved + ends, scores, at_the_loss, 0.0
+        )
+    }
+    for name, done, waiting, there in (  # a block's backward pass, when `done` blocks have had it
+        ("the last block but one", 1, others, size * count if stays else two),
+        ("the second block", model.layers - 2, 0.0, two),
+        ("the first block", model.layers - 1, 0.0, one),
     ):
-        blocks = max(0, done) * model.block
-        shards = max(before, kept * blocks / n) + unsent * (count - blocks)
-        kept_whole = all_reduced * blocks
-        moments.append((shards, activation + layer, 0.0, there, sends + begun + kept_whole))
-        moments.append((shards, activation, 0.0, there, sends + ended + kept_whole))
-    moments.append((gradients, 0.0, 0.0, size * model.root, sends + of_root + all_reduced * count))
-    most = max(moments, key=sum)
-    lines = "gradients", "activations", "logits", "gathered", "buckets"
-    return states | dict(zip(lines, most, strict=True))
+        behind = max(0, done) * model.block
+        shards = max(before, kept * behind / n) + unsent * (count - behind)
+        buckets = sends + all_reduced * behind
+        moments[f"{name} begins"] = Moment(shards, waiting + layer, 0.0, there, buckets + begun)
+        moments[f"{name} ends"] = Moment(shards, waiting, 0.0, there, buckets + ended)
+    moments["the root ends"] = Moment(
+        gradients, 0.0, 0.0, size * model.root, sends + of_root + all_reduced * count
+    )
+    return states | max(moments.values(), key=sum)._asdict()
 
 
 def activations(

@@ -7,8 +7,8 @@ from `streams`.
 import math
 from collections.abc import Callable, Sequence
 
-from distributed.cost import Cluster
-from distributed.planner.streams import Schedule, Streams, Work, half, simulate, wire
+from distributed.cost import Cluster, reduce_scatter_time
+from distributed.planner.streams import Schedule, Streams, Work, simulate, wire
 from distributed.runtime.script import run_script
 
 
@@ -42,7 +42,7 @@ def nothing(work: Work) -> list[float]:
 
 def ddp(work: Work, streams: Streams) -> None:
     """PyTorch's DDP: all-reduce beside the last backward pass (`no_sync` before)."""
-    both = [2 * half(work.cluster, size) for size in work.gradients]
+    both = [2 * reduce_scatter_time(work.cluster, size) for size in work.gradients]
     reduced_in_backward(work, streams, both, False, nothing(work))
 
 
@@ -50,10 +50,10 @@ def zero1(work: Work, streams: Streams) -> None:
     """Megatron's: reduces in the last backward pass, gathers in the next forward."""
     arrived = []
     for i, size in enumerate(work.parameters):
-        seconds = half(work.cluster, size)
+        seconds = reduce_scatter_time(work.cluster, size)
         end = streams.run("gather", f"gather {i}", seconds, wire=wire(work.cluster))
         arrived.append(end)
-    halves = [half(work.cluster, size) for size in work.gradients]
+    halves = [reduce_scatter_time(work.cluster, size) for size in work.gradients]
     reduced_in_backward(work, streams, halves, False, arrived)
 
 
@@ -62,7 +62,11 @@ def gather_after(work: Work, streams: Streams) -> None:
     over = streams.end
     for i, size in enumerate(work.parameters):
         streams.run(
-            "gather", f"gather {i}", half(work.cluster, size), over, wire=wire(work.cluster)
+            "gather",
+            f"gather {i}",
+            reduce_scatter_time(work.cluster, size),
+            over,
+            wire=wire(work.cluster),
         )
 
 
@@ -83,7 +87,7 @@ def zero1_deepspeed(work: Work, streams: Streams) -> None:
 
 def zero2_deepspeed(work: Work, streams: Streams) -> None:
     """DeepSpeed's stage 2: as stage 1, in every backward pass: there is no place for the whole."""
-    both = [2 * half(work.cluster, size) for size in work.gradients]
+    both = [2 * reduce_scatter_time(work.cluster, size) for size in work.gradients]
     reduced_in_backward(work, streams, both, True, nothing(work))
     gather_after(work, streams)
 
@@ -98,8 +102,8 @@ def fsdp(
 
     `between` is called with every unit whose last gradients were reduced, and when.
     """
-    gathers = [half(work.cluster, size) for size in work.parameters]
-    scatters = [half(work.cluster, size) for size in work.gradients]
+    gathers = [reduce_scatter_time(work.cluster, size) for size in work.parameters]
+    scatters = [reduce_scatter_time(work.cluster, size) for size in work.gradients]
     hold = wire(work.cluster)
 
     def gather(i: int, freed: float) -> float:
@@ -165,14 +169,18 @@ def zero1_book(work: Work, streams: Streams) -> None:
     over = streams.end
     for i, size in enumerate(work.gradients):
         streams.run(
-            "reduce", f"reduce {i}", half(work.cluster, size), over, wire=wire(work.cluster)
+            "reduce",
+            f"reduce {i}",
+            reduce_scatter_time(work.cluster, size),
+            over,
+            wire=wire(work.cluster),
         )
     gather_after(work, streams)
 
 
 def zero2_book(work: Work, streams: Streams) -> None:
     """This book's `Zero2`: reduces in every backward pass, gathers after the step."""
-    halves = [half(work.cluster, size) for size in work.gradients]
+    halves = [reduce_scatter_time(work.cluster, size) for size in work.gradients]
     reduced_in_backward(work, streams, halves, True, nothing(work))
     gather_after(work, streams)
 

@@ -8,7 +8,6 @@ holds a wire, and begins when its stream is free, its wire is free, and its inpu
        GPUs pass the parts on to each other on links that are faster
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -88,20 +87,6 @@ class SimulatedStep(NamedTuple):
     @property
     def efficiency(self) -> float:
         return self.compute / self.total if self.total else 1.0
-
-
-def half(cluster: Cluster, size: float) -> float:
-    """A gather, or a reduce-scatter, of `size` bytes over all ranks (s)."""
-    n = cluster.ranks
-    if n == 1:
-        return 0.0
-    local = min(n, cluster.per_host)
-    hosts = math.ceil(n / local)
-    link = cluster.network if hosts > 1 else cluster.inside
-    latency = (local - 1) * cluster.inside.latency
-    if hosts > 1:  # a ring over few hosts, a tree over many
-        latency += min(hosts - 1, 2 * math.ceil(math.log2(hosts))) * cluster.between.latency
-    return latency + size * (n - 1) / n / link.bandwidth
 
 
 def wire(cluster: Cluster) -> str:

@@ -82,7 +82,7 @@ def guess(device: str) -> str:
     return next((name for name in order if name in said and name in GPUS), "h100")
 
 
-def main(words: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m distributed.read_trace", description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER")
     parser.add_argument("--model", default="", help="a preset of the planner, or its parameters")
@@ -90,7 +90,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--context", type=int, default=0, help="tokens of a sequence")
     parser.add_argument("--gpu", default="", help="by default the one of the trace")
     parser.add_argument("--json", action="store_true")
-    asked = parser.parse_args(words)
+    asked = parser.parse_args(argv)
     try:
         traces = numbered([read_file(path) for path in traces_in(asked.paths)])
         on = asked.gpu or guess(traces[0].device)

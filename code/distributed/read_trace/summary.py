@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from distributed.read_trace.breakdown import odd_steps
 from distributed.read_trace.kernels import by_name
 from distributed.read_trace.messages import Collective, matched
-from distributed.read_trace.verdict import PAGES, RankSteps, Verdict, inside, ms
+from distributed.read_trace.rules import PAGES
+from distributed.read_trace.verdict import RankSteps, Verdict, inside, ms
 
 SHOWN = 16  # ranks in a table, and collectives in a list
 
@@ -26,7 +27,7 @@ def number(count: int, what: str) -> str:
     return f"{count} {what}{'s' if count != 1 else ''}"
 
 
-def said_first(verdict: Verdict) -> str:
+def headline(verdict: Verdict) -> str:
     """The one change with the largest effect."""
     if not verdict.findings:
         share = verdict.step.compute / verdict.step.total
@@ -81,7 +82,7 @@ def groups(ranks: Sequence[RankSteps]) -> list[Group]:
     return sorted(rows, key=lambda row: -row.time)
 
 
-def said_of(row: Group) -> str:
+def describe(row: Group) -> str:
     """How fast, and who came last."""
     parts = [f"{row.bandwidth / 1e9:.1f} GB/s"] if row.bandwidth else []
     if row.last:
@@ -90,7 +91,7 @@ def said_of(row: Group) -> str:
     return ", ".join(parts)
 
 
-def size_said(size: float) -> str:
+def format_bytes(size: float) -> str:
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= scale:
             return f"{size / scale:.3g} {unit}"
@@ -112,15 +113,15 @@ def as_text(verdict: Verdict) -> str:
     if calls:
         lines.append(f"\ncollectives of a step, on rank {rank.trace.rank}")
     for row in calls:
-        size = f" of {size_said(row.bytes)}" if row.bytes else ""
-        lines.append(f"  {row.number:6.1f} × {row.kind}{size}: {ms(row.time)}  {said_of(row)}")
+        size = f" of {format_bytes(row.bytes)}" if row.bytes else ""
+        lines.append(f"  {row.number:6.1f} × {row.kind}{size}: {ms(row.time)}  {describe(row)}")
     kernels = by_name(rank.trace.kernels, 5)
     if kernels:
         lines.append("\nkernels of a step")
     for kernel in kernels:
         time = ms(kernel.time / rank.number)
         lines.append(f"  {time:>8}  {kernel.number:5} × {kernel.name[:70]}")
-    lines += ["", said_first(verdict)]
+    lines += ["", headline(verdict)]
     if verdict.findings:
         lines.append(f"→ {PAGES[verdict.findings[0].page]}")
     for finding in verdict.findings[1:3]:

@@ -14,21 +14,13 @@ from distributed.read_trace.intervals import length, minus, union, within
 from distributed.read_trace.kernels import OTHER, by_family, in_fp32
 from distributed.read_trace.messages import Collective, Late, who_comes_last
 from distributed.read_trace.rank_trace import RankTrace
+from distributed.read_trace.rules import FAST, RULES
 
-FAST = "book/at_scale/is_it_fast"
 LEAST = 0.05  # of a step: what costs less is not told
 GOOD = 0.6  # of a GPU's peak: what well-made kernels of a large model reach while they run
 MANY = 10  # collectives in a step, from which on one for each gradient is a mistake
 LARGE = 1_000_000  # bytes, from which on a collective shows a link's bandwidth
 HIDING = 2 / 3  # of the computation is the backward pass, behind which gradients can travel
-PAGES = {  # the pages that explain, with their titles
-    "book/ddp/overlap": "Overlap",
-    "book/ddp/buckets": "Buckets",
-    "book/at_scale/is_it_fast": "Is it fast?",
-    "book/at_scale/where_it_ends": "Where data parallelism ends",
-    "book/training_well/precision": "Mixed precision",
-    "book/training_well/waiting": "Stragglers, asynchronous and local SGD",
-}
 
 
 class StepWork(NamedTuple):
@@ -60,6 +52,12 @@ class Finding(NamedTuple):
     page: str
 
 
+def finding(cause: str, time: float, **facts: object) -> Finding:
+    """A rule of RULES that broke; `facts` are what its first sentence names."""
+    rule = RULES[cause]
+    return Finding(cause, time, f"{rule.seen.format(**facts)} {rule.advice}", rule.page)
+
+
 class Verdict(NamedTuple):
     """All that is said of the traces together."""
 
@@ -84,13 +82,13 @@ def judge(traces: Sequence[RankTrace], work: StepWork | None = None) -> Verdict:
     late = slow_rank(ranks)
     others = [each for each in ranks if late is None or each.trace.rank != late.rank]
     step = mean_step([each.mean for each in others])
-    findings = [] if late is None else [about_slow_rank(late, ranks, step)]
+    findings = [] if late is None else [check_slow_rank(late, ranks, step)]
     waits = late.waits if late else 0.0
     findings += [
-        *about_communication(others, step, waits, work),
-        *about_data(step),
-        *about_gaps(others, step),
-        *about_kernels(others, step, work),
+        check_communication(others, step, waits, work),
+        finding("loader", step.data, data=ms(step.data)),
+        *check_gaps(others, step),
+        *check_kernels(others, step, work),
     ]
     findings = sorted(
         (each for each in findings if each.time >= LEAST * step.total), key=lambda f: -f.time
@@ -116,138 +114,63 @@ def slow_rank(ranks: Sequence[RankSteps]) -> Late | None:
     return late if late and late.waits >= LEAST * total else None
 
 
-def about_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -> Finding:
+def check_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -> Finding:
     own = next(each.mean for each in ranks if each.trace.rank == late.rank)
     excess = {
         "computes longer": own.compute - others.compute,
         "waits for its data": own.data - others.data,
         "has gaps in which Python does something else": own.gaps - others.gaps,
     }
-    why = max(excess, key=lambda each: excess[each])
-    more = f" It {why}, by {ms(excess[why])} of a step." if excess[why] > 0 else ""
-    return Finding(
-        "slow rank",
-        min(late.waits, others.exposed),
-        f"Rank {late.rank} comes last: it spends {ms(late.own)} of a step in collectives and the "
-        f"others {ms(late.others)}, most of that waiting for it.{more} Look at that rank and its "
-        "host, and not at the network.",
-        FAST,
-    )
+    reason = max(excess, key=lambda each: excess[each])
+    why = f" It {reason}, by {ms(excess[reason])} of a step." if excess[reason] > 0 else ""
+    return finding(
+        "slow rank", min(late.waits, others.exposed),
+        rank=late.rank, own=ms(late.own), others=ms(late.others), why=why,
+    )  # fmt: skip
 
 
-def about_communication(
+def check_communication(
     ranks: Sequence[RankSteps], step: StepTimes, waits: float, work: StepWork | None
-) -> list[Finding]:
+) -> Finding:
     """What is exposed without waiting for a slow rank, and why it did not hide."""
     exposed = max(0.0, step.exposed - waits)
     sent = max(0.0, step.communication - waits)
     one = min(ranks, key=lambda each: each.mean.communication)
-    calls = inside(one)
-    number = len(calls) / one.number
+    number = len(inside(one)) / one.number
     gradients = len([g for g in one.trace.gradients if is_inside(g, one)]) / one.number
     if number >= MANY and gradients and number >= 0.8 * gradients:
-        return [
-            Finding(
-                "a message for each tensor",
-                exposed + step.asking,
-                f"There are {number:.0f} collectives in a step, and {gradients:.0f} gradients: "
-                "each tensor is a message of its own, and pays a latency of its own. Put them into "
-                "buckets (DDP's bucket_cap_mb), or wrap blocks and not layers (FSDP).",
-                "book/ddp/buckets",
-            )
-        ]
+        time = exposed + step.asking
+        return finding("a message for each tensor", time, number=number, gradients=gradients)
     kind, of_kind = most_exposed(one)
     if kind in ("all-to-all", "send and receive") and of_kind > 0.5 * one.mean.exposed:
-        return [
-            Finding(
-                "exchange in the way",
-                exposed,
-                f"Most of the exposed communication is {kind}: an exchange between parts of the "
-                "forward and backward pass, which data parallelism has not. Hide it behind the "
-                "computation of another batch.",
-                "book/at_scale/where_it_ends",
-            )
-        ]
+        return finding("exchange in the way", exposed, kind=kind)
     if sent > HIDING * step.compute:
-        rule = threshold(one, work)
-        return [
-            Finding(
-                "more messages than computation",
-                exposed,
-                f"{ms(sent)} of communication cannot hide behind a backward pass of about "
-                f"{ms(HIDING * step.compute)}.{rule} Give each rank more tokens in a step "
-                "(a larger batch, accumulation), send fewer bytes, or use more of the network.",
-                "book/ddp/overlap",
-            )
-        ]
-    return [
-        Finding(
-            "messages that leave late",
-            exposed,
-            f"{ms(sent)} of communication would fit behind the backward pass, but {ms(exposed)} of "
-            f"it is exposed: the first gradients leave when {left_at(one):.0%} of the "
-            "computation is done. Look for one large bucket, a wrapper around the whole model "
-            "only, or prefetching that is off.",
-            "book/ddp/overlap",
-        )
-    ]
+        return finding(
+            "more messages than computation", exposed,
+            sent=ms(sent), backward=ms(HIDING * step.compute), threshold=threshold(one, work),
+        )  # fmt: skip
+    return finding(
+        "messages that leave late", exposed,
+        sent=ms(sent), exposed=ms(exposed), done=left_at(one),
+    )  # fmt: skip
 
 
-def about_data(step: StepTimes) -> list[Finding]:
-    return [
-        Finding(
-            "loader",
-            step.data,
-            f"{ms(step.data)} of a step go by while Python waits for the loader. Try one batch "
-            "again and again: if that is faster, give the loader workers (num_workers, "
-            "pin_memory), or do less in it.",
-            FAST,
-        )
-    ]
-
-
-def about_gaps(ranks: Sequence[RankSteps], step: StepTimes) -> list[Finding]:
-    found = []
+def check_gaps(ranks: Sequence[RankSteps], step: StepTimes) -> list[Finding]:
     if not ranks[0].trace.is_gpu:
-        said = "nothing is computed or sent: Python does what the profiler does not see."
-        return [Finding("gaps", step.launches, f"For {ms(step.launches)} of a step {said}", FAST)]
+        return [finding("gaps", step.launches, gaps=ms(step.launches))]
     names = [name for each in ranks for *_, name in each.trace.waiting]
-    by = f" ({max(set(names), key=names.count)}, {len(names)} times)" if names else ""
-    found.append(
-        Finding(
-            "synchronization",
-            step.synchronization,
-            f"{ms(step.synchronization)} of a step are gaps after Python waited for the GPU{by}. "
-            "Take .item(), print(loss) and torch.cuda.synchronize() out of the loop.",
-            FAST,
-        )
-    )
+    calls = f" ({max(set(names), key=names.count)}, {len(names)} times)" if names else ""
     kernels = sum(len(each.trace.kernels) for each in ranks) / sum(each.number for each in ranks)
-    found.append(
-        Finding(
-            "Python is too slow",
-            step.launches - step.asking,
-            f"For {ms(step.launches - step.asking)} of a step the GPU has nothing to do, because "
-            f"Python asks for its {kernels:,.0f} kernels too slowly. Compile the blocks "
-            "(torch.compile, with mode='reduce-overhead' for CUDA graphs), or give each kernel "
-            "more to do: a larger batch. (A profiler slows Python, too: compare with the step "
-            "without it.)",
-            FAST,
-        )
-    )
-    found.append(
-        Finding(
-            "copies",
-            step.copies,
-            f"{ms(step.copies)} of a step are copies with nothing else going on. Copy from pinned "
-            "memory with non_blocking=True, while the step before computes.",
-            FAST,
-        )
-    )
-    return found
+    asking = step.launches - step.asking
+    waited = step.synchronization
+    return [
+        finding("synchronization", waited, gaps=ms(waited), calls=calls),
+        finding("Python is too slow", asking, gaps=ms(asking), kernels=kernels),
+        finding("copies", step.copies, copies=ms(step.copies)),
+    ]
 
 
-def about_kernels(
+def check_kernels(
     ranks: Sequence[RankSteps], step: StepTimes, work: StepWork | None
 ) -> list[Finding]:
     if not ranks[0].trace.is_gpu:

@@ -103,7 +103,7 @@ def divide(x: torch.Tensor, by: float) -> None:
 
 
 def check_op(op: str, known: Collection[str], x: torch.Tensor) -> None:
-    """Raise ValueError for an op that is not known, or that x's dtype has not got."""
+    """Raise ValueError for an unknown op, or one not defined for x's dtype."""
     if op not in known:
         raise ValueError(f"op={op!r}: choose one of {', '.join(known)}")
     if op == "avg" and not x.is_floating_point():

@@ -240,13 +240,12 @@ class Group(Transport):
         mean is divided as `divisors` says.
         """
 
-        def work(wire: Transport) -> None:
-            with as_tensor(x) as tensor:
-                flat = tensor.view(-1)
-                before, after = divisors(op, self.size, flat.dtype)
-                divide(flat, before)
-                algorithm(wire, flat, COMBINE[op])
-                divide(flat, after)
+        def work(wire: Transport, tensor: torch.Tensor) -> None:
+            flat = tensor.view(-1)
+            before, after = divisors(op, self.size, flat.dtype)
+            divide(flat, before)
+            algorithm(wire, flat, COMBINE[op])
+            divide(flat, after)
 
         return self.in_turn(f"all_reduce {op} by {algorithm.__name__}", x, work, op, async_op)
 
@@ -254,41 +253,55 @@ class Group(Transport):
         self,
         call: str,
         x: Any,
-        work: Callable[[Transport], Any],
+        work: Callable[[Transport, torch.Tensor], Any],
         op: str = "sum",
         async_op: bool = False,
         out: Any = None,
     ) -> Any:
-        """A collective on x that `work(wire)` does by itself: check, announce, do it in its turn.
+        """A collective that `work(wire, tensor)` does itself: check, announce, do it in its turn.
 
-        Returns `out` (x, if there is none), or with `async_op` a Handle at once. Raises ValueError
-        for an op that there is not, or that x's dtype has not got, before anything is sent.
+        x becomes a contiguous tensor here, and nowhere else. Returns `out` (x, if there is none),
+        or with `async_op` a Handle immediately. Raises ValueError for an op that isn't defined, or
+        not for x's dtype, before anything is sent.
         """
-        tensor = in_place(x, writes=out is None)
-        check_op(op, REDUCTIONS, tensor)
-        self.announce(call, tensor)
+        finish, tensor = self._enter(call, x, op, out)
         result = x if out is None else out
         if async_op:
-            return self.in_background(result, work)
-        work(self.queue.wait_turn(self))
+            return self.in_background(result, lambda wire: work(wire, tensor), finish.close)
+        with finish:
+            work(self.queue.wait_turn(self), tensor)
         return result
 
-    def in_background(self, x: Any, work: Callable[[Transport], Any]) -> Handle:
-        """Do `work(wire)` on x beside what this rank goes on to do, in its turn."""
+    def _enter(
+        self, call: str, x: Any, op: str, out: Any
+    ) -> tuple[contextlib.ExitStack, torch.Tensor]:
+        """The entrance of every collective: x as a contiguous tensor, and what copies it back."""
+        finish = contextlib.ExitStack()
+        tensor = finish.enter_context(as_tensor(x, writes=out is None))
+        check_op(op, REDUCTIONS, tensor)
+        self._announce(call, tensor)
+        return finish, tensor
+
+    def in_background(
+        self, x: Any, work: Callable[[Transport], Any], finish: Callable[[], None] = lambda: None
+    ) -> Handle:
+        """Do `work(wire)` in its turn, beside what this rank does. The handle returns x."""
         beside, trace = self.queue.beside, self.trace
 
         def work_beside() -> None:
             beside.trace = trace
             work(beside)
 
-        return Handle(x, self.queue.submit(work_beside), lambda: None)
+        return Handle(x, self.queue.submit(work_beside), finish)
 
     def announce(self, call: str, x: Array) -> None:
         """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""
+        self._announce(call, in_place(x, writes=False))
+
+    def _announce(self, call: str, x: torch.Tensor) -> None:
         self.check_open()
         if self.board:
-            seen = in_place(x, writes=False)
-            self.board.announce(f"{call} of {str(seen.dtype)[6:]}{list(seen.shape)}")
+            self.board.announce(f"{call} of {str(x.dtype)[6:]}{list(x.shape)}")
 
     def _by_backend(
         self,
@@ -303,12 +316,9 @@ class Group(Transport):
 
         Otherwise as `in_turn`.
         """
-        finish = contextlib.ExitStack()
-        tensor = finish.enter_context(as_tensor(x, writes=out is None))
-        check_op(op, REDUCTIONS, tensor)
+        finish, tensor = self._enter(call, x, op, out)
         after = divisors(op, self.size, tensor.dtype).after
         finish.callback(divide, tensor if out is None else out, after)
-        self.announce(call, tensor)
         if self.queue.is_free():
             wait = self._recorded(call, tensor, start)
         else:

@@ -214,7 +214,7 @@ class Transport:
             raise ValueError("this group is closed: use it before close(), within its with block")
 
     def check_rank(self, name: str, rank: int) -> None:
-        """Raise ValueError, with the argument's name, for a rank that there is not."""
+        """Raise ValueError, with the argument's name, for a rank out of range."""
         if not 0 <= rank < self.size:
             raise ValueError(f"{name}={rank}: the ranks are 0 to {self.size - 1}")
 

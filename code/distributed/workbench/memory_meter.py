@@ -16,6 +16,8 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from distributed.runtime.script import run_script
+from distributed.workbench.data import batches
+from distributed.workbench.training import Alone, make_network, train
 
 Named = Mapping[str, Iterable[torch.Tensor]]  # what tensors are for → the tensors
 
@@ -96,10 +98,24 @@ def peak_of_step(make: Callable[[], Callable[[], Any]], warm_up: int = 2) -> int
     return sum(use.peak.values())
 
 
+def watch(model: nn.Module, trained: Any, batch: int, examples: float) -> MemoryUse:
+    """Watch the second of two steps, for the first makes the optimizer's states.
+
+    `trained` has `step()` and `tensors()`, as `Alone`; `batch` is how many rows this rank takes.
+    """
+    first, last = batches(1797, batch, 2)
+    train(model, trained.step, [first], examples)
+    with MemoryUse(trained.tensors) as use:
+
+        def phase(name: str) -> contextlib.AbstractContextManager[None]:
+            return use.phase("activations" if name == "forward" else name)
+
+        train(model, trained.step, [last], examples, phase)
+    return use
+
+
 def main(width: int = 256, depth: int = 4, batch: int = 128) -> None:
     """Adam in fp32 keeps 16 bytes for each parameter, and the forward pass keeps activations."""
-    from distributed.workbench.training import Alone, make_network, watch
-
     model = make_network(width=width, depth=depth)
     use = watch(model, Alone(model, torch.optim.Adam), batch, examples=batch)
     parameters = sum(p.numel() for p in model.parameters())

@@ -98,7 +98,7 @@ class ThreadGroup:
         return [whole[rank * s : (rank + 1) * s] for rank in range(self.size)]
 
     def check_rank(self, name: str, rank: int) -> None:
-        """Raise ValueError, with the argument's name, for a rank that there is not."""
+        """Raise ValueError, with the argument's name, for a rank out of range."""
         if not 0 <= rank < self.size:
             raise ValueError(f"{name}={rank}: the ranks are 0 to {self.size - 1}")
 

@@ -1,4 +1,4 @@
-"""The one loop that trains the networks of this book on digits, alone and on every rank."""
+"""Training loop for the networks of this book: digits, on one device and on every rank."""
 
 import contextlib
 from collections.abc import Callable, Iterable
@@ -10,15 +10,25 @@ from torch import nn
 
 from distributed import Group, launch
 from distributed.dp import shard
+from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches, digits
-from distributed.workbench.memory_meter import MemoryUse, Named
+
+Phase = Callable[[str], contextlib.AbstractContextManager[Any]]
 
 
-def make_network(seed: int = 0, width: int = 128, depth: int = 1) -> nn.Sequential:
-    """Images x[b, 64] → logits y[b, 10]: the same weights for the same seed."""
+def make_network(
+    seed: int = 0, width: int = 128, depth: int = 1, norm: bool = False
+) -> nn.Sequential:
+    """Network for the digits, x[b, 64] → logits y[b, 10]: a seed always gives the same weights.
+
+    With `norm`, a LayerNorm follows the first layer.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers: list[nn.Module] = [nn.Linear(64, width), nn.ReLU()]
+        first = nn.Linear(64, width)
+        layers: list[nn.Module] = (
+            [first, nn.LayerNorm(width), nn.ReLU()] if norm else [first, nn.ReLU()]
+        )
         for _ in range(depth - 1):
             layers.append(nn.Sequential(nn.Linear(width, width), nn.ReLU()))
         return nn.Sequential(*layers, nn.Linear(width, 10))
@@ -38,17 +48,20 @@ def train(
     step: Callable[[], Any],
     rows_of_steps: Iterable[np.ndarray],
     examples: float,
-    use: MemoryUse | None = None,
+    phase: Phase = contextlib.nullcontext,
 ) -> list[float]:
-    """Train on these rows of the digits: losses, each the sum over its rows ÷ `examples`."""
-    phase = use.phase if use else lambda name: contextlib.nullcontext()
+    """Train on these rows of the digits: losses, each the sum over its rows ÷ `examples`.
+
+    `step()` has to make gradients zero or None. Each part of a step runs in `phase(name)`, with the
+    names "data", "forward", "backward" and "step".
+    """
     with phase("data"):
         where = next(model.parameters())
         images, labels = (torch.from_numpy(array).to(where.device) for array in digits())
         images = images.to(where.dtype)
     losses = []
     for rows in rows_of_steps:
-        with phase("activations"):
+        with phase("forward"):
             logits = model(images[rows])
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             loss = nn.functional.cross_entropy(logits, labels[rows], reduction="sum") / examples
@@ -59,6 +72,44 @@ def train(
         with phase("step"):
             step()
     return losses
+
+
+def train_with_sgd(
+    group: Group,
+    module: nn.Module,
+    batch: int,
+    steps: int,
+    after_backward: Callable[[nn.Module, Group], Any] | None = None,
+) -> tuple[list[float], Trace]:
+    """Train `module` on this rank's rows: the losses of the whole batches, and a timeline.
+
+    `after_backward(module, group)` averages the gradients, unless the module does it itself.
+    """
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+    group.trace = trace = Trace(group.rank)
+
+    def step() -> None:
+        if after_backward:
+            after_backward(module, group)
+        with trace.span("step"):
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def phase(name: str) -> Any:
+        return trace.span(name) if name in ("forward", "backward") else contextlib.nullcontext()
+
+    mine = (shard(rows, group.rank, group.size) for rows in batches(1797, batch, steps))
+    losses = train(module, step, mine, batch / group.size, phase)
+    group.trace = None
+    return group.all_reduce(torch.tensor(losses, dtype=torch.float64), "avg").tolist(), trace
+
+
+def train_wrapped(
+    group: Group, wrap: Callable[[nn.Module, Group], nn.Module], batch: int, steps: int
+) -> tuple[list[float], Trace]:
+    """Train a module in a wrapper that averages gradients: see `train_with_sgd`."""
+    module = make_network(seed=group.rank, norm=True).to(group.device)
+    return train_with_sgd(group, wrap(module, group), batch, steps)
 
 
 def train_together(
@@ -86,9 +137,9 @@ class Alone:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def tensors(self) -> Named:
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What training keeps, by what it is for."""
-        parameters = [*self.model.parameters()]
+        parameters: list[torch.Tensor] = [*self.model.parameters()]
         states = [state.values() for state in self.optimizer.state.values()]
         return {
             "parameters": parameters,
@@ -120,15 +171,3 @@ def compare_with_one_device(stage: Callable[..., Any], ranks: int, batch: int, s
     states = sum(t.numel() for t in alone.tensors()["optimizer states"])
     print(f"elements of states: {states} alone,", *(found for _, found in results), "on ranks")
     assert max(found for _, found in results) < states / len(results) + 100
-
-
-def watch(model: nn.Module, trained: Any, batch: int, examples: float) -> MemoryUse:
-    """Watch the second of two steps, for the first makes the optimizer's states.
-
-    `trained` has `step()` and `tensors()`, as `Alone`; `batch` is how many rows this rank takes.
-    """
-    first, last = batches(1797, batch, 2)
-    train(model, trained.step, [first], examples)
-    with MemoryUse(trained.tensors) as use:
-        train(model, trained.step, [last], examples, use)
-    return use

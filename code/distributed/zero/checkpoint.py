@@ -1,23 +1,31 @@
 """Checkpoints of shards: every rank writes what it has, and any number of ranks reads it again.
 
     rank r: W[s], states[s] → boxes of parameters → one file of each rank      save
-    files → the boxes that the shards of another number of ranks need          load
+    files → the boxes that the shards of a different number of ranks need      load
 
-Files are those of `torch.distributed.checkpoint`, which PyTorch's FSDP writes and reads too.
+Files are those of `torch.distributed.checkpoint`, which PyTorch's FSDP writes and reads too. Their
+schema, which `Contents` reads:
+
+    model.NAME                          a parameter, in boxes, or a buffer
+    optim.state.NAME.KEY                a state of the parameter NAME
+    optim.param_groups.NUMBER.SETTING   a setting of a group
+    extra                               what the user gave to `save`
+    about.optimizer, about.scalars      the optimizer's class; keys of one element per parameter
 """
 
 import functools
 import tempfile
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.utils._pytree import tree_map_only
 
 from distributed import Group, launch
 from distributed.runtime.script import run_script
@@ -31,11 +39,40 @@ from distributed.zero.checkpoint_folder import (
 )
 from distributed.zero.sharded import ShardedOptimizer
 
-GROUPS, CLASS, SCALARS = "optim.param_groups.", "about.optimizer", "about.scalars"
-NOTES = GROUPS, CLASS, SCALARS, "extra."
+MODEL, STATE, GROUPS = "model.", "optim.state.", "optim.param_groups."
 DECAY = "decoupled_weight_decay"
 # What torch's learning-rate schedulers note in a group, beside the optimizer's own settings.
 OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
+
+
+class Contents(NamedTuple):
+    """What a file has, sorted by the schema; an entry tells a tensor's size and dtype."""
+
+    model: dict[str, Any]  # name → entry
+    states: dict[str, dict[str, Any]]  # name of a parameter → key → entry
+    notes: dict[str, Any]  # all other keys → entry: every rank reads them whole
+
+    @classmethod
+    def of(cls, entries: Mapping[str, Any]) -> "Contents":
+        found = cls({}, defaultdict(dict), {})
+        for key, entry in entries.items():
+            if key.startswith(MODEL):
+                found.model[key.removeprefix(MODEL)] = entry
+            elif key.startswith(STATE):
+                name, state = key.removeprefix(STATE).rsplit(".", 1)
+                found.states[name][state] = entry
+            else:
+                found.notes[key] = entry
+        return found
+
+
+class Notes(NamedTuple):
+    """What a file notes besides tensors; None if PyTorch wrote it, which notes only groups."""
+
+    groups: dict[str, dict[str, Any]]  # number → setting → value
+    optimizer: str | None
+    scalars: list[str] | None
+    extra: dict[str, Any]
 
 
 def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
@@ -95,13 +132,14 @@ def save(zero: ShardedOptimizer, folder: str | Path, step: int, /, **extra: Any)
     do not share, such as running statistics, are rank 0's, as in `full_state_dict` and as DDP has
     it.
     """
-    parts = state(zero)
+    parts: dict[str, Any] = state(zero)
     if zero.group.rank:  # what is whole everywhere is rank 0's: dcp would take some rank's of each
         model = parts["model"].items()
         parts["model"] = {name: part for name, part in model if isinstance(part, Boxed)}
     else:
         about = {"optimizer": type(zero.optimizer).__name__, "scalars": scalar_states(zero)}
-        parts |= {"extra": extra, "about": about}
+        on_cpu = tree_map_only(torch.Tensor, torch.Tensor.cpu, extra)
+        parts |= {"extra": (on_cpu,), "about": about}  # in a tuple, dcp doesn't take dicts apart
     if not zero.replicas or zero.replicas.rank == 0:  # one host has all of it
         with new_checkpoint(folder, step, zero.group) as path:
             dcp.save(parts, checkpoint_id=path, process_group=zero.group.backend)
@@ -129,50 +167,44 @@ def load(zero: ShardedOptimizer, folder: str | Path, step: int | None = None) ->
 @torch.no_grad()
 def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     """Read the checkpoint at this very path, which PyTorch's FSDP can have saved; see `load`."""
-    about = dcp.FileSystemReader(path).read_metadata()
-    saved: dict[str, Any] = about.state_dict_metadata
-    check_model(zero, saved, path)
-    notes = read_notes(zero, saved, path)
+    contents = Contents.of(dcp.FileSystemReader(path).read_metadata().state_dict_metadata)
+    check_model(zero, contents, path)
+    notes = read_notes(zero, contents, path)
     check_optimizer_of(zero, notes, path)
     zero.zero_grad()
-    make_states(zero, saved, scalars_in_file(saved, notes))
-    parts = {
-        part: {key: value for key, value in values.items() if is_shard(f"{part}.{key}", saved)}
-        for part, values in state(zero).items()
-    }
-    dcp.load(parts, checkpoint_id=path, process_group=zero.group.backend)
+    make_states(zero, contents, scalars_in_file(contents, notes))
+    parts = state(zero)
+    states = {key: part for key, part in parts["optim"].items() if key.startswith("state.")}
+    to_read = {"model": parts["model"], "optim": states}
+    dcp.load(to_read, checkpoint_id=path, process_group=zero.group.backend)
     for kind, group in enumerate(zero.optimizer.param_groups):
-        read = below(f"{GROUPS}{kind}.", notes)
-        group.update({**read, "params": group["params"]})
+        group.update({**notes.groups.get(str(kind), {}), "params": group["params"]})
     zero.weights.refresh()
-    extra = {key: value for key, value in notes.items() if key.startswith("extra.")}
-    # Files have no dicts within dicts: they note, beside each value, where it was.
-    return unflatten_state_dict(extra, about.planner_data).get("extra", {})
+    return notes.extra
 
 
-def read_notes(zero: ShardedOptimizer, saved: dict[str, Any], path: str | Path) -> dict[str, Any]:
-    """What a file has beside shards: settings of groups, `extra`, and what it says of itself."""
-    notes: dict[str, Any] = {}
-    for key, entry in saved.items():
-        if key.startswith(NOTES):
-            notes[key] = None
-            if isinstance(entry, TensorStorageMetadata):  # a learning rate can be one
-                notes[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    dcp.load(notes, checkpoint_id=path, process_group=zero.group.backend)
-    return notes
+def read_notes(zero: ShardedOptimizer, contents: Contents, path: str | Path) -> Notes:
+    """Read what a file has besides the model and its states, on every rank."""
+    read: dict[str, Any] = dict.fromkeys(contents.notes)
+    for key, entry in contents.notes.items():
+        if isinstance(entry, TensorStorageMetadata):  # a learning rate can be one
+            read[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
+    dcp.load(read, checkpoint_id=path, process_group=zero.group.backend)
+    groups: dict[str, dict[str, Any]] = defaultdict(dict)
+    for key, value in read.items():
+        if key.startswith(GROUPS):
+            number, setting = key.removeprefix(GROUPS).split(".", 1)
+            groups[number][setting] = value
+    (extra,) = read.get("extra", ({},))
+    return Notes(groups, read.get("about.optimizer"), read.get("about.scalars"), extra)
 
 
-def is_shard(key: str, saved: dict[str, Any]) -> bool:
-    """Whether a file has a parameter, a buffer or a state under this name."""
-    return key in saved and not key.startswith(NOTES)
-
-
-def make_states(zero: ShardedOptimizer, saved: dict[str, Any], scalars: set[str]) -> None:
+def make_states(zero: ShardedOptimizer, contents: Contents, scalars: set[str]) -> None:
     """Memory for the states of this rank's shards that a file has: zeros, to be read into."""
     zero.optimizer.state.clear()
     for name, _, _, local, _ in zero.parameter_shards():
-        whole = saved[f"model.{name}"].size
-        for key, entry in below(f"optim.state.{name}.", saved).items():
+        whole = contents.model[name].size
+        for key, entry in contents.states.get(name, {}).items():
             is_elementwise = entry.size == whole and key not in scalars
             size = local.shape if is_elementwise else entry.size
             made = torch.zeros(size, dtype=entry.properties.dtype, device=local.device)
@@ -185,41 +217,37 @@ def scalar_states(zero: ShardedOptimizer) -> list[str]:
     return sorted({key for local, of in states for key in of if of[key].dim() < local.dim()})
 
 
-def scalars_in_file(saved: dict[str, Any], notes: dict[str, Any]) -> set[str]:
-    """`scalar_states` of whoever saved it. It decides only for parameters without dimensions.
+def scalars_in_file(contents: Contents, notes: Notes) -> set[str]:
+    """`scalar_states` of the run that saved it. It decides only for parameters without dimensions.
 
     Of those, a count of steps and a momentum have one shape, so `save` notes which is which.
-    PyTorch does not. In its files, a key is one of them where a matrix has a state without
-    dimensions under it.
+    PyTorch doesn't. In its files, a key is a scalar if a matrix has a state without dimensions
+    under it.
     """
-    if SCALARS in notes:
-        return set(notes[SCALARS])
-    found = set()
-    for name_and_key, entry in below("optim.state.", saved).items():
-        name, key = name_and_key.rsplit(".", 1)
-        if saved[f"model.{name}"].size and not entry.size:
-            found.add(key)
-    return found
+    if notes.scalars is not None:
+        return set(notes.scalars)
+    matrices = {name for name, entry in contents.model.items() if entry.size}
+    return {
+        key
+        for name, states in contents.states.items()
+        for key, entry in states.items()
+        if name in matrices and not entry.size
+    }
 
 
-def below(prefix: str, saved: dict[str, Any]) -> dict[str, Any]:
-    """What has names with this prefix, by the rest of its name."""
-    return {key.removeprefix(prefix): v for key, v in saved.items() if key.startswith(prefix)}
-
-
-def check_model(zero: ShardedOptimizer, saved: dict[str, Any], path: str | Path) -> None:
+def check_model(zero: ShardedOptimizer, contents: Contents, path: str | Path) -> None:
     """Raise ValueError, naming the first difference, if it is of another model, or other dtypes.
 
     What is frozen may have another dtype: under a `param_dtype`, stages 1 and 2 keep it as it was
     cast, and stage 3 as it came.
     """
-    there = {k: f"{v.properties.dtype}{list(v.size)}" for k, v in below("model.", saved).items()}
+    there = {k: f"{v.properties.dtype}{list(v.size)}" for k, v in contents.model.items()}
     dtypes = {p: unit.layout.dtype for unit in zero.units for p in unit.layout.parameters}
     here = {}
     for name, tensor in tensors_of(zero.module).items():
         here[name] = f"{dtypes.get(tensor, tensor.dtype)}{list(tensor.shape)}"
         if tensor in zero.frozen and name in there:
-            kept = saved[f"model.{name}"].properties.dtype
+            kept = contents.model[name].properties.dtype
             here[name] = f"{kept}{list(tensor.shape)}"
     for name in sorted(there.keys() | here.keys()):
         read, wanted = there.get(name, "missing"), here.get(name, "missing")
@@ -227,13 +255,13 @@ def check_model(zero: ShardedOptimizer, saved: dict[str, Any], path: str | Path)
             raise ValueError(f"{path} is of another model: {name} is {read} there, {wanted} here")
 
 
-def check_optimizer_of(zero: ShardedOptimizer, notes: dict[str, Any], path: str | Path) -> None:
+def check_optimizer_of(zero: ShardedOptimizer, notes: Notes, path: str | Path) -> None:
     """Raise ValueError if a checkpoint is of another optimizer, or of other groups."""
-    here, there = type(zero.optimizer).__name__, notes.get(CLASS)
+    here, there = type(zero.optimizer).__name__, notes.optimizer
     if there not in (None, here):
         raise ValueError(f"{path} is of another optimizer: {there}, here {here}")
     for kind, group in enumerate(zero.optimizer.param_groups):
-        read = below(f"{GROUPS}{kind}.", notes)
+        read = notes.groups.get(str(kind), {})
         unknown = read.keys() - group.keys() - set(OF_SCHEDULES)
         if read.get(DECAY) not in (None, zero.optimizer.defaults.get(DECAY)):
             unknown.add(f"{DECAY}={read[DECAY]}")  # FSDP saves no class, but Adam is not AdamW

@@ -20,13 +20,9 @@ import torch
 from distributed import Group, launch
 from distributed.runtime.report import RankError
 from distributed.runtime.script import run_script, under_torchrun
+from distributed.zero import BY_STAGE
 from distributed.zero.checkpoint import load, save
 from distributed.zero.checkpoint_folder import latest, steps
-from distributed.zero.stage1 import Zero1
-from distributed.zero.stage2 import Zero2
-from distributed.zero.stage3 import Zero3
-
-STAGES = {1: Zero1, 2: Zero2, 3: Zero3}
 
 
 def check_shared(folder: str, group: Group) -> None:
@@ -76,8 +72,8 @@ def main(
     Under torchrun no rank waits longer than `patience` (s) for another: it fails, and torchrun
     starts all of them again.
     """
-    if stage not in STAGES:
-        raise ValueError(f"stage={stage}: choose from {', '.join(map(str, STAGES))}")
+    if stage not in BY_STAGE:
+        raise ValueError(f"stage={stage}: choose from {', '.join(map(str, BY_STAGE))}")
     if until < 1 or every < 1 or patience <= 0:
         raise ValueError(f"until={until}, every={every}, patience={patience}: more than 0 of each")
     if folder:
@@ -121,7 +117,7 @@ def train_rank(
     from distributed.workbench.training import make_network, train
 
     check_shared(folder, group)
-    zero = STAGES[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
+    zero = BY_STAGE[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
     losses: list[float] = json.loads(load(zero, folder)["losses"]) if latest(group, folder) else []
     for step, rows in enumerate(batches(1797, batch, until)):
         if step < len(losses):

@@ -20,7 +20,7 @@ from pathlib import Path
 from playground.server.app import on_stop
 
 ROOT = Path(__file__).parents[3]
-WATCHED = ("book", "code", "exercises", "engines", "bench/recorded", "_config.yml", "_toc.yml")
+WATCHED = ("book", "code", "exercises", "bench/recorded", "_config.yml", "_toc.yml")
 STATIC = "book/_static/"  # scripts and styles, which are copied as they are
 MACHINERY = ("_config.yml", "book/_ext/")  # these reach every page
 LOOK = 0.25  # s between two looks

@@ -18,7 +18,7 @@ CELL = re.compile(r"^```\{code-cell\}.*?^```", re.M | re.S)
 OPTIONS = re.compile(r"(?<=\n)(?:---\n[\s\S]*?\n---\n|(?::(?!load:).*\n)+)")
 FROM = re.compile(r"^\s*from ((?:distributed|recipes|playground|bench)[\w.]*) import (.+)$", re.M)
 RUN = re.compile(r"-m ((?:distributed|recipes|playground|bench)[\w.]*)")
-LOADED = re.compile(r"(?:code|exercises|engines)/[\w/]+\.\w+")
+LOADED = re.compile(r"(?:code|exercises)/[\w/]+\.\w+")
 IMPORT = re.compile(r"^\s*(?:from|import) (\w+)", re.M)
 MAGIC = re.compile(r"^( *)(?:[%!].*|```.*|:?load: .*|---)$", re.M)  # no Python
 PIN = re.compile(r"^([\w-]+)==(\S+)", re.M)

@@ -110,6 +110,7 @@ def losses_in(checkpoint: Path) -> list[float]:
     """The losses that a checkpoint of `elastic.py` keeps."""
     import torch.distributed.checkpoint as dcp
 
-    found: dict[str, Any] = {"extra.losses": None}
+    found: dict[str, Any] = {"extra": None}
     dcp.load(found, checkpoint_id=checkpoint, no_dist=True)
-    return json.loads(found["extra.losses"])
+    (extra,) = found["extra"]
+    return json.loads(extra["losses"])

@@ -191,8 +191,8 @@ def wrong_clock(seconds: float) -> dict[str, str]:
     return {"PYTHONPATH": f"{here}:{SCRIPT.parents[1]}", "CLOCK_IS_OFF_BY": str(seconds)}
 
 
-def main(words: Sequence[str]) -> None:
-    box_that_loses(words[0], words[1], float(words[2]), int(words[3]))
+def main(argv: Sequence[str]) -> None:
+    box_that_loses(argv[0], argv[1], float(argv[2]), int(argv[3]))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from distributed.instruments.gradient_sync_visualizer import Costs, best_size, predict_step
+from distributed.instruments.sync_recorder import Costs, best_size, predict_step
 from playground.show.colours import RANKS
 from playground.show.recorded import FOLDER, stamp
 from playground.show.tables import Table

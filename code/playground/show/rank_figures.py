@@ -22,7 +22,7 @@ def waiting_buckets(layers: int = 9, unused: int = 5) -> Frames:
         if layer == unused:
             continue
         sent, bucket = reducer.sent, reducer.bucket_of[parameter]
-        reducer.mark_ready(parameter)
+        reducer.gradient_ready(parameter)
         said = f"The gradient of layer {layer} is there."
         if reducer.sent > sent:
             said += f" Bucket {bucket.index} is full and leaves."

@@ -10,8 +10,9 @@ from distributed.read_trace.events import Events, TraceError, too_large
 from distributed.read_trace.intervals import Stretches, minus
 from distributed.read_trace.kernels import by_name, short
 from distributed.read_trace.rank_trace import Collector, RankTrace
-from distributed.read_trace.summary import groups, head, said_first, said_of, size_said
-from distributed.read_trace.verdict import PAGES, Finding, RankSteps, Verdict, judge, ms
+from distributed.read_trace.rules import PAGES
+from distributed.read_trace.summary import describe, format_bytes, groups, head, headline
+from distributed.read_trace.verdict import Finding, RankSteps, Verdict, judge, ms
 
 MOST = 600_000_000  # bytes of JSON that a tab reads
 WIDE = 100_000  # of a timeline, in its own units
@@ -78,7 +79,7 @@ class Reading:
         except ValueError as error:
             return json.dumps({"error": str(error)})
         verdict = judge(traces, work)
-        return json.dumps({"said": said_first(verdict), "html": html(verdict, self.root)})
+        return json.dumps({"said": headline(verdict), "html": html(verdict, self.root)})
 
     def at(self, rank: int, lane: str, time: float) -> str:
         """What runs on a lane at a moment (µs of the timeline)."""
@@ -248,7 +249,7 @@ def details(verdict: Verdict) -> str:
     """Collectives, kernels and steps, folded."""
     first, found = verdict.ranks[0], []
     calls = [
-        [f"{g.number:.4g}", g.kind, size_said(g.bytes), ms(g.time), said_of(g)]
+        [f"{g.number:.4g}", g.kind, format_bytes(g.bytes), ms(g.time), describe(g)]
         for g in groups(verdict.ranks)[:12]
     ]
     if calls:
@@ -278,7 +279,7 @@ def details(verdict: Verdict) -> str:
 
 def html(verdict: Verdict, root: str) -> str:
     """All that stands below the place to drop files."""
-    said = escape(said_first(verdict), quote=False)
+    said = escape(headline(verdict), quote=False)
     more = f" {link(verdict.findings[0], root)}" if verdict.findings else ""
     first, stop, rest = said.partition(". ")
     parts = [f'<p class="traces-why"><strong>{first}{stop}</strong>{rest}{more}</p>']

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One script on several hosts. Run this on each of them:
-#   HOSTS=2 FIRST=10.0.0.1 engines/torchrun.sh code/scripts/train.py DATA RUN
+#   HOSTS=2 FIRST=10.0.0.1 code/scripts/launch/torchrun.sh code/scripts/train.py DATA RUN
 # Change HOSTS, FIRST (an address of the first host that all can reach, the
 # same on all), DATA and RUN (folders that all hosts see under these names).
 # RANKS is how many a host starts: if not given, one for each GPU, or where

@@ -1,12 +1,14 @@
-"""Install the book's packages into the Python that runs this: `.venv/bin/python install.py`.
+"""Install the book's packages into the Python that runs this script.
 
-The Makefile and `binder/postBuild` call it, so that all get the same. Only PyTorch needs a choice.
+    .venv/bin/python requirements/install.py
+
+The Makefile and `.binder/postBuild` call it, so that all get the same. Only PyTorch needs a choice.
 On Linux the package index has PyTorch for NVIDIA GPUs, several gigabytes with its libraries, so a
 machine without such a GPU gets the build for CPUs, from PyTorch's own index. TORCH=cpu and
 TORCH=cuda overrule that, and TORCH_INDEX names a copy of PyTorch's index.
 
 PyTorch comes without hashes, because its builds differ from index to index under one version. All
-else is what `constraints.txt` says, file by file, and this project itself comes last.
+else is what `requirements/constraints.txt` says, file by file, and this project itself comes last.
 """
 
 import json
@@ -21,9 +23,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-ROOT = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "bench/recorded/downloads.json"
-CONSTRAINTS = "constraints.txt"
+CONSTRAINTS = "requirements/constraints.txt"
 LOG = "_build/pip.log"
 CPU_INDEX = os.environ.get("TORCH_INDEX") or "https://download.pytorch.org/whl/cpu"
 TORCH = re.findall(r"^torch==(\S+)", (ROOT / "requirements.txt").read_text(), re.M)[0]

@@ -1,6 +1,6 @@
 """train.py as a job of Ray Train, on the devices that its cluster has.
 
-    RAY_ADDRESS=10.0.0.1:6379 python engines/ray_train.py --workers 16 DATA RUN --batch 512
+    RAY_ADDRESS=10.0.0.1:6379 python ray_train.py --workers 16 DATA RUN --batch 512
 
 Change DATA and RUN (folders that all hosts see), and the address of Ray's head; all other words are
 train.py's. This repository is on all hosts at the same path, or in the image of their containers:
@@ -23,7 +23,7 @@ import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 
-SCRIPTS = str(Path(__file__).resolve().parents[1] / "code/scripts")
+SCRIPTS = str(Path(__file__).resolve().parents[1])
 
 
 def worker(given: dict[str, Any]) -> None:

@@ -1,9 +1,8 @@
-"""See how gradients meet: which gradient travels in which bucket, when, and what that costs.
+"""Recorder of gradient synchronization: which gradient travels in which bucket, when, at what cost.
 
 Four ways to average the same gradients, recorded on real ranks: each parameter after the backward
 pass, all in one bucket, each parameter as soon as it is ready, and buckets as soon as they are
-full. This module measures; pages draw. And it predicts, for messages that share no core with what
-computes,
+full. For messages that share no core with the computation it also predicts:
 
     begin_i = max(ready_i, end_{i−1})      end_i = begin_i + α + β n_i
 """

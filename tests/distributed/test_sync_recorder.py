@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from distributed.instruments.gradient_sync_visualizer import (
+from distributed.instruments.sync_recorder import (
     CONFIG,
     WAYS,
     Costs,

@@ -1,0 +1,156 @@
+"""ZeRO-2: each bucket of gradients is reduced during the backward pass, and only a shard is kept.
+
+    dW[N·s]{partial over ranks} of one bucket → reduce_scatter(avg) → dW[s]; dW[N·s] is freed
+    W[s], dW[s], optimizer states of size s → W[s] → all_gather → W[N·s]    in the step, as ZeRO-1
+
+A rank updates only its shard of the parameters, so it needs only that shard of the mean gradient.
+ZeRO-1 waits for the last gradient before it reduces all of them, and needs memory for all. Here a
+bucket is reduced as soon as its last gradient is complete. Each rank keeps 1/N of the gradients,
+plus one bucket at a time. It sends what ZeRO-1 sends, but half of it earlier (Rajbhandari et al.
+2020, §5.2, §7.2.1).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from distributed import Group, launch
+from distributed.replicas import broadcast_module
+from distributed.runtime.script import run_script
+from distributed.zero1 import flatten, flatten_parameters
+
+
+class ShardedBucket:
+    """Parameters of one dtype whose gradients travel together. This rank updates a shard of them.
+
+    After a backward pass `shard.grad` is the mean gradient of the shard, added to those of earlier
+    passes. The parameters have no gradients then, unless one of them is still missing.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], group: Group):
+        self.parameters, self.group = parameters, group
+        self.flat, self.shard = flatten_parameters(parameters, group)  # W[N·s] and W[s]
+        self.missing = {*parameters}  # parameters whose gradients aren't complete yet
+        for parameter in parameters:
+            parameter.register_post_accumulate_grad_hook(self.mark_ready)
+
+    def mark_ready(self, parameter: nn.Parameter) -> None:
+        """Called by autograd when this parameter's gradient is complete."""
+        self.missing.discard(parameter)
+        if not self.missing:
+            self.reduce()
+
+    def reduce(self) -> None:
+        """dW[N·s]{partial over ranks} → dW[s], which is added to `shard.grad`. The rest is freed.
+
+        A missing gradient counts as zero. The mean is made in the gradients' dtype, as
+        `Group.reduce_scatter` says.
+        """
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        flat, _ = flatten(gradients, self.group.size)
+        mean = torch.empty_like(self.shard)
+        self.group.reduce_scatter(flat, mean, "avg")
+        self.shard.grad = mean if self.shard.grad is None else self.shard.grad + mean
+        for parameter in self.parameters:
+            parameter.grad = None
+        self.missing = {*self.parameters}
+
+
+def shard_gradients(
+    module: nn.Module,
+    buckets: Sequence[Sequence[nn.Parameter]],
+    group: Group,
+    optimizer_class: type[torch.optim.Optimizer],
+    **settings: Any,
+) -> tuple[Callable[[], None], torch.optim.Optimizer]:
+    """A step function to call after `backward()`, and the optimizer of this rank's shards.
+
+    `buckets` are lists of parameters; a parameter in no bucket isn't trained. Buckets must fill up
+    in the same order on every rank, because reductions are matched by the order in which they
+    start. The step updates the parameters and clears the gradients. Several backward passes may
+    share a step, and each of them reduces. All ranks start with rank 0's weights and buffers. The
+    optimizer must update each element by itself, as SGD and Adam do. Raises ValueError for a
+    bucket of several dtypes.
+    """
+    broadcast_module(module, group)
+    sharded = [ShardedBucket(parameters, group) for parameters in buckets]
+    optimizer = optimizer_class([bucket.shard for bucket in sharded], **settings)
+
+    def step() -> None:
+        for bucket in sharded:
+            if any(p.grad is not None for p in bucket.parameters):
+                bucket.reduce()  # it waited for a gradient that didn't come
+        optimizer.step()
+        optimizer.zero_grad()
+        for bucket in sharded:
+            group.all_gather(bucket.shard.data, bucket.flat)
+
+    return step, optimizer
+
+
+def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
+    """Train like one device, with 1/N of the gradients and the bytes of ZeRO-1."""
+    from distributed.model_states import Recipe, per_rank
+    from distributed.traffic import elements_sent
+    from distributed.workbench.data import batches
+    from distributed.workbench.training import Alone, make_network, train
+
+    alone = Alone(make_network(depth=3).double(), torch.optim.AdamW, lr=0.01)
+    expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
+    psi = sum(p.numel() for p in alone.model.parameters())
+    losses, weights, kept, sent, shards = launch(train_rank, batch, steps, ranks=ranks)[0]
+
+    print(f"loss {losses[-1]:.6f}, on one device {expected[-1]:.6f}")
+    torch.testing.assert_close(losses, expected, rtol=1e-6, atol=0)  # averaged in float32
+    for parameter, weight in zip(alone.model.parameters(), weights, strict=True):
+        torch.testing.assert_close(parameter.detach(), weight, rtol=1e-8, atol=1e-10)
+    formula = per_rank(psi, ranks, 2, Recipe(8, 8, 0, 2 * 8))  # float64, Adam
+    for what, nbytes in kept.items():
+        print(f"{what}: {nbytes:,} bytes on a rank; the formula says {formula[what]:,.0f}")
+        padding = len(shards) * (2 * 8 * ranks + 4)  # and Adam's counts of steps
+        assert 0 <= nbytes - formula[what] <= padding
+    predicted = elements_sent(2, ranks, shards)
+    for phase, elements in sent.items():
+        print(f"{phase}: {elements:,} elements sent; the formula says {predicted[phase]:,}")
+        assert elements == predicted[phase]
+
+
+def train_rank(
+    group: Group, batch: int, steps: int
+) -> tuple[list[float], list[torch.Tensor], dict[str, int], dict[str, int], list[int]]:
+    """One rank: losses of whole batches, final weights; bytes it keeps after a backward pass,
+    elements sent by phase, lengths of its shards.
+    """
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.trace import Trace
+    from distributed.workbench.data import batches
+    from distributed.workbench.memory_meter import nbytes
+    from distributed.workbench.training import make_network, train, train_together
+
+    ring, model = RingGroup(group), make_network(seed=group.rank, depth=3)
+    model.double().to(group.device)
+    in_backward_order = [[*layer.parameters()] for layer in reversed(model)]
+    buckets = [layer for layer in in_backward_order if layer]
+    step, optimizer = shard_gradients(model, buckets, ring, torch.optim.AdamW, lr=0.01)
+    losses = train_together(group, model, step, batch, steps)
+    weights = [p.detach().cpu().clone() for p in model.parameters()]
+
+    ring.trace = trace = Trace(group.rank)
+    train(model, lambda: None, batches(1797, batch, 1), batch)
+    backward = trace.sent // 8
+    shards = optimizer.param_groups[0]["params"]
+    gradients = [p.grad for p in (*model.parameters(), *shards) if p.grad is not None]
+    kept = {
+        "parameters": nbytes(model.parameters()),
+        "gradients": nbytes(gradients),
+        "optimizer states": nbytes(t for state in optimizer.state.values() for t in state.values()),
+    }
+    step()
+    sent = {"backward": backward, "step": trace.sent // 8 - backward}
+    return losses, weights, kept, sent, [len(shard) for shard in shards]
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,153 @@
+"""ZeRO-3: the transpose of an all-gather is a reduce-scatter.
+
+    W[s] of each rank → all_gather → W[N·s]                       before a block computes
+    dW[N·s]{partial over ranks} → reduce_scatter(avg) → dW[s]     when its gradient is complete
+
+Each rank keeps a shard of a block's parameters and gathers the rest just before the block computes.
+If that all-gather is part of the autograd graph, then the backward pass applies its transpose: it
+sums the gradients over the ranks, and sends each part to the rank that owns the shard. We only
+divide by N, because the loss is a mean over ranks. Activation checkpointing frees the gathered
+parameters after the forward pass, and gathers them again in the backward pass.
+
+Each rank keeps 1/N of the parameters, gradients and optimizer states. One block at a time is whole,
+and so is its gradient. A rank sends 3Ψ(N − 1)/N elements per step, 1.5 times what DDP sends. See
+Rajbhandari et al. 2020, §5.3 and §7.2.2, and Zhao et al. 2023, §3. SimpleFSDP (arXiv 2411.00284)
+also makes the gather a part of the graph, so that a compiler can move it.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.utils.checkpoint import checkpoint
+
+from distributed import Group, launch
+from distributed.replicas import broadcast_module
+from distributed.runtime.script import run_script
+from distributed.zero1 import flatten
+
+
+class AllGather(torch.autograd.Function):
+    """W[s] of each rank → W[N·s]; backward, dW[N·s]{partial over ranks} → dW[s], the mean."""
+
+    @staticmethod
+    def forward(ctx: Any, shard: torch.Tensor, group: Group) -> torch.Tensor:
+        ctx.group = group
+        return group.all_gather(shard, shard.new_empty(group.size * len(shard)))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        shard = gradient.new_empty(len(gradient) // ctx.group.size)
+        spent = gradient.clone()  # a reduce-scatter overwrites its input, which is autograd's
+        return ctx.group.reduce_scatter(spent, shard, "avg"), None
+
+
+class Sharded(nn.Module):
+    """A block that keeps a shard of its parameters on each rank, and is whole while it computes.
+
+    Its one trained parameter is `shard`, W[s]. Any optimizer that updates each element by itself,
+    as SGD and Adam do, can update it. Gathers and means have its dtype. A parameter without a
+    gradient counts as zero. Frozen parameters and buffers stay whole. All ranks start with rank 0's
+    values, and must call the same blocks in the same order. Raises what `check_can_be_sharded`
+    raises, and ValueError for parameters of several dtypes.
+    """
+
+    def __init__(self, module: nn.Module, group: Group):
+        super().__init__()
+        check_can_be_sharded(module)
+        broadcast_module(module, group)
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        flat, _ = flatten([*trained.values()], group.size)
+        self.shard = nn.Parameter(flat.chunk(group.size)[group.rank].clone())
+        self.shapes = {name: p.shape for name, p in trained.items()}
+        for name in trained:  # the module loses them, and borrows them when it computes
+            parent, _, attribute = name.rpartition(".")
+            setattr(module.get_submodule(parent), attribute, None)
+        self.module, self.group = module, group
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        # Frees W[N·s] after the forward pass, and computes it again in the backward pass.
+        return checkpoint(self._compute, *args, use_reentrant=False, **kwargs)
+
+    def _compute(self, *args: Any, **kwargs: Any) -> Any:
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        parts = self.unshard()[: sum(sizes)].split(sizes)
+        shapes = self.shapes.items()
+        whole = {name: part.view(shape) for (name, shape), part in zip(shapes, parts, strict=True)}
+        return functional_call(self.module, whole, args, kwargs)
+
+    def unshard(self) -> torch.Tensor:
+        """W[s] of each rank → W[N·s]."""
+        return AllGather.apply(self.shard, self.group)
+
+
+def check_can_be_sharded(module: nn.Module) -> None:
+    """Raise ValueError for a weight with two names, and for a block inside a block."""
+    names = {name for name, _ in module.named_parameters()}
+    for name, _ in module.named_parameters(remove_duplicate=False):
+        if name not in names:
+            raise ValueError(f"module: {name} is tied to another weight; give it its own values")
+    if any(isinstance(part, Sharded) for part in module.modules()):
+        raise ValueError("module: has a block that is sharded already; shard the other parts only")
+
+
+def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
+    """Train like one device, with 1/N of everything, and send 1.5 times the bytes of DDP."""
+    from distributed.model_states import Recipe, per_rank
+    from distributed.traffic import elements_sent
+    from distributed.workbench.data import batches
+    from distributed.workbench.training import Alone, make_network, train
+
+    model = make_network(depth=3).double()
+    step = Alone(model, torch.optim.AdamW, lr=0.01).step
+    expected = train(model, step, batches(1797, batch, steps), examples=batch)
+    psi = sum(p.numel() for p in model.parameters())
+    losses, weights, kept, sent, shards = launch(train_rank, batch, steps, ranks=ranks)[0]
+
+    print(f"loss {losses[-1]:.6f}, on one device {expected[-1]:.6f}")
+    torch.testing.assert_close(losses, expected, rtol=1e-6, atol=0)  # averaged in float32
+    layers = [[*layer.parameters()] for layer in model]
+    for layer, weight in zip(filter(None, layers), weights, strict=True):
+        torch.testing.assert_close(flatten(layer, ranks)[0], weight, rtol=1e-8, atol=1e-10)
+    formula = per_rank(psi, ranks, 3, Recipe(8, 8, 0, 2 * 8))  # float64, Adam
+    for what, nbytes in kept.items():
+        print(f"{what}: {nbytes:,} bytes on a rank; the formula says {formula[what]:,.0f}")
+        padding = len(shards) * (2 * 8 + 4)  # and Adam's counts of steps
+        assert 0 <= nbytes - formula[what] <= padding
+    predicted = sum(elements_sent(3, ranks, shards, still_here=0).values())
+    ddp = sum(elements_sent(0, ranks, shards).values())
+    print(f"a rank sends {sent:,} elements per step; the formula says {predicted:,}, DDP's {ddp:,}")
+    assert sent == predicted == 1.5 * ddp
+
+
+def train_rank(
+    group: Group, batch: int, steps: int
+) -> tuple[list[float], list[torch.Tensor], dict[str, int], int, list[int]]:
+    """One rank: losses of whole batches, final weights; bytes it keeps after a backward pass,
+    elements sent per step, lengths of its shards.
+    """
+    from distributed.ring_group import RingGroup
+    from distributed.runtime.trace import Trace
+    from distributed.workbench.data import batches
+    from distributed.workbench.memory_meter import nbytes
+    from distributed.workbench.training import Alone, make_network, train, train_together
+
+    ring, model = RingGroup(group), make_network(seed=group.rank, depth=3)
+    model.double().to(group.device)
+    for i, layer in enumerate(model):
+        if [*layer.parameters()]:
+            model[i] = Sharded(layer, ring)
+    trained = Alone(model, torch.optim.AdamW, lr=0.01)
+    losses = train_together(group, model, trained.step, batch, steps)
+    with torch.no_grad():
+        weights = [block.unshard().cpu() for block in model if isinstance(block, Sharded)]
+    ring.trace = trace = Trace(group.rank)
+    train(model, lambda: None, batches(1797, batch, 1), batch)
+    kept = {what: nbytes(tensors) for what, tensors in trained.tensors().items()}
+    trained.step()
+    return losses, weights, kept, trace.sent // 8, [len(shard) for shard in model.parameters()]
+
+
+if __name__ == "__main__":
+    run_script(main)
