@@ -6,6 +6,7 @@ silence: each case is compared with one device, or raises before it can compute 
 
 import copy
 import dataclasses
+import pickle
 from functools import partial
 
 import pytest
@@ -114,6 +115,63 @@ def with_parametrizations():
 @pytest.mark.parametrize("make", [with_weight_norm, with_spectral_norm, with_parametrizations])
 def test_a_block_is_gathered_before_its_own_hooks_run(pools, make, options):
     assert_as_alone(pools[RANKS](sharded, make, options), alone(make))
+
+
+def scaled_by_hooks(model, step):
+    """Hooks of a block, registered after it was wrapped, that use its parameters."""
+
+    def before(block, given):
+        return given[0] * block.weight.mean()
+
+    def after(block, given, output):
+        return output * block.weight.mean()
+
+    for block in model:
+        block.register_forward_pre_hook(before)
+        block.register_forward_hook(after)
+    return train(model, step)
+
+
+def linears():
+    return nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)])
+
+
+@EACH
+def test_hooks_that_a_block_gets_later_may_use_its_parameters(pools, options):
+    results = pools[RANKS](sharded, linears, options, scaled_by_hooks)
+    assert_as_alone(results, alone(linears, scaled_by_hooks))
+
+
+# --- orders of calls that training loops have
+
+
+def zero_grad_before_backward(model, step):
+    """As many loops have it: forward, zero_grad, backward."""
+    forget = getattr(step, "__self__", model).zero_grad  # the optimizer's, or alone the module's
+    losses = []
+    for _ in range(2):
+        loss = model(torch.ones(2, 4, dtype=torch.float64)).square().sum()
+        forget()
+        loss.backward()
+        step()
+        losses.append(loss.item())
+    return losses
+
+
+def two_losses(model, step):
+    """Two backward passes through one graph."""
+    y = model(torch.ones(2, 4, dtype=torch.float64))
+    y.square().sum().backward(retain_graph=True)
+    y.sum().backward()
+    step()
+    return []
+
+
+@EACH
+@pytest.mark.parametrize("backward", [zero_grad_before_backward, two_losses])
+def test_orders_of_calls_that_training_loops_have(pools, backward, options):
+    results = pools[RANKS](sharded, chain, options, backward)
+    assert_as_alone(results, alone(chain, backward))
 
 
 # --- outputs in which tensors are hard to find
@@ -280,11 +338,26 @@ def copied(group, wrap, make_copy):
     make_copy(model)
 
 
+def parameter_copied(group, wrap, make_copy):
+    model = chain()
+    wrap(model, group)
+    make_copy(model[0][0].weight)
+
+
 @BLOCKWISE
-@pytest.mark.parametrize("make_copy", [copy.deepcopy, torch.optim.swa_utils.AveragedModel])
+@pytest.mark.parametrize(
+    "make_copy", [copy.deepcopy, torch.optim.swa_utils.AveragedModel, pickle.dumps]
+)
 def test_a_copy_of_a_sharded_module_is_refused(pools, make_copy, wrap):
     with pytest.raises(RankError, match=r"Error: .*full_parameters\(\)"):
         pools[RANKS](copied, wrap, make_copy)
+
+
+@BLOCKWISE
+@pytest.mark.parametrize("make_copy", [copy.deepcopy, pickle.dumps, torch.clone])
+def test_a_copy_of_a_sharded_parameter_is_refused(pools, make_copy, wrap):
+    with pytest.raises(RankError, match=r"RuntimeError: .*full_parameters\(\)"):
+        pools[RANKS](parameter_copied, wrap, make_copy)
 
 
 # --- second derivatives

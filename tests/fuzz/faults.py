@@ -115,11 +115,11 @@ def not_zeroed(patch: pytest.MonkeyPatch) -> None:
 def last_bucket_not_sent(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-1 and ZeRO-2 do not send the last unit's new parameters"
 
-    def refresh(self: ReplicatedWeights) -> None:
+    def all_gather_params(self: ReplicatedWeights) -> None:
         for unit, full in [*self.full.items()][:-1] or self.full.items():
             unit.all_gather(full)
 
-    patch.setattr(ReplicatedWeights, "refresh", refresh)
+    patch.setattr(ReplicatedWeights, "all_gather_params", all_gather_params)
 
 
 @fault
@@ -180,11 +180,11 @@ def offset(patch: pytest.MonkeyPatch) -> None:
 def old_weights(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-3 keeps the root gathered after a step"
 
-    def refresh(self: BlockwiseWeights) -> None:
+    def all_gather_params(self: BlockwiseWeights) -> None:
         for block in self.blocks:
             block.reshard()
 
-    patch.setattr(BlockwiseWeights, "refresh", refresh)
+    patch.setattr(BlockwiseWeights, "all_gather_params", all_gather_params)
 
 
 @fault

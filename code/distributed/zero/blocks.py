@@ -246,12 +246,12 @@ class BlockwiseWeights:
     def all(self) -> list[Block]:
         return [self.root, *self.blocks]
 
-    def collect(self) -> None:
+    def sync_shards_from_params(self) -> None:
         """Nothing: nobody can have written into what is sharded, or may into what is not."""
         for block in self.all():
             block.check_untouched()
 
-    def refresh(self) -> None:
+    def all_gather_params(self) -> None:
         """Nothing is sent: what is gathered from now on is new, and what is here is old."""
         for block in self.all():
             block.invalidate()

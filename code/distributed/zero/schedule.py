@@ -30,8 +30,8 @@ from distributed.zero.guards import HookOfSharded
 from distributed.zero.reduce_in_backward import GradientReducer, without_sync
 
 REFUSED = {
-    "late": "{name} got a gradient after its block's turn in the backward pass: a block's outputs "
-    "must lead to all that its parameters are used for",
+    "late": "{name} got a gradient after its block's turn in the backward pass was over: use a "
+    "block's parameters only in its forward pass",
     "view": "{name} returns a view of its parameters, and the next block is gathered over them: "
     "return a clone(), or give reshard_after_forward=False",
     "output": "{name} returns {kind}, in which no tensor is found, so its backward pass cannot be "
@@ -110,17 +110,14 @@ class Schedule:
         """A block is about to compute: gather it, prefetch the next one, and wait for it."""
         if torch._C._are_functorch_transforms_active():
             raise RuntimeError(REFUSED["transform"])
+        following = None
         if not self._is_recomputing():
-            if self.now is Pass.BACKWARD and torch.is_grad_enabled():
-                raise RuntimeError(REFUSED["failed"])
-            if block is self.root:
-                self.calls, self.recorded = [], torch.is_grad_enabled()
-                call_last(self.post_forward_hooks)
-            self._announce(block)
+            self._begin_call(block)
+            following = self.blocks[block.index + 1 :]  # the root's index is -1
         with torch.no_grad():
             block.unshard()
-            if not self._is_recomputing() and block.index + 1 < len(self.blocks):
-                self._prefetch(self.blocks[block.index + 1], block)  # the root's index is -1
+            if following:
+                self._prefetch(following[0], block)
             block.wait_for_unshard()
 
     def post_forward(self, block: Block, module: nn.Module, args: Any, output: Any) -> None:
@@ -168,8 +165,13 @@ class Schedule:
         """Whether a forward pass that begins now is a checkpoint's, within the backward pass."""
         return self.now is Pass.BACKWARD and torch._C._current_graph_task_id() != -1
 
-    def _announce(self, block: Block) -> None:
-        """ValueError where ranks call different blocks, which would get each other's parameters."""
+    def _begin_call(self, block: Block) -> None:
+        """The root begins a forward pass. ValueError where ranks call different blocks."""
+        if self.now is Pass.BACKWARD and torch.is_grad_enabled():
+            raise RuntimeError(REFUSED["failed"])
+        if block is self.root:
+            self.calls, self.recorded = [], torch.is_grad_enabled()
+            call_last(self.post_forward_hooks)
         if self.board:
             name = self.module_names[block.module]
             which = "the root" if block is self.root else f"block {block.index} ({name})"
@@ -181,7 +183,7 @@ class Schedule:
             block.unshard()
 
     def _note_call(self, block: Block, recorded: bool) -> int:
-        """Write a call down, if a backward pass can follow: its index."""
+        """Write a call down, if a backward pass can follow. Returns its index."""
         self.recorded |= recorded
         if self.recorded:
             self.calls.append(Call(block, self.sync))
@@ -194,7 +196,7 @@ class Schedule:
         return max((i for i in indices if self.turns[i].block is block), default=-1)
 
     def _expect(self, call: Call) -> None:
-        """Gradients of this call are to be reduced; together with those of later calls."""
+        """The gradients of this call are to be reduced, with those of later calls of the block."""
         self.last_turn[call.block] = self.last_turn.get(call.block) or call
 
     def _tensors_of(self, block: Block, output: Any) -> list[torch.Tensor]:
@@ -219,6 +221,7 @@ class Schedule:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _turn_to(self, calls: list[Call]) -> None:
+        """Go back through these calls from now on."""
         self.turns, self.position = calls, len(calls)
         for call in calls:
             self._expect(call)
@@ -255,6 +258,7 @@ class Schedule:
         self.last_turn.setdefault(block, None)
 
     def _reduce(self, block: Block) -> None:
+        """dW[N·s]{partial over ranks} of a block → dW[s], beside the backward pass."""
         self.last_turn.pop(block)
         self.reduced.add(block)
         for unit in block.units:

@@ -17,7 +17,6 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from distributed import Group
-from distributed.runtime.script import run_script
 from distributed.zero.flat_unit import FlatUnit
 from distributed.zero.guards import HookOfOriginal
 from distributed.zero.reduce_in_backward import GradientReducer, without_sync
@@ -148,14 +147,3 @@ class ReduceFullBuckets:
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return self.reducer.tensors()
-
-
-def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
-    """ZeRO-2 learns what one device learns, and keeps a shard of the gradients."""
-    from distributed.workbench.training import compare_with_one_device
-
-    compare_with_one_device(Zero2, ranks, batch, steps)
-
-
-if __name__ == "__main__":
-    run_script(main)

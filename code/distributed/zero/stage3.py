@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.runtime.script import run_script
 from distributed.zero.blocks import BlockwiseWeights, check_blocks
 from distributed.zero.materialise import by_reset_parameters, leave_meta, materialise
 from distributed.zero.schedule import Schedule
@@ -102,14 +101,3 @@ def refuse_state_dict(module: nn.Module, prefix: str, keep_vars: bool) -> None:
 def refuse_to_load(*_: Any) -> None:
     """Called before `load_state_dict()`."""
     raise RuntimeError(STATE_DICT)
-
-
-def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
-    """ZeRO-3 learns what one device learns, and keeps a shard of everything."""
-    from distributed.workbench.training import compare_with_one_device
-
-    compare_with_one_device(Zero3, ranks, batch, steps)
-
-
-if __name__ == "__main__":
-    run_script(main)
