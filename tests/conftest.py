@@ -31,7 +31,9 @@ ROOT = Path(__file__).parents[1]
 
 # A rank imports the test's module for the function that it runs: once here, not in every rank.
 fork_server.IMPORTED += ["hypothesis.strategies", "pytest"]
-fork_server.IMPORTED += [f"distributed.{name}" for name in ("zero.checkpoint", "compressors", "ddp", "zero")]
+fork_server.IMPORTED += [
+    f"distributed.{name}" for name in ("compressors", "ddp", "zero.checkpoint")
+]
 
 settings.register_profile("quick", max_examples=10, deadline=None)
 settings.register_profile("full", max_examples=150, deadline=None)

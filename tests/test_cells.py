@@ -11,9 +11,14 @@ import pytest
 from playground.build.digest import CELL
 from playground.build.pieces import LOAD, load
 from playground.build.tab import imported
+from playground.build.toc import pages_in_order
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(page for page in (ROOT / "book").rglob("*.md") if CELL.search(page.read_text()))
+PAGES = [
+    page
+    for page in (ROOT / f"{name}.md" for name in pages_in_order(ROOT))
+    if CELL.search(page.read_text())
+]
 REMOVED = re.compile(r"^:?tags:.*\bremove-cell\b", re.M)
 OPTIONS = re.compile(r"\A(?:---\n[\s\S]*?\n---\n|(?::.*\n)+)")
 

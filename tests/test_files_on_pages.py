@@ -27,10 +27,11 @@ import torch
 import torch.distributed as dist
 
 from distributed import Group, launch
+from playground.build.toc import pages_in_order
 from playground.lab.one_host import loopback_store
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted((ROOT / "book").rglob("*.md"))
+PAGES = [ROOT / f"{page}.md" for page in pages_in_order(ROOT)]
 CELL = re.compile(r"^```(?:\{code-cell\} )?python\n((?:---\n[\s\S]*?\n---\n)?)([\s\S]*?)^```", re.M)
 TAGS = re.compile(r"^:?tags: *\[(.*)\]\n", re.M)
 OPTION = re.compile(r"\A(?::.*\n)+")

@@ -19,6 +19,7 @@ from visitor import Kernel, logged_in, request
 from distributed import launch
 from distributed.runtime.report import Output, Screen
 from playground.build.digest import cells_of
+from playground.build.toc import pages_in_order
 from playground.server import app
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +90,7 @@ def test_memory_can_be_shared_on_a_mac(tmp_path):
 
 
 def test_no_page_needs_shared_memory_for_something_else():
-    pages = [p for p in (ROOT / "book").rglob("*.md") if p.stem != "shared_memory"]
+    pages = [ROOT / f"{page}.md" for page in pages_in_order(ROOT) if "shared_memory" not in page]
     assert not [p.stem for p in pages if "SharedGroup(" in cells_of(p)]
 
 

@@ -8,9 +8,11 @@ import pytest
 from pybtex.database import parse_file
 from sphinxcontrib.bibtex.citation_target import parse_citation_targets
 
+from playground.build.toc import pages_in_order
+
 ROOT = Path(__file__).parents[1]
 ENTRIES = parse_file(str(ROOT / "book/references.bib")).entries
-PAGES = sorted((ROOT / "book").rglob("*.md"))
+PAGES = [ROOT / f"{page}.md" for page in pages_in_order(ROOT)]
 FILES = [*PAGES, *(ROOT / "code/distributed").rglob("*.py")]
 CELL = r"^(`{3,})\{code-cell\}.*?^\1"
 CITATION = r"\{cite:[tp]\}`([^`]+)`"

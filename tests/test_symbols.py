@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from playground.build.toc import pages_in_order
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "book/reference/symbols.md").read_text()
 GREEK = "alpha beta gamma delta epsilon eta theta kappa lambda mu rho sigma tau phi omega Psi Sigma"
@@ -51,6 +53,8 @@ def test_letters_are_found():
     assert letters(r"$\alpha + \mathrm{tr}(A_{b})$ `$c$` and $$d$$") == {r"\alpha", "A", "b", "d"}
 
 
-@pytest.mark.parametrize("page", sorted(ROOT.glob("book/*/*.md")), ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page", [ROOT / f"{page}.md" for page in pages_in_order(ROOT)], ids=lambda page: page.stem
+)
 def test_every_letter_of_a_formula_is_on_the_page(page):
     assert letters(page.read_text()) <= letters(PAGE)

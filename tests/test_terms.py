@@ -8,7 +8,7 @@ import pytest
 from docutils import nodes
 from sphinx import addnodes
 
-from playground.build.toc import taught
+from playground.build.toc import pages_in_order, taught
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -18,7 +18,7 @@ import tips  # type: ignore[import-not-found]  # noqa: E402
 GLOSSARY = (ROOT / "book/reference/glossary.md").read_text()
 DEFINITIONS = dict(re.findall(r"^(\S.*)\n((?:  .*\n)+)", GLOSSARY.split("```{glossary}")[1], re.M))
 CHAPTERS = taught(ROOT)
-PAGES = [p for p in sorted((ROOT / "book").rglob("*.md")) if p.name != "glossary.md"]
+PAGES = [ROOT / f"{page}.md" for page in pages_in_order(ROOT) if not page.endswith("/glossary")]
 CODE = r"^(`{3,})\{(?:code-cell|literalinclude)\}.*?^\1"
 
 

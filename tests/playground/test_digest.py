@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 
 from playground.build.digest import ROOT, cells_of, digest, used_by
+from playground.build.toc import pages_in_order
 
-PAGES = {str(page.relative_to(ROOT / "book")): page for page in ROOT.glob("book/**/*.md")}
+PAGES = {
+    str(page.relative_to(ROOT / "book")): page
+    for page in (ROOT / f"{name}.md" for name in pages_in_order(ROOT))
+}
 
 
 def pages_that_use(name: str) -> set[str]:

@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[3]
 WATCHED = ("book", "code", "exercises", "bench/recorded", "_config.yml", "_toc.yml")
 STATIC = "book/_static/"  # scripts and styles, which are copied as they are
 MACHINERY = ("_config.yml", "book/_ext/")  # these reach every page
+NOT_OURS = {"__pycache__", ".ipynb_checkpoints", "node_modules"}
 LOOK = 0.25  # s between two looks
 OWN = ("_static/reload.js", "_static/builds.txt")  # the script, how many builds have been shown
 
@@ -65,7 +66,7 @@ def look(root: Path = ROOT) -> Times:
     for name in WATCHED:
         for path in (root / name).rglob("*") if (root / name).is_dir() else [root / name]:
             hidden = path.name.startswith((".", "#")) or path.name.endswith((".pyc", "~"))
-            if hidden or "__pycache__" in path.parts or ".ipynb_checkpoints" in path.parts:
+            if hidden or NOT_OURS & {*path.parts}:
                 continue
             try:
                 if path.is_file():
