@@ -9,10 +9,9 @@ import torch
 from distributed.bucketed_ddp import Bucket, State
 from distributed.ddp import wrapper as ddp
 from distributed.ddp.usage import Usage
-from distributed.zero import checkpoint
+from distributed.zero import HSDP, Zero3, checkpoint
 from distributed.zero.blocks import Block, BlockwiseWeights
 from distributed.zero.flat_unit import FlatUnit, Layout
-from distributed.zero.hybrid import ReduceOverHosts
 from distributed.zero.reduce_in_backward import GradientReducer
 from distributed.zero.sharded import ShardedOptimizer
 from distributed.zero.stage1 import ReduceInStep, ReplicatedWeights
@@ -200,7 +199,7 @@ def no_wait_for_gather(patch: pytest.MonkeyPatch) -> None:
 @fault
 def hosts_apart(patch: pytest.MonkeyPatch) -> None:
     "HSDP does not average between hosts"
-    patch.setattr(ReduceOverHosts, "reduce", lambda self: self.inside.reduce())
+    patch.setattr(HSDP, "_reduce_gradients", Zero3._reduce_gradients)
 
 
 @fault

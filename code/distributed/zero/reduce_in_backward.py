@@ -5,8 +5,7 @@
 When a unit's gradients are complete is for its stage to say: it must be the same on every rank.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -112,13 +111,3 @@ class GradientReducer:
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return {"buckets": [*self.spare, *(each.memory for each in self.under_way)]}
-
-
-@contextlib.contextmanager
-def without_sync(gradients: Any) -> Iterator[None]:
-    """`gradients.sync` is False in here."""
-    before, gradients.sync = gradients.sync, False
-    try:
-        yield
-    finally:
-        gradients.sync = before

@@ -13,7 +13,6 @@ A checkpoint computes blocks again within the backward pass. That is no call, an
 must be gathered again.
 """
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum, auto
@@ -27,7 +26,8 @@ from torch.utils._pytree import tree_leaves
 from distributed.replicas import call_last
 from distributed.zero.blocks import Block, BlockwiseWeights
 from distributed.zero.guards import HookOfSharded
-from distributed.zero.reduce_in_backward import GradientReducer, without_sync
+from distributed.zero.reduce_in_backward import GradientReducer
+from distributed.zero.sharded import Gradients
 
 REFUSED = {
     "late": "{name} got a gradient after its block's turn in the backward pass was over: use a "
@@ -60,12 +60,11 @@ class Pass(Enum):
     BACKWARD = auto()  # from the first gradient to the end; a forward pass in it is a checkpoint's
 
 
-class Schedule:
+class Schedule(Gradients):
     """Calls of blocks in the forward pass, and their turns in the backward pass.
 
     calls     of this forward pass, or of the last one. The root's is the last, when it has returned
     recorded  whether calls are written down, because a backward pass can follow
-    sync      False within no_sync()
     now       the pass that is under way
     turns     in BACKWARD: the calls through which it goes back
     position  in BACKWARD: the index in `turns` of the call that has its turn. All behind it had
@@ -84,7 +83,6 @@ class Schedule:
         self.reducer = GradientReducer(self.trained, names, in_flight=1)
         self.board = self.trained[0].group.board
         self.refuse_second_derivative = any(block.takes_turns for block in weights.blocks)
-        self.sync = True
         self.last_turn: dict[Block, Call | None] = {}
         self._enter_forward()
         self.post_forward_hooks = []
@@ -282,10 +280,6 @@ class Schedule:
         self._enter_forward()
 
     # --- what the optimizer calls
-
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """Gradients: as in PyTorch, the forward pass decides."""
-        return without_sync(self)
 
     def reduce(self) -> None:
         """Gradients: reduce what passes in no_sync() left. What no rank has called gets zeros."""

@@ -44,23 +44,35 @@ class Weights(Protocol):
         """What this rank holds beside its shards, by what it is for."""
 
 
-class Gradients(Protocol):
-    """How a stage makes each unit's dW[s]."""
+class Gradients:
+    """How a stage makes each unit's dW[s]. A stage overrides all but `no_sync`."""
+
+    sync = True  # False within no_sync()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forward passes in here are such that their backward passes send nothing."""
+        before, self.sync = self.sync, False
+        try:
+            yield
+        finally:
+            self.sync = before
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Autograd has finished this parameter's gradient, on this rank."""
+        raise NotImplementedError
 
     def reduce(self) -> None:
         """Give every unit its `gradient`, unless the backward pass has; a missing one is zero."""
+        raise NotImplementedError
 
     def reset(self) -> None:
         """Before the next step's first backward pass, or after one that raised."""
-
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """Backward passes in here send nothing."""
+        raise NotImplementedError
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds, by what it is for."""
+        raise NotImplementedError
 
 
 class ParameterShard(NamedTuple):
@@ -153,8 +165,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self.phase is Phase.EMPTY:
             raise RuntimeError(REFUSED["no gradients"])
         if self.phase is Phase.PARTIAL:
-            self.gradients.reduce()
+            self._reduce_gradients()
             self.phase = Phase.REDUCED
+
+    def _reduce_gradients(self) -> None:
+        self.gradients.reduce()
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:

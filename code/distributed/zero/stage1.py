@@ -7,7 +7,6 @@ Each rank averages, updates and sends one shard of the parameters. That is what 
 cut in two with the optimizer in between (Rajbhandari et al. 2020, §5.1 and §7).
 """
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch import nn
 
 from distributed import Group
 from distributed.zero.flat_unit import MOVED, FlatUnit, Layout
-from distributed.zero.sharded import ShardedOptimizer, layouts
+from distributed.zero.sharded import Gradients, ShardedOptimizer, layouts
 from distributed.zero.sharding_plan import Precision, ShardingPlan
 
 
@@ -112,7 +111,7 @@ def replicate(layout: Layout, group: Group) -> torch.Tensor:
     return full
 
 
-class ReduceInStep:
+class ReduceInStep(Gradients):
     """dW[N·s] of each unit grows in a buffer, over one backward pass or several, until the step."""
 
     def __init__(self, units: Sequence[FlatUnit]):
@@ -144,9 +143,6 @@ class ReduceInStep:
 
     def reset(self) -> None:
         """Nothing: what no gradient is copied over becomes zero when it is reduced."""
-
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # no backward pass sends anything
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return {"gradients": [*self.buffers.values()]}

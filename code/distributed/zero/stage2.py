@@ -7,7 +7,6 @@ A rank keeps its shard of the gradients, and of the others no more than two buck
 `no_sync()`, the memory that this stage saves.
 """
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -19,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 from distributed import Group
 from distributed.zero.flat_unit import FlatUnit
 from distributed.zero.guards import HookOfOriginal
-from distributed.zero.reduce_in_backward import GradientReducer, without_sync
-from distributed.zero.sharded import ShardedOptimizer
+from distributed.zero.reduce_in_backward import GradientReducer
+from distributed.zero.sharded import Gradients, ShardedOptimizer
 from distributed.zero.sharding_plan import Precision, ShardingPlan
 from distributed.zero.stage1 import ReplicatedWeights
 
@@ -53,10 +52,9 @@ class Zero2(ShardedOptimizer):
         module.register_forward_hook(HookOfOriginal(gradients.post_forward))
 
 
-class ReduceFullBuckets:
+class ReduceFullBuckets(Gradients):
     """dW[N·s] of a bucket is reduced when it is complete, and all buckets before it are reduced.
 
-    sync        False within no_sync()
     was_synced  what `sync` was in the last forward pass
     is_local    whether passes in no_sync() have left gradients that are not reduced
     task        autograd's number of the backward pass; None if none is under way
@@ -71,7 +69,7 @@ class ReduceFullBuckets:
         self.units, self.names = units, names
         self.unit_of = {p: unit for unit in units for p in unit.layout.parameters}
         self.reducer = GradientReducer(units, names, in_flight=2)
-        self.sync = self.was_synced = True
+        self.was_synced = True
         self.is_local = False
         self._end_pass()
 
@@ -80,9 +78,6 @@ class ReduceFullBuckets:
         self.reduces = self.waits = False
         self.missing = {unit: {*unit.layout.parameters} for unit in self.units}
         self.to_reduce = [*self.units]
-
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        return without_sync(self)
 
     def post_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """The module has computed: listen for the gradients of what it returns."""
