@@ -353,6 +353,28 @@ def test_a_copy_of_a_sharded_module_is_refused(pools, make_copy, wrap):
         pools[RANKS](copied, wrap, make_copy)
 
 
+def described(group):
+    model = nn.Sequential(nn.Linear(4, 3))
+    Zero3(model, torch.optim.SGD, group, lr=0.1)
+    weight = model[0].weight
+    assert isinstance(weight, nn.Parameter)
+    assert "0.weight" in repr(weight)
+    return (
+        weight.shape, weight.size(0), len(weight), weight.numel(), weight.nelement(), weight.dim(),
+        weight.dtype, weight.type(), weight.device, weight.requires_grad, weight.is_leaf,
+        weight.nbytes, weight.is_floating_point(), torch.zeros_like(weight).tolist(),
+    )  # fmt: skip
+
+
+def test_a_sharded_parameter_can_be_described(pools):
+    weight = nn.Linear(4, 3).weight
+    expected = (
+        weight.shape, 3, 3, 12, 12, 2, torch.float32, "torch.FloatTensor", weight.device, True,
+        True, 48, True, [[0.0] * 4] * 3,
+    )  # fmt: skip
+    assert pools[RANKS](described) == [expected] * RANKS
+
+
 @BLOCKWISE
 @pytest.mark.parametrize("make_copy", [copy.deepcopy, pickle.dumps, torch.clone])
 def test_a_copy_of_a_sharded_parameter_is_refused(pools, make_copy, wrap):

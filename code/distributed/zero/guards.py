@@ -49,9 +49,10 @@ DESCRIPTIONS = {
     "is_neg", "_is_view",
 }  # fmt: skip
 OF_PARAMETERS = DESCRIPTIONS | {
-    "__set__", "__delete__", "__len__", "data_ptr", "element_size", "is_floating_point",
-    "is_complex", "zeros_like", "empty_like", "requires_grad_", "register_hook",
-    "register_post_accumulate_grad_hook", "_has_compatible_shallow_copy_type",
+    "__set__", "__delete__", "__len__", "nelement", "data_ptr", "get_device", "element_size",
+    "is_contiguous", "is_floating_point", "is_complex", "zeros_like", "empty_like",
+    "requires_grad_", "register_hook", "register_post_accumulate_grad_hook",
+    "_has_compatible_shallow_copy_type",
 }  # fmt: skip
 CONVERSIONS = {"to", "float", "double", "half", "bfloat16", "cpu", "cuda", "type"}
 
@@ -116,8 +117,9 @@ class ShardedParameter(nn.Parameter):
             return call(func, args, kwargs)
         used = next(p for p in tree_leaves((args, kwargs)) if isinstance(p, cls))
         if known in CONVERSIONS:
-            if call(func, args, kwargs) is used:
-                return used
+            converted = call(func, args, kwargs)
+            if converted is used or not isinstance(converted, torch.Tensor):
+                return converted
             raise RuntimeError(MOVED.format(name=used.name_in_module))
         raise RuntimeError(REFUSED["sharded"].format(name=used.name_in_module))
 
