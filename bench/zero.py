@@ -18,7 +18,7 @@ from distributed.shared_memory import SharedGroup
 from distributed.workbench.measure import seconds
 from distributed.workbench.memory_meter import peak_of_step
 from distributed.zero import Zero1, Zero2, Zero3
-from distributed.zero.blockwise_weights import check_blocks
+from distributed.zero.blocks import check_blocks
 
 GROUPS: dict[str, Callable[[Group], Group]] = {
     "gloo": lambda group: group,

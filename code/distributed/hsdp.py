@@ -65,7 +65,7 @@ def main(ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 40) -
     print(f"loss {losses[-1]:.6f}, on one device {expected[-1]:.6f}")
     torch.testing.assert_close(losses, expected, rtol=1e-6, atol=0)  # averaged in float32
     print(f"a rank sends {inside:,} elements per step inside its host, {between:,} to other hosts")
-    assert inside == sum(elements_sent(3, per_host, shards, still_here=0).values())
+    assert inside == sum(elements_sent(3, per_host, shards, resident_blocks=0).values())
     assert between == between_hosts(shards, host=0, hosts=ranks // per_host)
 
 

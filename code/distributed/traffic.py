@@ -18,16 +18,16 @@ PHASES = ("forward", "backward", "step")
 
 
 def elements_sent(
-    stage: int, ranks: int, blocks: Sequence[int], root: int = 0, still_here: int = 2
+    stage: int, ranks: int, blocks: Sequence[int], root: int = 0, resident_blocks: int = 2
 ) -> dict[str, int]:
     """Elements that each rank sends in a step: phase → elements, for stage 0 (DDP) to 3.
 
     `blocks` are the lengths of a shard of each block, in the order of the forward pass, and `root`
-    that of what stays for the whole step. Stages 0 to 2 care only for their sum. `still_here` of
-    the last blocks are gathered once (ZeRO-3: as many as there are buffers).
+    that of what stays for the whole step; stages 0 to 2 care only for their sum. The last
+    `resident_blocks` stay gathered between the passes (ZeRO-3: as many as there are buffers).
     """
     shards = root + sum(blocks)
-    again = sum(blocks[: max(0, len(blocks) - still_here)])
+    again = sum(blocks[: max(0, len(blocks) - resident_blocks)])
     of_shards = {
         0: (0, 2 * shards, 0),
         1: (0, 0, 2 * shards),

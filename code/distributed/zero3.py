@@ -115,7 +115,7 @@ def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
         print(f"{what}: {nbytes:,} bytes on a rank; the formula says {formula[what]:,.0f}")
         padding = len(shards) * (2 * 8 + 4)  # and Adam's counts of steps
         assert 0 <= nbytes - formula[what] <= padding
-    predicted = sum(elements_sent(3, ranks, shards, still_here=0).values())
+    predicted = sum(elements_sent(3, ranks, shards, resident_blocks=0).values())
     ddp = sum(elements_sent(0, ranks, shards).values())
     print(f"a rank sends {sent:,} elements per step; the formula says {predicted:,}, DDP's {ddp:,}")
     assert sent == predicted == 1.5 * ddp

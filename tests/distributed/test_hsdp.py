@@ -73,8 +73,8 @@ def test_between_hosts_goes_a_share_once_a_step(pools, ranks, per_host):
         assert between == 4 * between_hosts(shares, rank // per_host, hosts)
         # Buffers still hold the first two blocks from the backward pass before, and the root.
         each = sum(elements_sent(3, per_host, blocks, root).values())
-        still_here = (per_host - 1) * (blocks[0] + blocks[1] + root)
-        assert inside == 4 * (3 * each - 2 * still_here)
+        stayed = (per_host - 1) * (blocks[0] + blocks[1] + root)
+        assert inside == 4 * (3 * each - 2 * stayed)
     in_all = sum(between for _, between, *_ in results)
     assert in_all == 4 * 2 * (hosts - 1) * per_host * sum(results[0][3])
 

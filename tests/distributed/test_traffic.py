@@ -17,10 +17,10 @@ from distributed.zero import BY_STAGE, Zero3
 ROWS = next(iter(batches(1797, 16, 1))).tolist()
 
 
-def counted_and_predicted(group, stage, depth, options, still_here=2):
+def counted_and_predicted(group, stage, depth, options, resident=2):
     model = make_network(width=20, depth=depth)
     zero = BY_STAGE[stage](model, torch.optim.SGD, RingGroup(group), lr=0.1, **options)
-    predicted = elements_sent(stage, group.size, *shard_sizes(zero), still_here=still_here)
+    predicted = elements_sent(stage, group.size, *shard_sizes(zero), resident_blocks=resident)
     first = count_sent(zero, ROWS)
     return first, count_sent(zero, ROWS), {phase: 4 * n for phase, n in predicted.items()}
 
@@ -50,12 +50,12 @@ def test_every_step_sends_what_the_formula_says(pools, ranks, stage):
 
 
 @pytest.mark.parametrize(
-    ("options", "still_here"),
+    ("options", "resident"),
     [({"prefetch": False}, 1), ({"reshard_after_forward": False}, 100), ({}, 2)],
 )
 @pytest.mark.parametrize("depth", [1, 2, 6])
-def test_what_is_kept_after_forward_is_not_sent_again(pools, options, still_here, depth):
-    for first, second, predicted in pools[3](counted_and_predicted, 3, depth, options, still_here):
+def test_what_is_kept_after_forward_is_not_sent_again(pools, options, resident, depth):
+    for first, second, predicted in pools[3](counted_and_predicted, 3, depth, options, resident):
         assert first == second == predicted
 
 

@@ -11,7 +11,7 @@ from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches
 from distributed.workbench.memory_meter import watch
 from distributed.workbench.training import make_network, train
-from distributed.zero import Zero2
+from distributed.zero import Zero2, Zero3
 
 PSI = 64 * 256 + 256 + 7 * (256 * 256 + 256) + 256 * 10 + 10
 BUCKET = 300_000  # bytes: about one of the layers
@@ -54,6 +54,30 @@ def phases(group, micro):
 def test_no_sync_sends_nothing_and_the_next_pass_everything_once(pools):
     for quiet, sent, expected in pools[3](phases, 3):
         assert (quiet, sent) == (0, expected)
+
+
+def reduced_when_half_is_in_no_sync(group, stage, forward_inside):
+    """Bytes of gradients that are sent before the step; and the gradient of the step."""
+    model = nn.Linear(4, 4, bias=False)
+    ring = RingGroup(group)
+    zero = stage(model, torch.optim.SGD, ring, lr=1.0)
+    with zero.no_sync() if forward_inside else contextlib.nullcontext():
+        loss = model(torch.full((1, 4), 1.0 + group.rank)).sum()
+    ring.trace = trace = Trace(group.rank)
+    with contextlib.nullcontext() if forward_inside else zero.no_sync():
+        loss.backward()
+    sent = trace.sent
+    ((_, gradient),) = zero.full_gradients()
+    return sent, gradient.unique().tolist()
+
+
+@pytest.mark.parametrize("stage", [Zero2, Zero3])
+def test_no_sync_decides_in_the_forward_pass(pools, stage):
+    shard = 4 * 4 * 4 // 2
+    found = pools[2](reduced_when_half_is_in_no_sync, stage, True)
+    assert found == [(0, [1.5])] * 2
+    found = pools[2](reduced_when_half_is_in_no_sync, stage, False)
+    assert found == [(shard, [1.5])] * 2
 
 
 def nested(group):

@@ -14,7 +14,7 @@ from distributed.workbench.data import batches
 from distributed.workbench.memory_meter import MemoryUse, watch
 from distributed.workbench.training import make_network, train
 from distributed.zero import Zero3
-from distributed.zero.blockwise_weights import check_blocks
+from distributed.zero.blocks import State, check_blocks
 from distributed.zero.materialise import by_reset_parameters, leave_meta, materialise
 
 KEPT = ("parameters", "gradients", "master copy", "optimizer states")
@@ -104,6 +104,52 @@ def test_backward_gathers_the_block_before_while_this_one_computes(pools, prefet
         before = i - 1 if prefetch else i
         expected += [f"gather {before}"] * (before > 0) + [f"compute {i}"]
     assert pools[2](backward_events, prefetch) == [expected] * 2
+
+
+def gathered_after_each_pass(group, options):
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(6)))
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1, **options)
+
+    def gathered():
+        return [block.index for block in zero.blocks if block.state is not State.SHARDED]
+
+    loss = model(torch.ones(2, 4)).sum()
+    after_forward = gathered()
+    loss.backward()
+    after_backward = gathered()
+    zero.step()
+    return after_forward, after_backward, gathered()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ([4, 5], [0, 1], [])),
+        ({"prefetch": False}, ([5], [0], [])),
+        ({"reshard_after_forward": False}, ([*range(6)], [*range(6)], [])),
+    ],
+)
+def test_blocks_are_freed_but_for_those_with_which_the_next_pass_begins(pools, options, expected):
+    assert pools[2](gathered_after_each_pass, options) == [expected] * 2
+
+
+def sent_without_block_1(group):
+    ring = RingGroup(group)
+    model = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(4)))
+    zero = Zero3(model, torch.optim.SGD, ring, prefetch=False, lr=0.1)
+    ring.trace = trace = Trace(group.rank)
+    y = torch.ones(2, 4)
+    for i in (0, 2, 3):
+        y = model[i](y)
+    y.sum().backward()
+    zero.step()
+    return trace.sent, dict(zero.full_parameters())["1.weight"].clone()
+
+
+def test_a_block_that_no_rank_calls_is_neither_gathered_nor_reduced(pools):
+    shard = 4 * 4 * 4 // 2  # bytes that a rank sends to gather or to reduce a block
+    for sent, _ in pools[2](sent_without_block_1):
+        assert sent == (3 + 2 + 3) * shard  # the last one stays gathered between the passes
 
 
 def whole_nowhere(group):
@@ -286,7 +332,7 @@ def outside_of_a_turn(group):
     zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
     train(model, zero.step, batches(1797, 4, 1), 4.0)
     storage = next(model.parameters()).untyped_storage().nbytes()
-    return all(p.isnan().all().item() for p in model.parameters()), storage
+    return all(p.data.isnan().all().item() for p in model.parameters()), storage
 
 
 def test_between_steps_parameters_hold_nothing(pools):

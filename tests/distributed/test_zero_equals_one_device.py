@@ -201,7 +201,7 @@ def half_with_master(group, stage):
         (name, of, local.data.view(-1)[at].clone())
         for name, _, of, local, at in zero.parameter_shards()
     ]
-    seen = {name: p.detach().clone() for name, p in model.named_parameters()}
+    seen = {name: p.data.clone() for name, p in model.named_parameters()}
     return seen, {name: value.clone() for name, value in zero.full_parameters()}, copies
 
 

@@ -144,7 +144,7 @@ def test_a_stage_keeps_an_equal_share_and_sends_what_the_formula_says(pools, sta
     for kept, sent, lengths in pools[ranks](memory_and_traffic, stage):
         assert sorted(lengths) == sorted(shards)
         assert kept == [parameters, gradients, 2 * share]
-        assert sent == elements_sent(stage, ranks, shards, still_here=0)
+        assert sent == elements_sent(stage, ranks, shards, resident_blocks=0)
 
 
 # ------------------------------------------------------------------ ZeRO-1
@@ -305,5 +305,5 @@ def hosts_traffic(group, per_host):
 
 def test_hsdp_gathers_in_its_host_and_all_reduces_shards_between_hosts(pools):
     for rank, ((inside, between), shards) in enumerate(pools[4](hosts_traffic, 2)):
-        assert inside == sum(elements_sent(3, 2, shards, still_here=0).values())
+        assert inside == sum(elements_sent(3, 2, shards, resident_blocks=0).values())
         assert between == between_hosts(shards, host=rank // 2, hosts=2)

@@ -1,7 +1,8 @@
-"""ZeRO where each rank's own graph is another: the missing gradients are zeros, and nobody waits.
+"""ZeRO on ranks with different graphs: what may differ counts as zero, what may not is refused.
 
-Ranks talk through gloo, without a board that would notice different collectives: one out of order
-hangs, or mixes up numbers.
+A rank may lack gradients that other ranks have. In ZeRO-3 and HSDP it must call the same blocks as
+they do, in the same order, or it gets a line that names a block and a rank. Where ranks may differ,
+they talk through gloo, without a board: a collective out of order hangs, or mixes up numbers.
 """
 
 from functools import partial
@@ -13,8 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from distributed.ring_group import RingGroup
 from distributed.runtime.group import Group
+from distributed.runtime.mesh import mesh
+from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.zero import Zero1, Zero2, Zero3
+from distributed.zero import HSDP, Zero1, Zero2, Zero3
 
 STAGES = {
     "zero1": Zero1,
@@ -113,65 +116,87 @@ def each_rank_in_turn(*without):
     return [[without if rank == step else () for rank in range(RANKS)] for step in range(RANKS)]
 
 
+SAME_BLOCKS = [
+    ["extra 2"],
+    ["extra 0"],
+    ["extra 4", "extra 3"],
+    ["behind 2"],
+    ["behind 4"],
+    ["last"],
+    ["behind 1", "extra 4"],
+]
+OTHER_BLOCKS = [
+    ["block 2"],
+    ["block 0"],
+    ["block 4"],
+    ["block 1", "block 2", "block 3"],
+    ["block 3", "behind 1", "extra 4"],
+]
+RARE = pytest.mark.slow
+
+
 @pytest.mark.parametrize(
-    "stage",
-    [pytest.param(s, marks=() if s in OFTEN else pytest.mark.slow) for s in STAGES],
+    "stage", [pytest.param(s, marks=() if s in OFTEN else RARE) for s in STAGES]
 )
-@pytest.mark.parametrize(
-    "without",
-    [
-        ["extra 2"],
-        ["extra 0"],
-        ["extra 4", "extra 3"],
-        ["block 2"],
-        ["block 0"],
-        ["block 4"],
-        ["block 1", "block 2", "block 3"],
-        ["behind 2"],
-        ["behind 4"],
-        ["last"],
-        ["block 3", "behind 1", "extra 4"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("without", SAME_BLOCKS, ids=" ".join)
 def test_what_one_rank_leaves_out_counts_as_zero(pools, stage, without):
     plans = each_rank_in_turn(*without)
     assert_equal(pools[RANKS](together, stage, plans), alone(plans))
 
 
-@pytest.mark.parametrize(
-    ("stage", "reentrant"),
-    [
-        ("zero2", False),
-        ("zero2", True),
-        ("zero3", False),
-        ("zero3, no prefetch", False),
-        ("zero3", True),
-    ],
-)
-def test_with_blocks_that_are_computed_again(pools, stage, reentrant):
+@pytest.mark.parametrize("stage", [pytest.param("zero1", marks=RARE), "zero2"])
+@pytest.mark.parametrize("without", OTHER_BLOCKS, ids=" ".join)
+def test_zero_1_and_2_know_no_blocks(pools, stage, without):
+    plans = each_rank_in_turn(*without)
+    assert_equal(pools[RANKS](together, stage, plans), alone(plans))
+
+
+BLOCKWISE = [stage for stage in STAGES if stage.startswith("zero3")]
+
+
+@pytest.mark.parametrize("stage", BLOCKWISE)
+def test_all_ranks_may_leave_out_blocks_others_in_each_step(pools, stage):
+    left_out = [("block 2",), (), ("block 0", "block 4"), ("block 1", "block 2"), ("block 3",)]
+    plans = [[without] * RANKS for without in left_out]
+    assert_equal(pools[RANKS](together, stage, plans), alone(plans))
+
+
+@pytest.mark.parametrize("stage", ["zero2", "zero3", "zero3, no prefetch"])
+def test_with_blocks_that_are_computed_again(pools, stage):
+    plans = each_rank_in_turn("extra 1", "behind 2", "extra 3", "last")
+    assert_equal(pools[RANKS](together, stage, plans, False), alone(plans))
+
+
+@pytest.mark.parametrize("stage", ["zero2"])
+def test_with_blocks_that_are_checkpointed_reentrantly(pools, stage):
     plans = each_rank_in_turn("extra 1", "block 3", "last")
-    assert_equal(pools[RANKS](together, stage, plans, reentrant), alone(plans))
+    assert_equal(pools[RANKS](together, stage, plans, True), alone(plans))
 
 
 @pytest.mark.parametrize("stage", ["zero2", "zero3", "zero3, no prefetch"])
 def test_with_gradients_that_add_up_in_no_sync(pools, stage):
-    plans = each_rank_in_turn("extra 2", "block 3", "behind 0")
+    plans = each_rank_in_turn("extra 2", "behind 0")
     assert_equal(pools[RANKS](together, stage, plans, None, True), alone(plans, passes=2))
 
 
 def test_around_a_ring(pools):
-    plans = each_rank_in_turn("extra 2", "block 3")
+    plans = each_rank_in_turn("extra 2", "behind 3")
     results = pools[RANKS](together, "zero3", plans, None, False, True)
     assert_equal(results, alone(plans))
+
+
+LACKS = [("extra 4", "behind 2", "block 1"), ("behind 1", "block 1")]  # of the second rank
+
+
+def lacks(rank, number):
+    return LACKS[number] if rank == 1 else ("block 1",)
 
 
 def two_passes(group, backward_of_each):
     plain = Group(group.device, None, group.local_size, group.backend)
     model = Chain().double()
     zero = Zero3(model, torch.optim.SGD, plain, lr=0.05)
-    without = [("extra 4", "block 2"), ("behind 1",)] if group.rank == 1 else [(), ()]
-    losses = [model(inputs(group.rank, i), without[i]).square().sum() for i in range(2)]
+    losses = [model(inputs(group.rank, i), lacks(group.rank, i)).square().sum() for i in range(2)]
     for loss in losses if backward_of_each else [sum(losses)]:
         loss.backward()
     zero.step()
@@ -182,30 +207,25 @@ def two_passes(group, backward_of_each):
 def test_two_forward_passes_before_a_backward_pass(pools, backward_of_each):
     model = Chain().double()
     for rank in range(RANKS):
-        without = [("extra 4", "block 2"), ("behind 1",)] if rank == 1 else [(), ()]
         for i in range(2):
-            (model(inputs(rank, i), without[i]).square().sum() / RANKS).backward()
-    expected = {name: p.detach() - 0.05 * p.grad for name, p in model.named_parameters()}
+            (model(inputs(rank, i), lacks(rank, i)).square().sum() / RANKS).backward()
+    expected = {
+        name: p.detach() if p.grad is None else p.detach() - 0.05 * p.grad
+        for name, p in model.named_parameters()
+    }
     assert_equal(pools[RANKS](two_passes, backward_of_each), expected)
 
 
 class Checkpointed(Chain):
-    """One way for each rank: c and n checkpoint a block (c reentrantly), r runs it, s skips it.
-
-    u runs it, and goes on without its output.
-    """
+    """One way for each rank: n checkpoints a block, r runs it, u goes on without its output."""
 
     ways = ("r" * BLOCKS,) * RANKS
 
     def forward(self, x, rank):
         x = self.first(x)
         for block, way in zip(self.blocks, self.ways[rank], strict=True):
-            if way in "cn":
-                x = checkpoint(block, x, True, use_reentrant=way == "c")
-            elif way == "r":
-                x = block(x, True)
-            elif way == "u":
-                block(x, True)
+            y = checkpoint(block, x, True, use_reentrant=False) if way == "n" else block(x, True)
+            x = x if way == "u" else y
         return self.last(x)
 
 
@@ -222,19 +242,11 @@ def checkpointed(group, ways, prefetch):
 
 @pytest.mark.parametrize("prefetch", [True, False])
 @pytest.mark.parametrize(
-    "ways",
-    [
-        ("cssss", "nrrru", "rrrrr"),
-        ("ccsss", "rrrrr", "sscss"),
-        ("cscsc", "rrrrr", "scscs"),
-        ("nssss", "cssss", "rrrrr"),
-        ("crsss", "rcrrr", "rrcss"),
-    ],
-    ids=" ".join,
+    "ways", [("nrrru", "rrrrr", "nnnnn"), ("uuuur", "rnrnr", "nuuuu")], ids=" ".join
 )
-def test_what_follows_a_reentrant_checkpoint_is_left_out_by_one_rank(pools, ways, prefetch):
+def test_one_rank_checkpoints_a_block_and_another_does_not_use_it(pools, ways, prefetch):
     model = Checkpointed().double()
-    model.ways = tuple("".join("r" if way == "n" else way for way in one) for one in ways)
+    model.ways = ways
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for step in range(2):
         for rank in range(RANKS):
@@ -243,6 +255,35 @@ def test_what_follows_a_reentrant_checkpoint_is_left_out_by_one_rank(pools, ways
         optimizer.zero_grad()
     expected = {name: p.detach() for name, p in model.named_parameters()}
     assert_equal(pools[RANKS](checkpointed, ways, prefetch), expected)
+
+
+# --- blocks that one rank leaves out
+
+
+def hsdp(model, optimizer_class, group, **settings):
+    return HSDP(model, optimizer_class, *mesh(group, 2), **settings)
+
+
+def one_leaves_out(group, make, without):
+    model = Chain().double()
+    zero = make(model, torch.optim.SGD, group, lr=0.05)
+    model(inputs(group.rank, 0), without if group.rank == 1 else ()).square().sum().backward()
+    zero.step()
+
+
+@pytest.mark.parametrize(
+    "make", [*(STAGES[stage] for stage in BLOCKWISE), hsdp], ids=[*BLOCKWISE, "hsdp"]
+)
+@pytest.mark.parametrize(
+    "without", [["block 0"], ["block 2"], ["block 4"], ["block 1", "block 2"]], ids=" ".join
+)
+def test_a_block_that_one_rank_leaves_out_is_named_with_the_ranks(pools, make, without):
+    number = without[0][-1]
+    with pytest.raises(RankError) as said:
+        pools[4](one_leaves_out, make, tuple(without))
+    line = str(said.value).splitlines()[0]
+    assert f"calls all_gather for block {number} (blocks.{number})" in line
+    assert "rank 1 calls " in line
 
 
 class Backwards(Chain):

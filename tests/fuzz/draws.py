@@ -130,6 +130,12 @@ def draw_without(random: Random, draw: Draw) -> tuple[str, ...]:
     return tuple(sorted(chosen))
 
 
+def with_blocks_of(first: tuple[str, ...], mine: tuple[str, ...]) -> tuple[str, ...]:
+    """What a rank leaves out in ZeRO-3, where it calls the same blocks as the first rank."""
+    blocks = [thing for thing in first if thing.startswith("block")]
+    return tuple(sorted([*blocks, *(thing for thing in mine if not thing.startswith("block"))]))
+
+
 def draw_segment(random: Random, draw: Draw, strategy: str, ranks: int) -> Segment:
     per_host = random.choice([n for n in (1, 2, 4) if ranks % n == 0]) if strategy == "hsdp" else 0
     static = strategy == "ddp, static graph"
@@ -143,6 +149,8 @@ def draw_segment(random: Random, draw: Draw, strategy: str, ranks: int) -> Segme
         # Where a block is checkpointed reentrantly, ranks must leave out the same.
         if strategy in ZERO3 and any(part.again == "reentrant" for part in draw.parts):
             without = without[:1] * ranks
+        elif strategy in ZERO3:
+            without = [with_blocks_of(without[0], mine) for mine in without]
         may_wait = draw.passes == "in turn" and not static and (draw.zero or not last)
         chosen = fixed if static else without if leaves_out else [()] * ranks
         return Pass(not (may_wait and random.random() < 0.4), tuple(chosen))

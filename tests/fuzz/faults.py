@@ -9,12 +9,10 @@ import torch
 from distributed.bucketed_ddp import Bucket, State
 from distributed.ddp import wrapper as ddp
 from distributed.ddp.usage import Usage
-from distributed.zero import checkpoint
-from distributed.zero.blocks import Block
-from distributed.zero.blockwise_weights import BlockwiseWeights
+from distributed.zero import HSDP, Zero3, checkpoint
+from distributed.zero.blocks import Block, BlockwiseWeights
 from distributed.zero.flat_unit import FlatUnit, Layout
-from distributed.zero.hybrid import ReduceOverHosts
-from distributed.zero.reduce_in_backward import ReduceInBackward
+from distributed.zero.reduce_in_backward import GradientReducer
 from distributed.zero.sharded import ShardedOptimizer
 from distributed.zero.stage1 import ReduceInStep, ReplicatedWeights
 
@@ -116,11 +114,11 @@ def not_zeroed(patch: pytest.MonkeyPatch) -> None:
 def last_bucket_not_sent(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-1 and ZeRO-2 do not send the last unit's new parameters"
 
-    def refresh(self: ReplicatedWeights) -> None:
+    def all_gather_params(self: ReplicatedWeights) -> None:
         for unit, full in [*self.full.items()][:-1] or self.full.items():
             unit.all_gather(full)
 
-    patch.setattr(ReplicatedWeights, "refresh", refresh)
+    patch.setattr(ReplicatedWeights, "all_gather_params", all_gather_params)
 
 
 @fault
@@ -139,13 +137,13 @@ def reduced_twice(patch: pytest.MonkeyPatch) -> None:
 @fault
 def last_pass_counts(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-2 and ZeRO-3 keep the gradient of a step's last pass, not the sum"
-    wait = ReduceInBackward._wait_for_oldest
+    wait = GradientReducer._wait_for_oldest
 
-    def forget(self: ReduceInBackward) -> None:
+    def forget(self: GradientReducer) -> None:
         self.under_way[0].unit.gradient = None
         wait(self)
 
-    patch.setattr(ReduceInBackward, "_wait_for_oldest", forget)
+    patch.setattr(GradientReducer, "_wait_for_oldest", forget)
 
 
 @fault
@@ -181,11 +179,11 @@ def offset(patch: pytest.MonkeyPatch) -> None:
 def old_weights(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-3 keeps the root gathered after a step"
 
-    def refresh(self: BlockwiseWeights) -> None:
+    def all_gather_params(self: BlockwiseWeights) -> None:
         for block in self.blocks:
             block.reshard()
 
-    patch.setattr(BlockwiseWeights, "refresh", refresh)
+    patch.setattr(BlockwiseWeights, "all_gather_params", all_gather_params)
 
 
 @fault
@@ -201,7 +199,7 @@ def no_wait_for_gather(patch: pytest.MonkeyPatch) -> None:
 @fault
 def hosts_apart(patch: pytest.MonkeyPatch) -> None:
     "HSDP does not average between hosts"
-    patch.setattr(ReduceOverHosts, "reduce", lambda self: self.inside.reduce())
+    patch.setattr(HSDP, "_reduce_gradients", Zero3._reduce_gradients)
 
 
 @fault

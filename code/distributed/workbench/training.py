@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from distributed import Group, launch
+from distributed import Group
 from distributed.dp import shard
 from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches, digits
@@ -146,28 +146,3 @@ class Alone:
             "gradients": [p.grad for p in parameters if p.grad is not None],
             "optimizer states": [t for s in states for t in s if isinstance(t, torch.Tensor)],
         }
-
-
-def train_stage(
-    group: Group, stage: Callable[..., Any], batch: int, steps: int
-) -> tuple[list[float], int]:
-    """One rank of a stage of ZeRO: losses of the whole batches, elements of optimizer states."""
-    model = make_network(seed=group.rank)
-    zero = stage(model, torch.optim.AdamW, group, lr=1e-2)
-    losses = train_together(group, model, zero.step, batch, steps)
-    return losses, sum(t.numel() for t in zero.tensors()["optimizer states"])
-
-
-def compare_with_one_device(stage: Callable[..., Any], ranks: int, batch: int, steps: int) -> None:
-    """Train with a stage of ZeRO and on one device: equal losses, an N-th of the states."""
-    if not ranks <= batch <= 1797:
-        raise ValueError(f"batch={batch}: choose {ranks} (one example a rank) to 1797")
-    results = launch(train_stage, stage, batch, steps, ranks=ranks, device="cpu")
-    alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
-    expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
-    for i in range(0, steps, max(1, steps // 4)):
-        print(f"step {i:3}: loss {results[0][0][i]:.6f}, on one device {expected[i]:.6f}")
-    assert max(abs(np.array(results[0][0]) / expected - 1)) < 1e-3
-    states = sum(t.numel() for t in alone.tensors()["optimizer states"])
-    print(f"elements of states: {states} alone,", *(found for _, found in results), "on ranks")
-    assert max(found for _, found in results) < states / len(results) + 100

@@ -4,18 +4,25 @@
        ↑                       │                                 │
        └────── reshard ────────┴──────────── reshard ────────────┘
 
-A block's W[N·s] stands in a buffer in which blocks take turns. The buffers are all the memory that
-ZeRO-3 needs for whole parameters, whatever the size of the model.
+A model is cut into blocks: parameters of one module belong to its block, and those of no module or
+of two to the root, which is whole for a step. All other blocks take turns in one buffer or two,
+and these are all the memory that ZeRO-3 needs for whole parameters, whatever the model's size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from distributed import Group
 from distributed.zero.flat_unit import MOVED, FlatUnit, Layout
+from distributed.zero.guards import ShardedParameter
+from distributed.zero.materialise import free_values
+from distributed.zero.sharded import layouts
+from distributed.zero.sharding_plan import ShardingPlan
 
 WRITTEN = (
     "{name} was written in place, and the next all-gather would undo it: write into the shards, "
@@ -65,17 +72,21 @@ class Block:
     """A module whose parameters are unsharded and resharded together.
 
     It has one unit for each dtype, and one more for what is frozen. `index` counts blocks in the
-    order of the forward pass; the root, with all that is in no other block, is -1. `in_backward`
-    is whether the backward pass gets here: something is trained in this block, in one before it,
-    or in the root. With `prefetch`, gathering is asynchronous. What `takes_turns` shares its buffer
-    with other blocks.
+    order of the forward pass; the root's is -1. The schedule decides what happens when, by these:
+
+    prefetch              gathering is asynchronous, so it can begin early
+    takes_turns           the buffer is also other blocks'
+    stays_after_forward   it isn't freed after a forward pass, because the backward pass begins here
+    stays_after_backward  it isn't freed after a backward pass: the next forward pass begins here
+    in_backward           the backward pass gets here: something is trained in this block, in one
+                          before it, or in the root
 
     Invariant: autograd saves views of W[N·s] in the forward pass, and reads them in the backward
     pass. So a block is always gathered into the same memory: `full` is made once, and never again.
-    Parameters have the version that autograd saved only while those very values are there: it
-    raises RuntimeError rather than to read a buffer that another block is in, or a later step's.
+    Parameters have the version that autograd saved only while those very values are there. It
+    raises RuntimeError rather than read a buffer that holds another block, or a later step's.
 
-    Nobody else may move a parameter, or write into it: RuntimeError, with its name in `names`.
+    Only the block may move a parameter or write into it: else RuntimeError, with its name.
     """
 
     def __init__(
@@ -85,23 +96,25 @@ class Block:
         units: list[FlatUnit],
         buffer: Buffer,
         prefetch: bool,
-        takes_turns: bool,
         names: Mapping[nn.Parameter, str],
     ):
         self.index, self.module, self.units = index, module, units
-        self.buffer, self.prefetch, self.takes_turns = buffer, prefetch, takes_turns
+        self.buffer, self.prefetch, self.names = buffer, prefetch, names
+        self.takes_turns = self.in_backward = False
+        self.stays_after_forward = self.stays_after_backward = True
         self.full = {unit: buffer.full_of(unit.layout) for unit in units}
-        self.names = names
         self.views: dict[nn.Parameter, torch.Tensor] = {}  # of W[N·s]: UNSHARDED
         for unit, full in self.full.items():
             self.views |= unit.layout.views(full)
         self.placeholders = {p: p.data for p in self.views}  # NaN: otherwise
-        self.in_backward = True
+        self.plain = [p for p in self.views if type(p) is nn.Parameter]
+        for parameter in self.plain:
+            parameter.name_in_module = names[parameter]  # type: ignore[attr-defined]
         self.state = State.SHARDED
         self.handles: list[Any] = []  # of all-gathers that nobody has waited for: GATHERING only
         # Of the parameters while UNSHARDED; one more while they are NaN.
         self.version = 1 + max((parameter._version for parameter in self.views), default=0)
-        self._show(self.placeholders, self.version + 1)
+        self._show_placeholders()
 
     def _enter(self, state: State) -> None:
         assert (self.state, state) in TRANSITIONS, f"{self.state} → {state}"
@@ -111,7 +124,7 @@ class Block:
         """SHARDED → GATHERING. Otherwise nothing: W[N·s] is here or on its way."""
         if self.state is not State.SHARDED:
             return
-        if self.buffer.block:
+        if self.buffer.block:  # blocks aren't called in their order
             self.buffer.block.reshard()
         self.buffer.block = self
         for unit, full in self.full.items():
@@ -126,7 +139,7 @@ class Block:
         if self.state is State.GATHERING:
             self._wait()
             self.check_untouched()
-            self._show(self.views, self.version)
+            self._show(self.views, self.version, nn.Parameter)
             self._enter(State.UNSHARDED)
 
     def reshard(self) -> None:
@@ -136,32 +149,44 @@ class Block:
         self._wait()  # prefetched, and not used: it must not be written later, over the next one
         if self.state is State.UNSHARDED:
             self.check_untouched()
-            self._show(self.placeholders, self.version + 1)
+            self._show_placeholders()
         self.buffer.block = None
         self._enter(State.SHARDED)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """→ SHARDED, and what autograd has saved of W[N·s] is of no use: W[s] has changed."""
         self.reshard()
         self.version += 2
-        self._show(self.placeholders, self.version + 1)
+        self._show_placeholders()
 
-    def _show(self, values: Mapping[nn.Parameter, torch.Tensor], version: int) -> None:
-        """Let the module see these: its parameters become views of them."""
-        for parameter, value in values.items():
-            parameter.data = value
-        versions = (version,) * len(values)
-        torch._C._autograd._unsafe_set_version_counter(tuple(values), versions)
+    def _show(
+        self,
+        values: Mapping[nn.Parameter, torch.Tensor],
+        version: int,
+        kind: type[nn.Parameter],
+    ) -> None:
+        """Let the module see these: its parameters become views of them, and of this class."""
+        with torch._C.DisableTorchFunctionSubclass():
+            for parameter, value in values.items():
+                parameter.data = value
+            versions = (version,) * len(values)
+            torch._C._autograd._unsafe_set_version_counter(tuple(values), versions)
+        for parameter in self.plain:
+            parameter.__class__ = kind
+
+    def _show_placeholders(self) -> None:
+        self._show(self.placeholders, self.version + 1, ShardedParameter)
 
     def check_untouched(self) -> None:
         """RuntimeError where a parameter is not what was shown, or was written into."""
         unsharded = self.state is State.UNSHARDED
         version = self.version if unsharded else self.version + 1
-        for parameter, shown in (self.views if unsharded else self.placeholders).items():
-            if parameter.data_ptr() != shown.data_ptr():
-                raise RuntimeError(MOVED.format(name=self.names[parameter]))
-            if parameter._version != version:
-                raise RuntimeError(WRITTEN.format(name=self.names[parameter]))
+        with torch._C.DisableTorchFunctionSubclass():
+            for parameter, shown in (self.views if unsharded else self.placeholders).items():
+                if parameter.data_ptr() != shown.data_ptr():
+                    raise RuntimeError(MOVED.format(name=self.names[parameter]))
+                if parameter._version != version:
+                    raise RuntimeError(WRITTEN.format(name=self.names[parameter]))
 
     def is_view_of(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor shows W[N·s]."""
@@ -174,3 +199,105 @@ class Block:
         for handle in self.handles:
             handle.wait()
         self.handles = []
+
+
+class BlockwiseWeights:
+    """W[s] of each unit; W[N·s] of a block only in its turn, and of the root for a whole step.
+
+    `units` are in the order in which their gradients are complete: the last block's first, and the
+    root's at the end.
+    """
+
+    def __init__(
+        self,
+        plan: ShardingPlan,
+        modules: Sequence[nn.Module],
+        prefetch: bool,
+        reshard_after_forward: bool,
+        make: Callable[[Sequence[nn.Parameter]], None],
+    ):
+        """`make(parameters)` gives parameters their first values, if they have none."""
+        owned = owners(plan, modules)
+        order = [*reversed(range(len(modules))), -1]
+        sharded = partial(shard, group=plan.group, make=make)
+        units = {i: [sharded(one) for one in layouts(plan, owned[i])] for i in order}
+        turns = [Buffer(), Buffer()] if prefetch else [Buffer()]
+        buffers = {i: Buffer() for i in order}
+        if reshard_after_forward:
+            buffers |= {i: turns[i % len(turns)] for i in range(len(modules))}
+        for i in order:
+            buffers[i].allocate([unit.layout for unit in units[i]], plan.group.device)
+        self.root, *self.blocks = (
+            Block(i, module, units[i], buffers[i], prefetch, plan.names)
+            for i, module in enumerate([plan.module, *modules], start=-1)
+        )  # in the order of the forward pass
+        self.units = [unit for i in order for unit in units[i]]
+        self.buffers = {*buffers.values()}
+        trained = False
+        for block in self.all():
+            trained = trained or any(unit.layout.trainable for unit in block.units)
+            block.in_backward = trained
+        if reshard_after_forward:
+            for block in self.blocks:
+                block.takes_turns = True
+                block.stays_after_forward = block.index >= len(modules) - len(turns)
+                block.stays_after_backward = block.index < len(turns)
+
+    def all(self) -> list[Block]:
+        return [self.root, *self.blocks]
+
+    def sync_shards_from_params(self) -> None:
+        """Nothing: nobody can have written into what is sharded, or may into what is not."""
+        for block in self.all():
+            block.check_untouched()
+
+    def all_gather_params(self) -> None:
+        """Nothing is sent: what is gathered from now on is new, and what is here is old."""
+        for block in self.all():
+            block.invalidate()
+
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
+        return {"gathered": [full for buffer in self.buffers for full in buffer.full.values()]}
+
+
+def owners(plan: ShardingPlan, modules: Sequence[nn.Module]) -> dict[int, list[nn.Parameter]]:
+    """Number of a module → the parameters that it alone has; -1 → the root's."""
+    inside = [(i, part) for i, inner in enumerate(modules) for part in inner.modules()]
+    in_blocks = {part for _, part in inside}
+    outside = [(-1, part) for part in plan.module.modules() if part not in in_blocks]
+    users: dict[nn.Parameter, set[int]] = {parameter: set() for parameter in plan.names}
+    for i, part in [*inside, *outside]:
+        for parameter in part.parameters(recurse=False):
+            users[parameter].add(i)
+    owned: dict[int, list[nn.Parameter]] = {i: [] for i in range(-1, len(modules))}
+    for parameter, by in users.items():
+        owned[by.pop() if len(by) == 1 else -1].append(parameter)
+    return owned
+
+
+def shard(layout: Layout, group: Group, make: Callable[[Sequence[nn.Parameter]], None]) -> FlatUnit:
+    """Copy rank 0's values of some parameters, keep this rank's W[s], and free the rest."""
+    make(layout.parameters)
+    full = torch.empty(layout.size, dtype=layout.dtype, device=group.device)
+    layout.write({p: p.data for p in layout.parameters}, full)
+    group.broadcast(full)
+    kept = group.empty(layout.shard_size, layout.dtype)
+    kept.copy_(layout.shard(full, group.rank))
+    for parameter in layout.parameters:
+        free_values(parameter, layout.param_dtype)
+    return FlatUnit(layout, group, kept)
+
+
+def check_blocks(module: nn.Module, blocks: Sequence[nn.Module] | None) -> list[nn.Module]:
+    """The blocks, in the order of the forward pass; ValueError for what cannot be one."""
+    inside = {inner: name for name, inner in module.named_modules()}
+    if blocks is None:
+        lists = [m for m in inside if isinstance(m, nn.ModuleList | nn.Sequential)]
+        blocks = [m for one in lists for m in one if any(True for _ in m.parameters())]
+        blocks = [b for b in blocks if not any(b is not o and b in o.modules() for o in blocks)]
+    for block in blocks:
+        if block not in inside or block is module:
+            raise ValueError(f"blocks: {type(block).__name__} is not inside of the module")
+        if any(block is not other and block in other.modules() for other in blocks):
+            raise ValueError(f"blocks: {inside[block]} is inside of another block")
+    return list(blocks)

@@ -18,8 +18,6 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
 
-from distributed.runtime.script import run_script
-
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets, sizes
 
 
@@ -89,22 +87,3 @@ class Boxed(torch.Tensor):
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> torch.Tensor:
         return next(part for (offsets, _), part in self.parts.items() if offsets == index.offset)
-
-
-def main(rows: int = 4, columns: int = 5, ranks: int = 3) -> None:
-    """Cut a matrix into shards, and each shard into boxes."""
-    if min(rows, columns, ranks) < 1:
-        raise ValueError(f"rows={rows}, columns={columns}, ranks={ranks}: all are 1 or more")
-    owner = torch.full((rows, columns), -1)
-    shard = -(-rows * columns // ranks)
-    for rank in range(ranks):
-        start, stop = rank * shard, min((rank + 1) * shard, rows * columns)
-        for (row, column), (height, width) in boxes(owner.shape, start, stop):
-            print(f"rank {rank}: rows {row}:{row + height}, columns {column}:{column + width}")
-            owner[row : row + height, column : column + width] = rank
-    print(owner)
-    assert torch.equal(owner.flatten(), torch.arange(rows * columns) // shard)
-
-
-if __name__ == "__main__":
-    run_script(main)

@@ -13,26 +13,20 @@ schema, which `Contents` reads:
     about.optimizer, about.scalars      the optimizer's class; keys of one element per parameter
 """
 
-import functools
-import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.utils._pytree import tree_map_only
 
-from distributed import Group, launch
-from distributed.runtime.script import run_script
 from distributed.zero.boxes import Boxed
 from distributed.zero.checkpoint_folder import (
     as_rank_0_found,
-    latest,
     new_checkpoint,
     path_of,
     steps,
@@ -82,7 +76,7 @@ def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
     "param_groups.NUMBER.SETTING", the names that PyTorch's FSDP gives them. Raises ValueError for
     an optimizer that keeps something else than tensors.
     """
-    zero.collect()
+    zero.sync_shards_from_params()
     found: dict[str, dict[str, Any]] = {"model": {}, "optim": {}}
 
     def add(part: str, name: str, like: nn.Parameter, of: slice, here: torch.Tensor) -> None:
@@ -179,7 +173,7 @@ def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     dcp.load(to_read, checkpoint_id=path, process_group=zero.group.backend)
     for kind, group in enumerate(zero.optimizer.param_groups):
         group.update({**notes.groups.get(str(kind), {}), "params": group["params"]})
-    zero.weights.refresh()
+    zero.weights.all_gather_params()
     return notes.extra
 
 
@@ -285,49 +279,3 @@ def full_state_dict(zero: ShardedOptimizer) -> dict[str, torch.Tensor]:
         kept = whole.get(zero.names.get(tensor, ""))
         found[name] = tensor.detach().cpu() if kept is None else kept
     return found
-
-
-def train_and_save(
-    group: Group,
-    stage: Callable[..., ShardedOptimizer],
-    folder: str,
-    batch: int,
-    until: int,
-    every: int,
-) -> list[float]:
-    """One rank: go on from the last checkpoint, or begin; losses of the steps that are done now."""
-    from distributed.dp import shard
-    from distributed.workbench.data import batches
-    from distributed.workbench.training import make_network, train
-
-    zero = stage(make_network(seed=group.rank), torch.optim.AdamW, group, lr=1e-2)
-    done = load(zero, folder)["done"] if latest(group, folder) else 0
-    losses = []
-    for step, rows in enumerate(batches(1797, batch, until)):
-        if step >= done:
-            mine = shard(rows, group.rank, group.size)
-            losses += train(zero.module, zero.step, [mine], examples=batch / group.size)
-            if (step + 1) % every == 0:
-                save(zero, folder, step + 1, done=step + 1)
-    return group.all_reduce(torch.tensor(losses, dtype=torch.float64), "avg").tolist()
-
-
-def main(batch: int = 256, until: int = 20) -> None:
-    """Train on 4 ranks with ZeRO-3, go on with 3 ranks and ZeRO-1: one curve."""
-    from distributed.zero.stage1 import Zero1
-    from distributed.zero.stage2 import Zero2
-    from distributed.zero.stage3 import Zero3
-
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
-        run = functools.partial(launch, train_and_save, device="cpu")
-        first = run(Zero3, folder, batch, until // 2, 5, ranks=4)[0]
-        then = run(Zero1, folder, batch, until, 5, ranks=3)[0]
-        once = run(Zero2, other, batch, until, until, ranks=2)[0]
-    apart = np.abs(np.array(first + then) / once - 1).max()
-    print(f"{len(first)} steps on 4 ranks, {len(then)} on 3; last loss {then[-1]:.6f}")
-    print(f"in one go on 2 ranks: {once[-1]:.6f}; losses differ by at most {apart:.1e}")
-    assert apart < 1e-3
-
-
-if __name__ == "__main__":
-    run_script(main)

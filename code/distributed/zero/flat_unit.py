@@ -7,14 +7,12 @@ shards gives everyone the whole. Only equal shards let both send the least.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from distributed import Group
-from distributed.runtime.script import run_script
 
 MOVED = (
     "{name}: its storage was replaced after the module was sharded (.to(), .half(), .data =, "
@@ -23,11 +21,11 @@ MOVED = (
 
 
 class Piece(NamedTuple):
-    """What a shard has of one parameter: its elements `of` (flattened) stand `at` in the shard."""
+    """Part of a shard that belongs to one parameter: where it is in each, both flattened."""
 
     parameter: nn.Parameter
-    of: slice
-    at: slice
+    param_slice: slice
+    shard_slice: slice
 
 
 class Layout:
@@ -119,8 +117,9 @@ class Layout:
         for parameter, start in sorted(self.start.items(), key=lambda item: item[1]):
             low, high = max(begin, start), min(end, start + parameter.numel())
             if low < high:
-                of, at = slice(low - start, high - start), slice(low - begin, high - begin)
-                found.append(Piece(parameter, of, at))
+                param_slice = slice(low - start, high - start)
+                shard_slice = slice(low - begin, high - begin)
+                found.append(Piece(parameter, param_slice, shard_slice))
         return found
 
 
@@ -193,7 +192,7 @@ def runs(pieces: Sequence[Piece], group_of: Mapping[nn.Parameter, int]) -> list[
 
 def _continue(last: Piece, piece: Piece, group_of: Mapping[nn.Parameter, int]) -> bool:
     same_group = group_of[last.parameter] == group_of[piece.parameter]
-    return same_group and last.at.stop == piece.at.start
+    return same_group and last.shard_slice.stop == piece.shard_slice.start
 
 
 def in_buckets(parameters: Sequence[nn.Parameter], most: float) -> list[list[nn.Parameter]]:
@@ -214,27 +213,3 @@ def in_buckets(parameters: Sequence[nn.Parameter], most: float) -> list[list[nn.
                 buckets.append(bucket)
             bucket.append(parameter)
     return buckets
-
-
-def main(ranks: int = 3) -> None:
-    """Cut three parameters into shards, both ways, and say what each rank owns."""
-    if ranks < 1:
-        raise ValueError(f"ranks={ranks}: there is 1 rank or more")
-    named = {"W": nn.Parameter(torch.ones(4, 5)), "b": nn.Parameter(torch.ones(5))}
-    named["scale"] = nn.Parameter(torch.ones(1))
-    names = {parameter: name for name, parameter in named.items()}
-    for partition in ("flat", "parameter"):
-        layout = Layout(list(names), ranks, partition)
-        print(f"{partition}: {layout.numel} elements, shards of {layout.shard_size}")
-        owned = 0
-        for rank in range(ranks):
-            pieces = layout.pieces(rank)
-            held = [f"{names[p]}[{of.start}:{of.stop}]" for p, of, _ in pieces]
-            print(f"  rank {rank}:", ", ".join(held) or "padding")
-            owned += sum(of.stop - of.start for _, of, _ in pieces)
-            assert all(a.at.stop <= b.at.start for a, b in pairwise(pieces))
-        assert owned == layout.numel, "every element has one owner"
-
-
-if __name__ == "__main__":
-    run_script(main)

@@ -1,8 +1,9 @@
-"""What would go wrong in silence behind a ZeRO optimizer's back, and is refused in a line instead.
+"""Guards: what would go wrong silently behind a ZeRO optimizer's back raises a line instead.
 
 Its parameters are views of buffers, and its gradients are spread over the ranks, but the module
-and `parameter.grad` look as they always did. So code that knows nothing of shards can replace
-them, or clip what is not the gradient. `REFUSED` lists what is noticed, and what it says.
+and `parameter.grad` look as they always did. So code written without shards in mind can replace
+them, clip what isn't the gradient, or compute with values that are on other ranks. Tensors of the
+classes here refuse that, and `REFUSED` lists what they say.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from distributed.zero.flat_unit import MOVED
 
 REFUSED = {
     "parameter": "{name} is not the parameter that was sharded: change the module first, and give "
@@ -26,6 +30,12 @@ REFUSED = {
     "their mean: compute in bfloat16, which needs no scaler",
     "clipping": "this gradient is one rank's own, before the mean, so each rank would clip it "
     "otherwise: use the optimizer's clip_grad_norm_, which returns the norm, too",
+    "spread": "this gradient is spread over the ranks, and no rank has it whole: use the "
+    "optimizer's clip_grad_norm_, which returns the norm, or its full_gradients()",
+    "sharded": "{name} is used while its block is sharded, so it has no values: call the block, "
+    "leave it out of blocks=, or use the optimizer's full_parameters()",
+    "copy": "a module of ZeRO-3 can't be copied or pickled, because this rank has only shards of "
+    "it: load the optimizer's full_parameters() into a new module",
 }
 # What torch.nn.utils calls to clip: norms that scale, and bounds. None of it is linear, so on the
 # gradients of single ranks it is not what it is on their mean.
@@ -33,6 +43,24 @@ CLIPPING = (
     torch.linalg.vector_norm, torch._foreach_norm, torch.Tensor.clamp_,
     torch._foreach_clamp_min_, torch._foreach_clamp_max_,
 )  # fmt: skip
+# Functions of torch that need no values. Dynamo calls some of them when it compiles a block again.
+DESCRIPTIONS = {
+    "__get__", "size", "dim", "numel", "stride", "storage_offset", "untyped_storage", "is_conj",
+    "is_neg", "_is_view",
+}  # fmt: skip
+OF_PARAMETERS = DESCRIPTIONS | {
+    "__set__", "__delete__", "__len__", "nelement", "data_ptr", "get_device", "element_size",
+    "is_contiguous", "is_floating_point", "is_complex", "zeros_like", "empty_like",
+    "requires_grad_", "register_hook", "register_post_accumulate_grad_hook",
+    "_has_compatible_shallow_copy_type",
+}  # fmt: skip
+CONVERSIONS = {"to", "float", "double", "half", "bfloat16", "cpu", "cuda", "type"}
+
+
+def call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a function of torch as on a plain tensor."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **(kwargs or {}))
 
 
 class OwnGradient(torch.Tensor):
@@ -47,8 +75,62 @@ class OwnGradient(torch.Tensor):
     ) -> Any:
         if func in CLIPPING:
             raise RuntimeError(REFUSED["clipping"])
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+        return call(func, args, kwargs)
+
+
+class SpreadGradient(torch.Tensor):
+    """`parameter.grad` of ZeRO-2 and 3 after it is reduced: its mean is in the shards."""
+
+    @classmethod
+    def of(cls, parameter: nn.Parameter, dtype: torch.dtype) -> "SpreadGradient":
+        """In the shape of a parameter, but one element in memory, which is NaN."""
+        nothing = torch.full((), torch.nan, dtype=dtype, device=parameter.device)
+        return nothing.expand(parameter.shape).as_subclass(cls)
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if getattr(func, "__name__", "") not in DESCRIPTIONS:
+            raise RuntimeError(REFUSED["spread"])
+        return call(func, args, kwargs)
+
+    @property
+    def nbytes(self) -> int:  # type: ignore[override]
+        return 0  # the shards have the values, and their optimizer counts them
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"SpreadGradient(shape={list(self.shape)}, dtype={self.dtype})"
+
+
+class ShardedParameter(nn.Parameter):
+    """The class of a parameter of ZeRO-3 while its block is sharded; else it is nn.Parameter."""
+
+    name_in_module: str
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
+    ) -> Any:
+        known = getattr(func, "__name__", "")
+        if known in OF_PARAMETERS:
+            return call(func, args, kwargs)
+        used = next(p for p in tree_leaves((args, kwargs)) if isinstance(p, cls))
+        if known in CONVERSIONS:
+            converted = call(func, args, kwargs)
+            if converted is used or not isinstance(converted, torch.Tensor):
+                return converted
+            raise RuntimeError(MOVED.format(name=used.name_in_module))
+        raise RuntimeError(REFUSED["sharded"].format(name=used.name_in_module))
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return f"ShardedParameter({self.name_in_module}, shape={list(self.shape)})"
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        raise RuntimeError(REFUSED["copy"])
+
+    def __deepcopy__(self, _: Any) -> Any:
+        raise RuntimeError(REFUSED["copy"])
 
 
 class HookOfOriginal:
@@ -65,6 +147,22 @@ class HookOfOriginal:
 
     def __reduce__(self) -> Any:
         return HookOfOriginal, ()
+
+
+class HookOfSharded:
+    """A module's hook, which torch.compile leaves as it is, and which cannot be copied.
+
+    A copy of the module would move the blocks of the original.
+    """
+
+    def __init__(self, hook: Callable[..., None]):
+        self.hook = torch.compiler.disable(hook)
+
+    def __call__(self, *args: Any) -> None:
+        self.hook(*args)
+
+    def __reduce__(self) -> Any:
+        raise RuntimeError(REFUSED["copy"])
 
 
 def check_not_in_torch_ddp(module: nn.Module, _: Any) -> None:

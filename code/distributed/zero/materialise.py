@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-from distributed.runtime.script import run_script
-
 
 def free_values(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
     """NaN instead of a parameter's values: in the same shape, but one element in memory."""
@@ -101,21 +99,3 @@ def _without_values(like: torch.Tensor) -> torch.Tensor:
 def _has_values(tensor: torch.Tensor, written: bool) -> bool:
     """Whether nothing is NaN; of a dtype without NaN, whether autograd knows that it is written."""
     return not tensor.isnan().any() if tensor.is_floating_point() else written
-
-
-def main() -> None:
-    """Make a network of 4 × 100 MB one layer at a time: never more than one layer is real."""
-    with torch.device("meta"):
-        model = nn.Sequential(*(nn.Linear(5000, 5000, bias=False) for _ in range(4)))
-    leave_meta(model, torch.device("cpu"))
-    for name, weight in model.named_parameters():
-        materialise(model, [weight], by_reset_parameters)
-        spread = weight.std().item()
-        free_values(weight)
-        print(f"{name}: standard deviation {spread:.6f}, and now {weight[0, 0].item()}")
-        assert abs(spread * (3 * 5000) ** 0.5 - 1) < 0.01, "uniform in ±1/√d, as torch.nn.Linear"
-        assert weight.untyped_storage().nbytes() == 4
-
-
-if __name__ == "__main__":
-    run_script(main)

@@ -34,46 +34,58 @@ class Weights(Protocol):
 
     units: list[FlatUnit]
 
-    def collect(self) -> None:
-        """Take into W[s] what was written into the parameters since `refresh`."""
+    def sync_shards_from_params(self) -> None:
+        """Take into W[s] what was written into the parameters since `all_gather_params`."""
 
-    def refresh(self) -> None:
+    def all_gather_params(self) -> None:
         """W[s] has changed on every rank: nobody may see old parameters after this."""
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds beside its shards, by what it is for."""
 
 
-class Gradients(Protocol):
-    """How a stage makes each unit's dW[s]."""
+class Gradients:
+    """How a stage makes each unit's dW[s]. A stage overrides all but `no_sync`."""
+
+    sync = True  # False within no_sync()
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forward passes in here are such that their backward passes send nothing."""
+        before, self.sync = self.sync, False
+        try:
+            yield
+        finally:
+            self.sync = before
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Autograd has finished this parameter's gradient, on this rank."""
+        raise NotImplementedError
 
     def reduce(self) -> None:
         """Give every unit its `gradient`, unless the backward pass has; a missing one is zero."""
+        raise NotImplementedError
 
-    def forget(self) -> None:
-        """Before the next step's first backward pass, or after one that failed."""
-
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """Backward passes in here send nothing."""
+    def reset(self) -> None:
+        """Before the next step's first backward pass, or after one that raised."""
+        raise NotImplementedError
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds, by what it is for."""
+        raise NotImplementedError
 
 
 class ParameterShard(NamedTuple):
-    """Where the elements `of` a parameter (flattened) are: `local` [at] is what this rank updates.
+    """Part of a parameter that this rank updates: parameter[param_slice] is local[local_slice].
 
-    `optimizer.state[local]` holds tensors of local's shape for them, and scalars for all of them.
+    Both are flattened. `optimizer.state[local]` holds tensors of local's shape, and scalars.
     """
 
     name: str
     parameter: nn.Parameter
-    of: slice
+    param_slice: slice
     local: nn.Parameter
-    at: slice
+    local_slice: slice
 
 
 class Phase(Enum):
@@ -153,8 +165,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self.phase is Phase.EMPTY:
             raise RuntimeError(REFUSED["no gradients"])
         if self.phase is Phase.PARTIAL:
-            self.gradients.reduce()
+            self._reduce_gradients()
             self.phase = Phase.REDUCED
+
+    def _reduce_gradients(self) -> None:
+        self.gradients.reduce()
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
@@ -183,33 +198,33 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         with torch.no_grad():
-            self.collect()
+            self.sync_shards_from_params()
             self.reduce()
             self._update()
-            self.weights.refresh()
+            self.weights.all_gather_params()
         self.zero_grad()
         return loss
 
-    def collect(self) -> None:
+    def sync_shards_from_params(self) -> None:
         """Take into the shards what was written into the module's parameters since the last step.
 
         Raises RuntimeError, with a line of `guards.REFUSED`, where it cannot be followed.
         """
         check_unchanged(self.module, self.names, self.frozen)
-        self.weights.collect()
+        self.weights.sync_shards_from_params()
 
     def _update(self) -> None:
         """dW[s], W[s], states[s] → W[s]: an N-th of the work on each rank."""
         for mine in self.local:
             assert mine.unit.gradient is not None, "it is reduced"
-            mine.parameter.grad = mine.unit.gradient[mine.at].view(mine.parameter.shape)
+            mine.parameter.grad = mine.unit.gradient[mine.shard_slice].view(mine.parameter.shape)
         self.optimizer.step()
         for mine in self.local:
             mine.parameter.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients. A missing one counts as zero, so both settings do the same."""
-        self.gradients.forget()
+        self.gradients.reset()
         for unit in self.trained:
             for parameter in unit.layout.parameters:
                 parameter.grad = None
@@ -254,7 +269,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         Those that are in no unit, for they are frozen or empty, are whole on every rank: they come
         last. Copy what you keep: the next unit is gathered into the same buffer.
         """
-        self.collect()
+        self.sync_shards_from_params()
         sizes = [unit.layout.size * unit.layout.dtype.itemsize for unit in self.units]
         buffer = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.group.device)
         for unit, size in zip(self.units, sizes, strict=True):
@@ -287,9 +302,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def parameter_shards(self) -> Iterator[ParameterShard]:
         """Which elements of each parameter this rank updates, and where they are."""
         for mine in self.local:
-            for parameter, of, at in mine.pieces:
-                here = slice(at.start - mine.at.start, at.stop - mine.at.start)
-                yield ParameterShard(self.names[parameter], parameter, of, mine.parameter, here)
+            begin = mine.shard_slice.start
+            for parameter, param_slice, shard_slice in mine.pieces:
+                here = slice(shard_slice.start - begin, shard_slice.stop - begin)
+                name = self.names[parameter]
+                yield ParameterShard(name, parameter, param_slice, mine.parameter, here)
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds, by what it is for."""
@@ -327,7 +344,7 @@ class LocalParameter(NamedTuple):
 
     parameter: nn.Parameter  # a view of the unit's shard[s]
     unit: FlatUnit
-    at: slice  # in the unit's shard
+    shard_slice: slice  # of the unit's shard
     pieces: list[Piece]
     group: int  # index in the optimizer's param_groups
 
@@ -337,8 +354,9 @@ def local_parameters(unit: FlatUnit, plan: ShardingPlan) -> Iterator[LocalParame
     pieces = unit.layout.pieces(plan.group.rank)
     whole = plan.partition == "parameter"
     for run in [[piece] for piece in pieces] if whole else runs(pieces, plan.group_of):
-        at = slice(run[0].at.start, run[-1].at.stop)
-        values = unit.shard[at]
+        shard_slice = slice(run[0].shard_slice.start, run[-1].shard_slice.stop)
+        values = unit.shard[shard_slice]
         if whole:
             values = values.view(run[0].parameter.shape)
-        yield LocalParameter(nn.Parameter(values), unit, at, run, plan.group_of[run[0].parameter])
+        group = plan.group_of[run[0].parameter]
+        yield LocalParameter(nn.Parameter(values), unit, shard_slice, run, group)

@@ -165,14 +165,15 @@ def check_groups(
     if not any(p.numel() for p in trained):
         raise ValueError("module: no parameter requires a gradient, so nothing is to be trained")
     groups = [{**g, "params": [*g["params"]]} for g in param_groups or [{"params": trained}]]
-    given = [p for g in groups for p in g["params"]]
-    for parameter in given:
+    given: set[nn.Parameter] = set()
+    for parameter in (p for g in groups for p in g["params"]):
         if parameter not in names:
             raise ValueError("param_groups: a parameter is not one of the module's")
-        if sum(parameter is other for other in given) > 1:
+        if parameter in given:
             raise ValueError(f"param_groups: {names[parameter]} is in two groups")
+        given.add(parameter)
     for parameter, name in trained.items():
-        if not any(parameter is other for other in given):
+        if parameter not in given:
             raise ValueError(f"param_groups: {name} is in none; freeze it or put it in one")
     return groups
 

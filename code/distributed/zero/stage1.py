@@ -7,7 +7,6 @@ Each rank averages, updates and sends one shard of the parameters. That is what 
 cut in two with the optimizer in between (Rajbhandari et al. 2020, §5.1 and §7).
 """
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +14,8 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.runtime.script import run_script
 from distributed.zero.flat_unit import MOVED, FlatUnit, Layout
-from distributed.zero.sharded import ShardedOptimizer, layouts
+from distributed.zero.sharded import Gradients, ShardedOptimizer, layouts
 from distributed.zero.sharding_plan import Precision, ShardingPlan
 
 
@@ -78,7 +76,7 @@ class ReplicatedWeights:
             if narrow and not parameter.requires_grad and parameter.is_floating_point():
                 parameter.data = parameter.data.to(narrow)  # it is computed with, and never updated
 
-    def collect(self) -> None:
+    def sync_shards_from_params(self) -> None:
         """W[N·s] → W[s], where they are not on the same memory: what was written since.
 
         Raises RuntimeError for a parameter that is not a view of W[N·s] any more.
@@ -90,7 +88,7 @@ class ReplicatedWeights:
             if unit.is_cast:
                 unit.read_back(full)
 
-    def refresh(self) -> None:
+    def all_gather_params(self) -> None:
         """W[s] → W[N·s]: the parameters that the others updated."""
         for unit, full in self.full.items():
             unit.all_gather(full)
@@ -113,7 +111,7 @@ def replicate(layout: Layout, group: Group) -> torch.Tensor:
     return full
 
 
-class ReduceInStep:
+class ReduceInStep(Gradients):
     """dW[N·s] of each unit grows in a buffer, over one backward pass or several, until the step."""
 
     def __init__(self, units: Sequence[FlatUnit]):
@@ -143,22 +141,8 @@ class ReduceInStep:
                 parameter.grad = None
             unit.gradient = unit.reduce_scatter(buffer).to(unit.shard.dtype)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Nothing: what no gradient is copied over becomes zero when it is reduced."""
-
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()  # no backward pass sends anything
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return {"gradients": [*self.buffers.values()]}
-
-
-def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
-    """ZeRO-1 learns what one device learns, with an N-th of its optimizer's memory."""
-    from distributed.workbench.training import compare_with_one_device
-
-    compare_with_one_device(Zero1, ranks, batch, steps)
-
-
-if __name__ == "__main__":
-    run_script(main)

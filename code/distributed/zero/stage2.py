@@ -7,18 +7,19 @@ A rank keeps its shard of the gradients, and of the others no more than two buck
 `no_sync()`, the memory that this stage saves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from distributed import Group
-from distributed.runtime.script import run_script
 from distributed.zero.flat_unit import FlatUnit
 from distributed.zero.guards import HookOfOriginal
-from distributed.zero.reduce_in_backward import ReduceInBackward
-from distributed.zero.sharded import ShardedOptimizer
+from distributed.zero.reduce_in_backward import GradientReducer
+from distributed.zero.sharded import Gradients, ShardedOptimizer
 from distributed.zero.sharding_plan import Precision, ShardingPlan
 from distributed.zero.stage1 import ReplicatedWeights
 
@@ -46,42 +47,98 @@ class Zero2(ShardedOptimizer):
         precision = Precision(param_dtype, reduce_dtype)
         plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
         weights = ReplicatedWeights(plan, bucket_bytes)
-        gradients = ReduceInBackward(weights.units, AtOnce(), plan.names)
+        gradients = ReduceFullBuckets(weights.units, plan.names)
         super().__init__(plan, weights, gradients, settings)
         module.register_forward_hook(HookOfOriginal(gradients.post_forward))
 
 
-class AtOnce:
-    """Nothing but gradients is sent in a backward pass, so a unit's turn comes when it is full.
+class ReduceFullBuckets(Gradients):
+    """dW[N·s] of a bucket is reduced when it is complete, and all buckets before it are reduced.
 
-    A reentrant checkpoint, maybe of this rank alone, is a pass within the pass, and can give a
-    parameter one more gradient: from then on units wait for the end.
+    was_synced  what `sync` was in the last forward pass
+    is_local    whether passes in no_sync() have left gradients that are not reduced
+    task        autograd's number of the backward pass; None if none is under way
+    reduces     in a backward pass: whether it has reached a forward pass outside of no_sync()
+    waits       in a backward pass: whether it has a reentrant checkpoint, a pass within the pass,
+                which can give a parameter one more gradient: buckets then wait for the end
+    missing     bucket → parameters whose gradients have not come in this pass
+    to_reduce   buckets that are not reduced in this pass, in their order
     """
 
-    def __init__(self) -> None:
-        self.reset()
+    def __init__(self, units: Sequence[FlatUnit], names: Mapping[nn.Parameter, str]):
+        self.units, self.names = units, names
+        self.unit_of = {p: unit for unit in units for p in unit.layout.parameters}
+        self.reducer = GradientReducer(units, names, in_flight=2)
+        self.was_synced = True
+        self.is_local = False
+        self._end_pass()
 
-    def check(self, unit: FlatUnit, parameter: nn.Parameter) -> None: ...
+    def _end_pass(self) -> None:
+        self.task: int | None = None
+        self.reduces = self.waits = False
+        self.missing = {unit: {*unit.layout.parameters} for unit in self.units}
+        self.to_reduce = [*self.units]
 
-    def pre_backward(self) -> None:
-        self.task = torch._C._current_graph_task_id()
+    def post_forward(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The module has computed: listen for the gradients of what it returns."""
+        self.was_synced = self.sync
+        for tensor in tree_leaves(output):
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                tensor.register_hook(partial(self.pre_backward, self.sync))
 
-    def may_reduce(self, unit: FlatUnit) -> bool:
-        self.has_inner |= torch._C._current_graph_task_id() != self.task
-        return not self.has_inner
+    def pre_backward(self, sync: bool, _: torch.Tensor | None = None) -> None:
+        """The backward pass is here. It reduces if one of its forward passes was to."""
+        if self.task is None:
+            self.task = torch._C._current_graph_task_id()
+            torch.autograd.Variable._execution_engine.queue_callback(self.post_backward)
+        self.reduces |= sync
 
-    def post_backward(self) -> None: ...
+    def mark_ready(self, parameter: nn.Parameter) -> None:
+        """Gradients: start to reduce the buckets that are complete with this one."""
+        if self.task is None:  # before the gradient of any output
+            self.pre_backward(self.sync and self.was_synced)
+        unit = self.unit_of[parameter]
+        if unit not in self.to_reduce:
+            raise RuntimeError(
+                f"{self.names[parameter]} got one more gradient after it was reduced: checkpoint "
+                "with use_reentrant=False"
+            )
+        self.missing[unit].discard(parameter)
+        self.waits |= torch._C._current_graph_task_id() != self.task
+        while self.reduces and not self.waits and self.to_reduce:
+            if self.missing[self.to_reduce[0]]:
+                break
+            self.reducer.start(self.to_reduce.pop(0))
+
+    def post_backward(self) -> None:
+        """Called by autograd at the end: reduce all other buckets. A missing gradient is zero."""
+        # torch.autograd.grad gives parameters none at all.
+        if any(len(self.missing[unit]) < len(unit.layout.parameters) for unit in self.units):
+            if self.reduces:
+                self._reduce_rest()
+            self.is_local = not self.reduces
+        self._end_pass()
+
+    def _reduce_rest(self) -> None:
+        while self.to_reduce:
+            self.reducer.start(self.to_reduce.pop(0))
+        self.reducer.wait()
+
+    def reduce(self) -> None:
+        """Gradients: reduce what passes in no_sync() have left."""
+        self.reducer.check_unchanged()
+        if self.is_local:
+            self._reduce_rest()
+            self.is_local = False
+            self._end_pass()
 
     def reset(self) -> None:
-        self.task, self.has_inner = -1, False
+        """Gradients: forget all. If a pass raised, ranks may have sent more or less: send all."""
+        if self.reduces:
+            self._reduce_rest()
+        self.reducer.is_spread.clear()
+        self.is_local = False
+        self._end_pass()
 
-
-def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
-    """ZeRO-2 learns what one device learns, and keeps a shard of the gradients."""
-    from distributed.workbench.training import compare_with_one_device
-
-    compare_with_one_device(Zero2, ranks, batch, steps)
-
-
-if __name__ == "__main__":
-    run_script(main)
+    def tensors(self) -> dict[str, list[torch.Tensor]]:
+        return self.reducer.tensors()

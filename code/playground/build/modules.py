@@ -39,11 +39,14 @@ WHERE = {  # what one looks for first, and the functions that do it, in the orde
     "who sends the bytes of a ring": "runtime/group.Group.reduce_by all_reduce.ring "
     "runtime/transport.Transport.relay",
     "where DDP launches a bucket": "bucketed_ddp.Reducer.reduce_full_buckets",
-    "where ZeRO reduces a gradient": "zero/reduce_in_backward.ReduceInBackward.reduce_in_order",
-    "where ZeRO-3 gathers a block": "zero/stage3.Schedule.pre_forward "
-    "zero/execution_order.ForwardPass.pre_forward zero/blocks.Block.unshard",
-    "where it prefetches the next": "zero/execution_order.ForwardPass.pre_forward "
-    "zero/execution_order.prefetch_unshard",
+    "where ZeRO-3 gathers a block": "zero/schedule.Schedule.pre_forward zero/blocks.Block.unshard",
+    "where ZeRO-3 frees a block": "zero/schedule.Schedule.post_forward zero/blocks.Block.reshard",
+    "where it prefetches the next": "zero/schedule.Schedule.pre_forward "
+    "zero/schedule.Schedule._prefetch",
+    "where it gathers a block again": "zero/schedule.Schedule.pre_backward "
+    "zero/schedule.Schedule._begin_turn",
+    "where ZeRO reduces a gradient": "zero/schedule.Schedule.post_backward "
+    "zero/reduce_in_backward.GradientReducer.start",
     "where a shard is updated": "zero/sharded.ShardedOptimizer.step",
     "when a checkpoint is there": "zero/checkpoint_folder.new_checkpoint",
 }

@@ -1,7 +1,7 @@
 """A laboratory of hosts: several machines played by one, with links as slow as you like.
 
     with laboratory(hosts=2, bandwidth="200Mbit") as lab:
-        lab.torchrun(["code/distributed/zero/hybrid.py", "--ranks", "4"], per_host=2)
+        lab.torchrun(["code/distributed/hsdp.py", "--ranks", "4"], per_host=2)
         lab.hosts[1].cut()
 
 A host is a network namespace and a process namespace of Linux. Its NIC `eth0` hangs on a switch,
