@@ -279,7 +279,7 @@ class Group(Transport):
         finish = contextlib.ExitStack()
         tensor = finish.enter_context(as_tensor(x, writes=out is None))
         check_op(op, REDUCTIONS, tensor)
-        self._announce(call, tensor)
+        self.announce(call, tensor)
         return finish, tensor
 
     def in_background(
@@ -296,12 +296,10 @@ class Group(Transport):
 
     def announce(self, call: str, x: Array) -> None:
         """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""
-        self._announce(call, in_place(x, writes=False))
-
-    def _announce(self, call: str, x: torch.Tensor) -> None:
         self.check_open()
         if self.board:
-            self.board.announce(f"{call} of {str(x.dtype)[6:]}{list(x.shape)}")
+            seen = x if isinstance(x, torch.Tensor) else in_place(x, writes=False)
+            self.board.announce(f"{call} of {str(seen.dtype)[6:]}{list(seen.shape)}")
 
     def _by_backend(
         self,
