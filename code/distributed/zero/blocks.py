@@ -111,7 +111,7 @@ class Block:
         for parameter in self.plain:
             parameter.name_in_module = names[parameter]  # type: ignore[attr-defined]
         self.state = State.SHARDED
-        self.handles: list[Any] = []  # of all-gathers that nobody has waited for: GATHERING only
+        self.handles: list[Any] = []  # of all-gathers under way: GATHERING only
         # Of the parameters while UNSHARDED; one more while they are NaN.
         self.version = 1 + max((parameter._version for parameter in self.views), default=0)
         self._show_placeholders()
@@ -247,7 +247,7 @@ class BlockwiseWeights:
         return [self.root, *self.blocks]
 
     def sync_shards_from_params(self) -> None:
-        """Nothing: nobody can have written into what is sharded, or may into what is not."""
+        """Nothing to take: writing into a parameter raises RuntimeError here."""
         for block in self.all():
             block.check_untouched()
 

@@ -34,7 +34,7 @@ class GradientReducer:
 
     spread     each trained parameter's SpreadGradient
     is_spread  parameters whose `grad` it is: their gradient is in the shards, or on its way there
-    under_way  reductions that no one has waited for, the oldest first: at most `in_flight`
+    under_way  reductions that were started and not waited for, the oldest first: up to `in_flight`
     spare      memory of buckets to use again, if the group's memory is costly
     """
 
@@ -100,7 +100,7 @@ class GradientReducer:
             self.spare.append(memory)
 
     def wait(self) -> None:
-        """Wait for all that `start` has started."""
+        """Wait for every reduction under way."""
         while self.under_way:
             self._wait_for_oldest()
 

@@ -9,8 +9,8 @@ Collectives match by the order in which ranks call them. So in a forward pass al
 same blocks in the same order, and every backward pass goes back through these calls, whatever this
 rank's own graph is: a gradient that a rank doesn't have counts as zero.
 
-A checkpoint computes blocks again within the backward pass. That is no call, and sends only what
-must be gathered again.
+A checkpoint computes blocks again within the backward pass. That doesn't count as a call, and it
+sends only what must be gathered again.
 """
 
 from collections.abc import Iterator, Mapping
@@ -282,7 +282,7 @@ class Schedule(Gradients):
     # --- what the optimizer calls
 
     def reduce(self) -> None:
-        """Gradients: reduce what passes in no_sync() left. What no rank has called gets zeros."""
+        """Gradients: reduce what passes in no_sync() left. Blocks without a call get zeros."""
         self.reducer.check_unchanged()
         self._reduce_rest()
         for unit in self.trained:
@@ -290,7 +290,7 @@ class Schedule(Gradients):
                 unit.gradient = torch.zeros_like(unit.shard)
 
     def reset(self) -> None:
-        """Gradients: forget all; a backward pass that raised did so on every rank."""
+        """Gradients: drop them; a backward pass that raised did so on every rank."""
         self.reducer.wait()
         self.reducer.is_spread.clear()
         self.last_turn.clear()

@@ -25,7 +25,7 @@ from distributed.zero.stage1 import ReplicatedWeights
 
 
 class Zero2(ShardedOptimizer):
-    """Zero1 whose ranks keep a shard of the gradients; `bucket_bytes` is what is reduced at once.
+    """Zero1 whose ranks keep a shard of the gradients; `bucket_bytes` is the size of a bucket.
 
     After a backward pass the mean of a gradient is in the shards, on all ranks. `parameter.grad` is
     a `SpreadGradient` then, which only has a shape.
@@ -133,7 +133,7 @@ class ReduceFullBuckets(Gradients):
             self._end_pass()
 
     def reset(self) -> None:
-        """Gradients: forget all. If a pass raised, ranks may have sent more or less: send all."""
+        """Gradients: drop them. If a pass raised, ranks may have sent more or less: send all."""
         if self.reduces:
             self._reduce_rest()
         self.reducer.is_spread.clear()

@@ -1,7 +1,7 @@
 """ZeRO-3, also called FSDP: a rank keeps a shard of the parameters, and gathers the rest in turn.
 
-    W[s], another shard on each rank → all_gather → W[N·s], before a block's forward and backward
-    dW[N·s]{partial over ranks} → reduce_scatter(avg) → dW[s], after its backward
+    W[s] of each rank → all_gather → W[N·s], before a block's forward and backward pass
+    dW[N·s]{partial over ranks} → reduce_scatter(avg) → dW[s], after its backward pass
 
 Blocks take turns in two buffers: while one block computes, the parameters of the next are gathered
 (Rajbhandari et al. 2020, §5.3; Zhao et al. 2023, §3). `schedule.py` says what happens when.
@@ -30,25 +30,25 @@ class Zero3(ShardedOptimizer):
     """Zero2 whose ranks keep a shard of the parameters, too.
 
     `blocks` are the modules inside `module` that are gathered one after the other: by default the
-    elements of its ModuleLists and Sequentials. What is in none of them, or in two (tied weights),
-    belongs to the root, which is gathered for the whole step. With `prefetch`, the next block's
-    parameters are gathered while one computes. Without `reshard_after_forward`, each block keeps a
-    buffer of its own, and is gathered once. What is on the meta device is made one block at a time
+    elements of its ModuleLists and Sequentials. Parameters of no block, or of two (tied weights),
+    belong to the root, which is gathered for the whole step. With `prefetch`, the next block's
+    parameters are gathered while one computes. Without `reshard_after_forward`, each block has its
+    own buffer, and is gathered once. A model on the meta device is made one block at a time
     by `initialise(module)`, for each module that has parameters or buffers.
 
     Where a block is sharded its parameters hold no values: use `full_parameters()`. After a
     backward pass `parameter.grad` only has a shape: its mean is in the shards, on all ranks.
 
-    In a forward pass all ranks must call the same blocks in the same order, or get a line that
-    names the block, if the group has a board. Blocks may change from pass to pass. A parameter of
-    a block that was called counts as zero where a rank has no gradient for it; where a block is
-    checkpointed with `use_reentrant=True`, ranks must also have the same gradients. A pass that
-    raises must do so on all ranks. Evaluate within `torch.no_grad()`.
+    In a forward pass all ranks must call the same blocks in the same order. If the group has a
+    board, ranks that don't get a ValueError that names the block and the rank. Blocks may change
+    from pass to pass. If a rank has no gradient for a parameter of a block that was called, it
+    counts as zero; but a block that is checkpointed with `use_reentrant=True` must have the same
+    gradients on all ranks. A pass that raises must do so on all ranks. Evaluate within
+    `torch.no_grad()`.
 
-    Raises RuntimeError where it would otherwise compute with another block's parameters. What comes
-    to a block's parameters by a way that is not noticed is autograd's error, "modified by an
-    inplace operation", in the backward pass; so is, as on one device, a backward pass through what
-    was computed before the last step.
+    Raises RuntimeError if it would otherwise compute with parameters of a different block. If that
+    isn't noticed before the backward pass, autograd raises "modified by an inplace operation",
+    as it does on one device in a backward pass through what was computed before the last step.
     """
 
     def __init__(
