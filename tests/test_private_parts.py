@@ -21,7 +21,6 @@ from typing import Any
 import myst_nb.core.read
 import pytest
 import torch
-import torch.distributed.checkpoint._nested_dict as nested_dict
 import torch.utils._python_dispatch as python_dispatch
 import torch.utils._pytree as pytree
 from jupyter_client.kernelspec import KernelSpecManager
@@ -150,7 +149,6 @@ USED = {
         name: Use("torch", partial(getattr, dist.ProcessGroup, name), "its work has a deadline")
         for name in ("_allgather_base", "_reduce_scatter_base")
     },
-    "_nested_dict": Use("torch", lambda: nested_dict.unflatten_state_dict, "reading checkpoints"),
     "_pytree": Use(
         "torch",
         lambda: pytree.tree_leaves and pytree.tree_map_only,

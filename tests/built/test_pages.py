@@ -18,7 +18,11 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 import opening  # type: ignore[import-not-found]  # noqa: E402
 
 BOOK = ROOT / "book"
-PAGES = sorted(page.relative_to(ROOT).with_suffix("").as_posix() for page in BOOK.rglob("*.md"))
+PAGES = sorted(
+    page.relative_to(ROOT).with_suffix("").as_posix()
+    for page in [*BOOK.glob("*.md"), *BOOK.glob("[!_]*/*.md")]
+    if page.name != "LICENSE.md" and page.parent.name != "web"
+)
 
 
 @pytest.mark.parametrize("name", [n for n in PAGES if outputs.has_cells(ROOT / f"{n}.md")])
