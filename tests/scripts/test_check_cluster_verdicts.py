@@ -137,6 +137,16 @@ def advised(given: dict[str, Any]) -> dict[str, str]:
     return {one.kind: one.next for one in check.judge(given) if one.level == "bad"}
 
 
+@pytest.mark.parametrize("slow", [1, 2])
+def test_a_cable_that_is_slow_in_one_direction_is_slow(slow: int) -> None:
+    pairs = [pair for one in check.rounds_of_hosts(4) for pair in one]
+    measured = carried({pair: 1e9 for pair in pairs})
+    for one in measured:
+        if {one["rank"], one["with"]} == {1, 2} and one["rank"] == slow:
+            one["bytes_per_s"] = 1e7
+    assert wrong(report(between=measured)) == [("slow pair", [["b", "c"]])]
+
+
 def test_a_slow_host_and_a_slow_pair_have_a_next_step_each() -> None:
     """A host's cable is at one end; two healthy hosts have only what lies between them."""
     pairs = [*itertools.combinations(range(6), 2)]
