@@ -1,12 +1,15 @@
 """The laws of the house: what may import what, and what no file may hold."""
 
 import ast
+import importlib
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -17,6 +20,7 @@ from playground.build.toc import pages_in_order
 ROOT = Path(__file__).parents[1]
 DISTRIBUTED = ROOT / "code/distributed"
 LESSONS = sorted(path.stem for path in DISTRIBUTED.glob("[!_]*.py"))
+OURS = {"distributed", "recipes", "playground", "bench"}
 OFFERED = {"Group", "launch", "world"}  # by the package itself
 ENGINES = {  # a folder → what its modules may import of this package
     "runtime": {"runtime"},
@@ -192,6 +196,34 @@ def test_a_script_hides_no_module_of_python(folder):
     """Its folder comes first on the path, and Python 3.14 unzips with its own `compression`."""
     names = {path.stem for path in (ROOT / folder).iterdir() if not path.name.startswith("_")}
     assert names.isdisjoint({*sys.stdlib_module_names, "compression"})
+
+
+RUN_ELSEWHERE = [
+    *ROOT.glob("tests/gpu/*.py"),
+    *ROOT.glob("tests/lab/*.py"),
+    *ROOT.glob("bench/*.py"),
+]
+
+
+@pytest.mark.parametrize("path", RUN_ELSEWHERE, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_what_needs_gpus_or_time_names_only_what_there_is(path):
+    """`make test` doesn't run these files, so a renamed function would fail where it costs most."""
+    modules = {}  # name in the file → a module of this project
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+    for node in nodes:
+        if not isinstance(node, ast.ImportFrom) or (node.module or "").split(".")[0] not in OURS:
+            continue
+        package = importlib.import_module(node.module)
+        for alias in node.names:
+            if hasattr(package, "__path__") and find_spec(f"{node.module}.{alias.name}"):
+                importlib.import_module(f"{node.module}.{alias.name}")
+            assert hasattr(package, alias.name), f"{node.module} has no {alias.name}"
+            if isinstance(found := getattr(package, alias.name), ModuleType):
+                modules[alias.asname or alias.name] = found
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = modules.get(node.value.id)
+            assert module is None or hasattr(module, node.attr), ast.unparse(node)
 
 
 def test_the_lock_file_says_what_not_where_from():

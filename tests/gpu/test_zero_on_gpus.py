@@ -7,9 +7,10 @@ from torch import nn
 from distributed.ddp import DistributedDataParallel
 from distributed.launching import launch
 from distributed.model_states import Recipe, total
+from distributed.runtime.mesh import mesh
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train, train_together
-from distributed.zero import BY_STAGE, hybrid
+from distributed.zero import BY_STAGE, HSDP
 from distributed.zero.elastic import train_rank
 
 GPUS = torch.cuda.device_count()
@@ -65,11 +66,18 @@ def test_gpus_train_as_one_device_does(stage: int, tmp_path) -> None:
     assert found == pytest.approx(expected, rel=1e-3)
 
 
+def hybrid_on_rank(group, batch: int, steps: int) -> list[float]:
+    """Losses with HSDP on hosts of two ranks."""
+    model = make_network(seed=group.rank).to(group.device)
+    zero = HSDP(model, torch.optim.AdamW, *mesh(group, 2), lr=1e-2)
+    return train_together(group, model, zero.step, batch, steps)
+
+
 @pytest.mark.skipif(GPUS < 4, reason="four GPUs wanted: gloo has no messages between GPUs")
 def test_gpus_train_as_one_device_does_on_two_hosts() -> None:
     alone = Alone(make_network(), torch.optim.AdamW, lr=1e-2)
     expected = train(alone.model, alone.step, batches(1797, 256, 6), examples=256)
-    for losses, *_ in launch(hybrid.train_rank, 2, 256, 6, ranks=4, device="cuda"):
+    for losses in launch(hybrid_on_rank, 256, 6, ranks=4, device="cuda"):
         assert losses == pytest.approx(expected, rel=1e-3)
 
 
