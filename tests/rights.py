@@ -29,7 +29,7 @@ def as_root(*words: str) -> None:
     """Run a command as root, or skip the test."""
     try:
         done = subprocess.run([*SUDO, *words], capture_output=True, text=True, check=False)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):  # the latter if a folder of PATH is another user's
         lacking(f"only root can say: {' '.join(words)}")
     if done.returncode:
         lacking(f"{' '.join([*SUDO, *words])}: {done.stderr.strip()}")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from distributed import Group, launch
+from distributed import Group
 from distributed.replicas import broadcast_module, call_last, refuse_to_copy, view_as
 from distributed.runtime.script import run_script
 
@@ -212,15 +212,12 @@ class BucketedDDP(nn.Module):
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
     """Train in buckets: the losses of training by hand, in fewer and larger messages."""
-    from distributed.workbench.training import train_wrapped
+    from distributed.workbench.training import show_wrapper
 
     def wrap(module: nn.Module, group: Group) -> BucketedDDP:
         return BucketedDDP(module, group, bucket_bytes=20_000)
 
-    losses, trace = launch(train_wrapped, wrap, batch, steps, ranks=ranks)[0]
-    reduced = sum(span.name.startswith("all_reduce") for span in trace.spans)
-    print(f"loss {losses[0]:.6f} → {losses[-1]:.6f}; {reduced / steps:.1f} all-reduces a step")
-    assert losses[-1] < losses[0]
+    show_wrapper(wrap, ranks, batch, steps)
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     g_r + e_r → compress → c_r → messages → mean over ranks of what c_r stands for
     e_r ← g_r + e_r − what c_r stands for                        (error feedback)
 
-What is lost in one step is added in the next, so nothing is lost for ever (Seide et al. 2014;
-Karimireddy et al. 2019). Without that, the same methods can go the wrong way.
+Error feedback adds to the next step whatever was lost in this one, so nothing is lost in the end.
+Without it, the same methods can move away from the minimum. See Seide et al. 2014, and Karimireddy
+et al. 2019.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ class Compressor(Protocol):
 def hook(compressor: Compressor) -> Callable[[Group, "Bucket"], Handle]:
     """For `register_comm_hook` of this book's DistributedDataParallel.
 
-    TypeError for complex gradients, of which a cast would drop the imaginary part.
+    Raises TypeError for complex gradients, because a cast would drop their imaginary part.
     """
 
     def reduce(group: Group, bucket: "Bucket") -> Handle:
@@ -103,10 +104,10 @@ class WithMemory:
 
 
 class TopK(WithMemory):
-    """Send the largest numbers of each rank, and where they stand (Aji & Heafield 2017).
+    """Send the largest numbers of each rank and their indices (Aji & Heafield 2017).
 
-    Ranks choose different places, so the messages are gathered: 8k(N − 1) bytes from each rank for
-    float32, of which 4k(N − 1) are the places. Their sum is made in float32 or wider.
+    Ranks choose different indices, so the messages are gathered: 8k(N − 1) bytes from each rank for
+    float32, half of them for indices. Sums are made in float32 or wider.
     """
 
     def __init__(self, share: float = 0.01, error_feedback: bool = True):

@@ -1,7 +1,7 @@
-"""Plans for PyTorch beside the same plans executed, so that you see the difference before you pay.
+"""Plans for PyTorch next to the same plans executed, to see the difference before you pay.
 
-What a plan calls gathered, buckets and casts, PyTorch's tracker partly counts as activations: so
-these stand together, as what comes and goes in a step.
+PyTorch's tracker counts part of a plan's gathered parameters, buckets and casts as activations. So
+the table has one line for everything that comes and goes within a step.
 """
 
 import inspect
@@ -93,12 +93,12 @@ def run(each: Option, job: Job, cluster: Cluster, mine: Own | None) -> Executed:
         if "process group" in str(error):
             raise
         raise cannot(each, error) from error
-    except Exception as error:  # whatever somebody else's code may raise
+    except Exception as error:  # a user's code may raise anything
         raise cannot(each, error) from error
 
 
 def as_python(name: str) -> str:
-    """Where a module stands, as `named_modules` says it, and as Python reads it."""
+    """Path of a module as `named_modules` gives it → a Python expression."""
     return re.sub(r"\.(\d+)", r"[\1]", name).rstrip(".")
 
 

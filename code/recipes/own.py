@@ -1,6 +1,6 @@
-"""A network of your own: what shape it has.
+"""Your own network: the shape that the planner needs, read from the module.
 
-It is made on the meta device, by `package.module:function` called without arguments.
+`package.module:function` makes it on the meta device, and is called without arguments.
 """
 
 import importlib
@@ -15,7 +15,7 @@ Row = nn.ModuleList | nn.Sequential
 
 
 class Own(NamedTuple):
-    """What `--module` named: what makes it, its shape, and where its blocks stand in it."""
+    """The network that `--module` named: its maker, its shape, and the path to its blocks."""
 
     make: Any  # () → nn.Module, called once for every model
     model: Model
@@ -25,9 +25,9 @@ class Own(NamedTuple):
 def own(path: str) -> Own:
     """The transformer that `path`, package.module:function, makes.
 
-    Layers are the longest row of equal blocks, width and words those of the first embedding; the
-    width of the network is what is left of a block. Raises ValueError if there is no such module,
-    and if it is no transformer.
+    The layers are the longest row of equal blocks. Width and vocabulary come from the first
+    embedding, and the width of the feed-forward network from the other parameters of a block.
+    Raises ValueError if the module doesn't exist or isn't a transformer.
     """
     make, module = made_on_meta(path)
     count = parameters_of(module)
@@ -65,7 +65,7 @@ def made_on_meta(path: str) -> tuple[Any, nn.Module]:
             module = make()
     except SystemExit as end:
         raise ValueError(f"module={path!r}: it ended with {end!r}; {way}") from None
-    except Exception as error:  # whatever somebody else's code may raise
+    except Exception as error:  # a user's code may raise anything
         said = f"{error}; " if package and name else ""
         raise ValueError(f"module={path!r}: {said}{way}") from None
     if not isinstance(module, nn.Module):

@@ -541,6 +541,20 @@ def test_a_kernel_that_is_on_its_way_has_its_place_already(monkeypatch: pytest.M
     assert manager.has_room(), "what has started counts no longer as on its way"
 
 
+def test_a_kernel_that_fails_to_start_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = FewKernels()
+    manager.limit = 1
+
+    async def fail(_: Any) -> str:
+        raise OSError("no memory")
+
+    monkeypatch.setattr(AsyncMappingKernelManager, "start_kernel", fail)
+    for _ in range(2):
+        with pytest.raises(OSError, match="no memory"):
+            run(manager.start_kernel())
+    assert manager.has_room()
+
+
 def test_a_kernel_that_has_only_just_come_is_not_listed_yet() -> None:
     """Jupyter lists it before it gives it the marks that its list shows."""
     manager = FewKernels()

@@ -1,7 +1,7 @@
-"""Ranks that run out of data: they take part with zeros until the last one is done.
+"""Join: ranks that have run out of data take part with zeros until the last rank is done.
 
-Before each step every rank says whether it still has a batch. `with model.join():` around a
-training loop is all that a program needs; `DistributedDataParallel` asks a `Join` here.
+Before each step, every rank announces whether it still has a batch. A program only needs
+`with model.join():` around its training loop; `DistributedDataParallel` asks a `Join` of this file.
 """
 
 import torch
@@ -17,7 +17,7 @@ class Join:
 
     def __init__(self, group: Group, divide_by_initial_world_size: bool):
         self.group, self.divide_by_all = group, divide_by_initial_world_size
-        self.root = 0  # a rank that made the last step, and so has the final weights
+        self.root = 0  # a rank that made the last step: its weights are the final ones
         self.scale = 1.0  # what the mean over all ranks is multiplied by in this step
 
     def start_step(self, have_batch: bool) -> bool:
@@ -47,7 +47,7 @@ def share_optimizer(optimizer: torch.optim.Optimizer, group: Group, root: int) -
 
 
 def count_steps(group: Group, lengths: list[int]) -> tuple[int, float]:
-    """Fit a line on so many batches per rank; the steps made, the weight at the end."""
+    """Fit a line to `lengths[rank]` batches; the number of steps, and the final weight."""
     from distributed.ddp import DistributedDataParallel
 
     torch.manual_seed(0)

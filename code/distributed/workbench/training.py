@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from distributed import Group
+from distributed import Group, launch
 from distributed.dp import shard
 from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches, digits
@@ -110,6 +110,16 @@ def train_wrapped(
     """Train a module in a wrapper that averages gradients: see `train_with_sgd`."""
     module = make_network(seed=group.rank, norm=True).to(group.device)
     return train_with_sgd(group, wrap(module, group), batch, steps)
+
+
+def show_wrapper(
+    wrap: Callable[[nn.Module, Group], nn.Module], ranks: int, batch: int, steps: int
+) -> None:
+    """Train with a wrapper, and print the losses and how many messages a step has."""
+    losses, trace = launch(train_wrapped, wrap, batch, steps, ranks=ranks)[0]
+    reduced = sum(span.name.startswith("all_reduce") for span in trace.spans)
+    print(f"loss {losses[0]:.6f} → {losses[-1]:.6f}; {reduced / steps:.1f} all-reduces a step")
+    assert losses[-1] < losses[0]
 
 
 def train_together(

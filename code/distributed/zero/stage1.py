@@ -48,8 +48,11 @@ class Zero1(ShardedOptimizer):
         precision = Precision(param_dtype, reduce_dtype)
         plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
         weights = ReplicatedWeights(plan, bucket_bytes)
-        gradients = ReduceInStep(weights.units)
-        super().__init__(plan, weights, gradients, settings)
+        super().__init__(plan, weights, self.make_gradients(weights), settings)
+
+    def make_gradients(self, weights: "ReplicatedWeights") -> Gradients:
+        """What reduces gradients; stage 2 has a different way."""
+        return ReduceInStep(weights.units)
 
 
 class ReplicatedWeights:

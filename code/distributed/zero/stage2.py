@@ -15,41 +15,28 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from distributed import Group
 from distributed.zero.flat_unit import FlatUnit
 from distributed.zero.guards import HookOfOriginal
 from distributed.zero.reduce_in_backward import GradientReducer
-from distributed.zero.sharded import Gradients, ShardedOptimizer
-from distributed.zero.sharding_plan import Precision, ShardingPlan
-from distributed.zero.stage1 import ReplicatedWeights
+from distributed.zero.sharded import Gradients
+from distributed.zero.stage1 import ReplicatedWeights, Zero1
 
 
-class Zero2(ShardedOptimizer):
+class Zero2(Zero1):
     """Zero1 whose ranks keep a shard of the gradients; `bucket_bytes` is the size of a bucket.
 
     After a backward pass the mean of a gradient is in the shards, on all ranks. `parameter.grad` is
     a `SpreadGradient` then, which only has a shape.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        optimizer_class: type[torch.optim.Optimizer],
-        group: Group | None = None,
-        *,
-        param_groups: Sequence[dict[str, Any]] | None = None,
-        partition: str = "flat",
-        param_dtype: torch.dtype | None = None,
-        reduce_dtype: torch.dtype | None = None,
-        bucket_bytes: int = 4_000_000,
-        **settings: Any,
-    ):
-        precision = Precision(param_dtype, reduce_dtype)
-        plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
-        weights = ReplicatedWeights(plan, bucket_bytes)
-        gradients = ReduceFullBuckets(weights.units, plan.names)
-        super().__init__(plan, weights, gradients, settings)
-        module.register_forward_hook(HookOfOriginal(gradients.post_forward))
+    gradients: "ReduceFullBuckets"
+
+    def __init__(self, *given: Any, bucket_bytes: int = 4_000_000, **settings: Any):
+        super().__init__(*given, bucket_bytes=bucket_bytes, **settings)
+        self.module.register_forward_hook(HookOfOriginal(self.gradients.post_forward))
+
+    def make_gradients(self, weights: ReplicatedWeights) -> "ReduceFullBuckets":
+        return ReduceFullBuckets(weights.units, weights.names)
 
 
 class ReduceFullBuckets(Gradients):

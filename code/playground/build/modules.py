@@ -1,8 +1,8 @@
-"""Which chapter teaches which module, and the map of `code/distributed` that is made of it.
+"""Map of `code/distributed`: which chapter teaches which lesson.
 
     python -m playground.build.modules
 
-writes the map anew: `code/distributed/README.md`, and the list in the docstring of the package.
+updates the map, `code/distributed/README.md`, and the list in the docstring of the package.
 """
 
 import ast
@@ -76,7 +76,7 @@ def modules_by_part(root: Path) -> dict[str, list[tuple[Path, str]]]:
 
 
 def named(page: str) -> list[str]:
-    """The modules of which a page speaks, in its order."""
+    """The modules that a page names, in its order."""
     return [match[1] or match[2] for match in re.finditer(NAMED, page)]
 
 
@@ -134,7 +134,7 @@ def in_docstring(text: str, root: Path) -> str:
 
 
 def main() -> None:
-    """Write both anew."""
+    """Update both."""
     folder = ROOT / "code/distributed"
     (folder / "README.md").write_text(readme(ROOT), encoding="utf-8")
     package = folder / "__init__.py"

@@ -1,10 +1,10 @@
-"""What one takes along with a lesson: the others that it imports, and theirs.
+"""Lessons that a lesson needs: those that it imports, and those that they import.
 
     python -m playground.build.needs_of_modules
 
-prints it for each, with the lines of code of all of them (what is neither empty nor a comment or a
-docstring), and counts them in the README. `runtime` comes with every one; what only a demonstration
-or a type checker imports is not counted.
+prints them for each lesson, with their lines of code together, and updates the count in the README.
+Empty lines, comments and docstrings aren't lines of code. Every lesson needs `runtime`. Imports of
+a demonstration or for a type checker don't count.
 """
 
 import ast
@@ -69,12 +69,12 @@ def lines_of_code(path: Path) -> int:
 
 
 def lines_with_needs(root: Path, name: str, others: set[str]) -> int:
-    """Lines of code of a module and of all that it needs."""
+    """Lines of code of a lesson and of the lessons that it needs."""
     return sum(lines_of_code(root / f"code/distributed/{each}.py") for each in {name, *others})
 
 
 def main() -> None:
-    """A line for each module, those that need the fewest first; and the README's sentence anew."""
+    """Print a line per lesson, the shortest list first, and update the README's sentence."""
     needed, readme = needs(ROOT), ROOT / "README.md"
     readme.write_text(re.sub(SENTENCE, sentence(needed), readme.read_text("utf-8")), "utf-8")
     for name in sorted(needed, key=lambda name: (len(needed[name]), name)):

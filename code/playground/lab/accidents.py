@@ -25,7 +25,7 @@ RENDEZVOUS = ("last_call_timeout=2", "keep_alive_interval=1", "keep_alive_max_at
 
 
 class Line(NamedTuple):
-    """A line of output: when (s, `time.monotonic`), of which host, and what."""
+    """A line of output: its time (s, `time.monotonic`), its host, and its text."""
 
     at: float
     host: int
@@ -82,7 +82,7 @@ class Training:
                 return line
 
     def wait_for_start(self, ranks: int) -> tuple[Line, int]:
-        """When the first step on so many ranks is done, and its number."""
+        """Wait for the first step on `ranks` ranks: its line, and its number."""
         while True:
             line, match = self.wait_for(STEP.pattern)
             if int(match[2]) == ranks:
@@ -100,7 +100,7 @@ class Training:
         return [(int(one[1]), int(one[2]), float(one[3])) for one in found if one]
 
     def committed(self) -> int:
-        """The last step of which there is a whole checkpoint; 0: none."""
+        """The last step that has a whole checkpoint; 0 if none has."""
         return max(
             (int(p.name.removeprefix("step-")) for p in self.folder.glob("step-*")), default=0
         )

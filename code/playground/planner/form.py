@@ -1,7 +1,7 @@
-"""What can be chosen, and how it is said: in a form, in an address, on the command line.
+"""Choices of the planner's page, as fields of a form, in an address, and on the command line.
 
-An address has what differs from the defaults: `model=llama-3-8b&nodes=2`. Every choice is one
-option of `python -m distributed.planner`, so the words of that command line are the whole plan.
+An address has only the choices that differ from the defaults: `model=llama-3-8b&nodes=2`. Every
+choice is an option of `python -m distributed.planner`, so one command line has the whole plan.
 """
 
 import math
@@ -20,7 +20,7 @@ from distributed.planner.limits import rate, size
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, PRESETS
 
-OWN = "own"  # the model whose shape stands in fields of its own
+OWN = "own"  # the model whose shape is typed into fields
 
 
 class Field(NamedTuple):
@@ -96,7 +96,7 @@ FIELD_OF = {"gpus": "nodes", "params": "model", "shape": "layers", "inside": "gp
 
 
 class WrongError(ValueError):
-    """A choice that makes no sense, and the field in which it stands."""
+    """A choice that can't be used, and its field."""
 
     def __init__(self, field: str, message: str):
         super().__init__(message)
@@ -104,7 +104,7 @@ class WrongError(ValueError):
 
 
 def state_of(query: str) -> dict[str, str]:
-    """Every field's value: the address's, and the default of the others. Unknown ones are left."""
+    """Value of every field, from the address or by default. Unknown fields are ignored."""
     given = dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
     return {name: given.get(name, field.default).strip() for name, field in FIELDS.items()}
 
@@ -115,7 +115,7 @@ def query_of(state: Mapping[str, str]) -> str:
 
 
 def check_field(field: Field, value: str) -> None:
-    """Raise WrongError for what is no value of that kind; how large it may be, `plan` says."""
+    """Raise WrongError for a value of the wrong kind. `plan` checks how large it may be."""
     if not value and not field.default:
         return
     if field.kind == "choice" and value not in field.choices:
