@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-LOOKED_UP = ("Reference", "For maintainers")  # parts that nobody reads from top to bottom
+LOOKED_UP = ("Reference", "Appendices", "For maintainers")  # parts that aren't read in order
+EXERCISES = ("/exercises", "/silent_bugs")
 
 
 def table_of_contents(root: Path) -> dict[str, Any]:
@@ -34,7 +35,7 @@ def chapters(root: Path) -> dict[str, list[str]]:
 def taught(root: Path) -> list[str]:
     """The chapters that are read from top to bottom: neither exercises nor what is looked up."""
     parts = [files for caption, files in chapters(root).items() if caption not in LOOKED_UP]
-    return [file for files in parts for file in files if "/exercises" not in file]
+    return [file for files in parts for file in files if not file.endswith(EXERCISES)]
 
 
 def core_path(root: Path) -> list[str]:
