@@ -12,7 +12,6 @@ function makeShow(figure) {
   addStepper(figure, {
     pause: 1800,
     last: () => frames().length - 1,
-    first: Number(figure.dataset.first),
     draw(step) {
       runs.forEach((run, size) => { run.hidden = size !== ranks; });
       frames().forEach((frame, i) => frame.classList.toggle("frames-now", i === step));

@@ -15,24 +15,21 @@ function slider(label, max, value, oninput) {
   return made;
 }
 
-/** Put the controls before what the figure shows, and show it; returns a function that goes to a step.
- *
- * Play begins with the first step, not with the one that the figure opens with.
+/** Put the controls before what the figure shows, and show step 0; returns a function that goes to a step.
  *
  * @param {Element} figure
  * @param {object} how
  * @param {(step: number, animated: boolean) => string} how.draw shows a step and returns its words;
  *     animated, if it came one step forward.
  * @param {() => number} how.last the number of the last step.
- * @param {number} how.first the number of the step that it opens with.
  * @param {number} how.pause ms between two steps while it plays.
  * @param {string[]} how.sizes the numbers of ranks that there are; of several, one can be chosen.
  * @param {string} how.size the number of ranks that it opens with.
  * @param {(size: string, step: number) => number} how.choose another size; returns the step to go to.
+ * @param {boolean} how.plays whether it plays once, when it comes into view and if motion is welcome.
  */
-export function addStepper(figure, { draw, last, first, pause, sizes, size, choose }) {
+export function addStepper(figure, { draw, last, pause, sizes, size, choose, plays }) {
   let step = 0;
-  let untouched = true;
   let timer = null;
 
   function show(next, forward = false) {
@@ -61,17 +58,22 @@ export function addStepper(figure, { draw, last, first, pause, sizes, size, choo
     }, pause);
     play.textContent = "Pause";
     play.setAttribute("aria-label", "pause");
-    show(untouched || step === last() ? 0 : step + 1, true);
-    untouched = false;
+    show(step === last() ? 0 : step + 1, true);
   }
-  const go = (next, forward = false) => { stop(); untouched = false; show(next, forward); };
+  const go = (next, forward = false) => { inView.disconnect(); stop(); show(next, forward); };
+  const inView = new IntersectionObserver(([{ isIntersecting }]) => {
+    if (!isIntersecting || timer) return;
+    inView.disconnect();
+    toggle();
+  }, { threshold: 0.8 });
 
   const said = element("p", { class: "live-unseen", "aria-live": "polite" });
   const back = button("one step back", "◀", () => go(step - 1));
-  const play = button("play all steps", "Play", toggle);
+  const play = button("play all steps", "Play", () => { inView.disconnect(); toggle(); });
   const ahead = button("one step forward", "▶", () => go(step + 1, true));
   const steps = slider("step", last(), 0, (value) => go(value));
-  const bar = element("div", { class: "steps-bar" }, back, play, ahead, steps);
+  const bar = element("div", { class: "steps-bar" }, back, play, ahead,
+    element("label", {}, "step ", steps));
   if (sizes.length > 1) {
     const number = element("output", {}, size);
     const ranks = slider("ranks", sizes.length - 1, sizes.indexOf(size), (value) => {
@@ -87,13 +89,14 @@ export function addStepper(figure, { draw, last, first, pause, sizes, size, choo
   figure.addEventListener("keydown", (event) => {
     if (event.target.type === "range" && event.key !== " ") return; // it has keys of its own
     const act = { ArrowRight: () => go(step + 1, true), ArrowLeft: () => go(step - 1),
-      Home: () => go(0), End: () => go(last()), " ": toggle }[event.key];
+      Home: () => go(0), End: () => go(last()), " ": () => play.click() }[event.key];
     if (!act || (event.target.tagName === "BUTTON" && event.key === " ")) return;
     event.preventDefault();
     event.stopPropagation(); // arrow keys would turn the page
     act();
   });
   figure.prepend(bar, said);
-  show(first);
+  show(0);
+  if (plays && !matchMedia("(prefers-reduced-motion: reduce)").matches) inView.observe(figure);
   return go;
 }

@@ -105,7 +105,7 @@ function makeStepper(figure) {
   picture.setAttribute("role", "img");
   const caption = element("p", { class: "steps-caption" });
   const last = () => run.words.length - 1;
-  const middle = () => Math.ceil(last() / 2); // it shows how the result comes about
+  const middle = () => Math.ceil(last() / 2); // on paper it shows how the result comes about
 
   let painted = 0; // the step that is to be seen
   function paint(step, flying = 0) {
@@ -132,7 +132,7 @@ function makeStepper(figure) {
   const go = addStepper(figure, {
     pause: 1400,
     last,
-    first: middle(),
+    plays: figure.dataset.plays !== undefined,
     draw(step, animated) {
       caption.textContent = run.words[step];
       picture.setAttribute("aria-label", run.words[step]);

@@ -79,19 +79,20 @@ def record(
     ranks: int | Sequence[int] = 4,
     start: int = 4,
     parts: int | None = None,
+    plays: bool = False,
 ) -> "Steps":
-    """Run `algorithm(group, x, combine)` on `ranks` ranks; each has an array of as many parts.
+    """Run `algorithm(group, x, combine)` on `ranks` ranks; each has an array of `parts` parts.
 
-    With `parts` it has so many, on any number of ranks; with one, each rank has a single number.
-
-    Of several numbers of ranks, the figure opens with `start`.
+    By default an array has one part per rank. With `parts=1`, each rank has a single number. Of
+    several numbers of ranks, the figure opens with `start`. If it `plays`, it does so once, when it
+    comes into view, unless the reader prefers reduced motion.
     """
     runs = []
     for size in [ranks] if isinstance(ranks, int) else ranks:
         with contextlib.redirect_stdout(io.StringIO()), world(size, device="cpu") as run:
             recorded = run(run_recorded, algorithm, parts)
         runs.append(Run(*put_in_steps(recorded)))
-    return Steps(algorithm.__name__, runs, start)
+    return Steps(algorithm.__name__, runs, start, plays)
 
 
 def put_in_steps(
@@ -194,11 +195,11 @@ class Run:
 class Steps:
     """Recorded runs as a figure: `book/_static/steps.js` draws it, one step at a time.
 
-    Without it, and in print, the steps stand there in words.
+    Without scripts, the page lists the steps in words.
     """
 
-    def __init__(self, name: str, runs: Sequence[Run], start: int = 4):
-        self.name, self.runs = name, list(runs)
+    def __init__(self, name: str, runs: Sequence[Run], start: int = 4, plays: bool = False):
+        self.name, self.runs, self.plays = name, list(runs), plays
         self.first = next((run for run in self.runs if run.ranks == start), self.runs[0])
 
     def _repr_html_(self) -> str:
@@ -210,7 +211,7 @@ class Steps:
         words = "".join(f"<li>{escape(line)}</li>" for line in repr(self).splitlines())
         name = f"{self.name.replace('_', ' ')}, step by step"
         return (
-            f'<div class="steps" role="group" aria-label="{escape(name)}" '
+            f'<div class="steps" role="group" aria-label="{escape(name)}" {"data-plays " * self.plays}'
             f'data-steps="{escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))}">'
             f'<ol class="steps-words">{words}</ol></div>'
         )

@@ -41,16 +41,15 @@ class Frame(NamedTuple):
 class Frames:
     """A figure to step through; with several `runs`, ranks → its frames, to drag between them."""
 
-    def __init__(self, name: str, runs: dict[int, list[Frame]], start: int = 4, first: int = 0):
-        """It opens with `start` ranks, at frame `first`."""
-        self.name, self.runs, self.first = name, runs, first
+    def __init__(self, name: str, runs: dict[int, list[Frame]], start: int = 4):
+        """It opens with `start` ranks."""
+        self.name, self.runs = name, runs
         self.start = start if start in runs else next(iter(runs))
 
     def _repr_html_(self) -> str:
         runs = "".join(self._run(ranks) for ranks in self.runs)
         return (
-            f'<div class="frames" role="group" aria-label="{escape(self.name)}" '
-            f'data-first="{self.first}">{runs}</div>'
+            f'<div class="frames" role="group" aria-label="{escape(self.name)}">{runs}</div>'
         )
 
     def _run(self, ranks: int) -> str:
@@ -130,7 +129,7 @@ def examples_in_arrays(b: int = 4) -> Frames:
             column, row = places[name]
             parts.append(grid(name, arrays[name], lefts[column], tops[row]))
         frames.append(Frame("".join(parts), 420, caption))
-    return Frames("which examples are in which array of one training step", {1: frames}, first=6)
+    return Frames("which examples are in which array of one training step", {1: frames})
 
 
 def grid(name: str, whose: np.ndarray, left: float, top: float) -> str:
@@ -176,7 +175,7 @@ def data_parallel_step(ranks: Sequence[int] = (4,), rows: int = 8) -> Frames:
     """One step of `DataParallel` on real ranks: who has which rows, and whose are in dW."""
     with contextlib.redirect_stdout(io.StringIO()):
         runs = {n: _pictures(launch(rows_in_gradients, rows, ranks=n), rows) for n in ranks}
-    return Frames("one step of data parallelism", runs, first=2)
+    return Frames("one step of data parallelism", runs)
 
 
 def _pictures(recorded: Sequence[tuple[list[int], int, int]], rows: int) -> list[Frame]:
