@@ -342,6 +342,33 @@ def test_a_folder_with_a_name_of_the_users_own_is_no_checkpoint(pools, tmp_path,
     assert pools[2](latest, tmp_path) == [3, 3]
 
 
+def order_of_changes(group, folder):
+    """What is synced, and what is renamed, while a checkpoint is made."""
+    events, fsync, rename = [], os.fsync, Path.rename
+
+    def note_sync(descriptor):
+        events.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        fsync(descriptor)
+
+    def note_rename(path, target):
+        events.append(f"rename {path.name}")
+        return rename(path, target)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", note_sync)
+        patch.setattr(Path, "rename", note_rename)
+        write_a_file(group, folder)
+    return events
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names come from /proc")
+def test_a_checkpoint_is_on_the_disk_before_it_gets_its_name(pools, tmp_path):
+    """Its folder is synced too: a file is lost whose entry is only in memory."""
+    partial = ".step-00000003.partial"
+    events = pools[2](order_of_changes, tmp_path)[0]
+    assert events[-3:] == [f"sync {partial}", f"rename {partial}", f"sync {tmp_path.name}"]
+
+
 def ours_to_torch(group, folder):
     zero = make(group, 3, odd=False)
     learn(zero, 3)

@@ -37,12 +37,18 @@ def new_checkpoint(folder: str | Path, step: int, group: Group) -> Iterator[Path
     if group.rank == 0:
         if final.exists():
             final.rename(old)
+        sync_entries(partial)
         partial.rename(final)
-        entry = os.open(folder, os.O_RDONLY)
-        os.fsync(entry)  # the name, too, is on the disk
-        os.close(entry)
+        sync_entries(folder)
         tidy(folder)
     group.barrier()
+
+
+def sync_entries(folder: Path) -> None:
+    """When this returns, the names of what is in a folder are on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
 def tidy(folder: Path) -> None:
