@@ -41,6 +41,31 @@ def test_memory_in_fp32_is_8_plus_8_over_n(pools):
         assert kept == pytest.approx((4 + 4 + 8 / 4) * PSI, rel=1e-3)
 
 
+def length_of_history(tensor):
+    node, length = tensor.grad_fn, 0
+    while node is not None:
+        node, length = (node.next_functions or [(None, 0)])[0][0], length + 1
+    return length
+
+
+@pytest.mark.filterwarnings("ignore:Using backward")
+def histories(group, stage):
+    """Of what outlives a step, after steps with create_graph=True."""
+    model = nn.Linear(4, 4)
+    zero = stage(model, torch.optim.SGD, group, lr=0.01)
+    for _ in range(3):
+        model(torch.ones(2, 4)).square().sum().backward(create_graph=True)
+        zero.step()
+    return [length_of_history(t) for tensors in zero.tensors().values() for t in tensors]
+
+
+@pytest.mark.parametrize("stage", [Zero1, Zero2])
+def test_no_graph_outlives_its_step(pools, stage):
+    for lengths in pools[2](histories, stage):
+        assert lengths
+        assert not any(lengths)
+
+
 def sent_in(group, partition):
     rings = RingGroup(group)
     model = make_network(width=128, depth=3)

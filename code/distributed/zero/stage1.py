@@ -121,6 +121,7 @@ class ReduceInStep(Gradients):
         self.buffers = {unit: unit.new_gradients().zero_() for unit in units}
         self.unit_of = {p: unit for unit in units for p in unit.layout.parameters}
 
+    @torch.no_grad()  # a pass with create_graph=True would record the copy
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """The first gradient is copied into the buffer. Autograd adds later ones to it there."""
         unit, grad = self.unit_of[parameter], parameter.grad
