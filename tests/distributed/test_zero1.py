@@ -41,6 +41,21 @@ def test_memory_in_fp32_is_8_plus_8_over_n(pools):
         assert kept == pytest.approx((4 + 4 + 8 / 4) * PSI, rel=1e-3)
 
 
+def named_after_reduce(group, stage):
+    """Whether `tensors()` has each unit's dW[s], which isn't in the buckets' dtype."""
+    model = nn.Linear(8, 8)
+    zero = stage(model, torch.optim.SGD, group, lr=0.1, reduce_dtype=torch.bfloat16)
+    model(torch.ones(2, 8)).sum().backward()
+    zero.reduce()
+    named = {tensor.data_ptr() for tensors in zero.tensors().values() for tensor in tensors}
+    return [unit.gradient.data_ptr() in named for unit in zero.trained]
+
+
+@pytest.mark.parametrize("stage", [Zero1, Zero2, Zero3])
+def test_the_reduced_gradient_is_named(pools, stage):
+    assert pools[2](named_after_reduce, stage) == [[True]] * 2
+
+
 def length_of_history(tensor):
     node, length = tensor.grad_fn, 0
     while node is not None:

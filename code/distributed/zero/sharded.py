@@ -311,16 +311,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds, by what it is for."""
         states = [value for found in self.optimizer.state.values() for value in found.values()]
-        whole = self.weights.tensors()
-        narrow = [unit.shard for unit in self.units if not unit.is_cast]
-        return {
-            **whole,
-            "parameters": narrow + whole.get("parameters", []),
+        found = {
+            "parameters": [unit.shard for unit in self.units if not unit.is_cast],
             "master copy": [unit.shard for unit in self.units if unit.is_cast],
             "optimizer states": [value for value in states if isinstance(value, torch.Tensor)],
             "gradients": [u.gradient for u in self.trained if u.gradient is not None],
-            **self.gradients.tensors(),
         }
+        for name, tensors in [*self.weights.tensors().items(), *self.gradients.tensors().items()]:
+            found.setdefault(name, []).extend(tensors)
+        return found
 
 
 def layouts(
