@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from distributed.ring_group import RingGroup
+from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches
 from distributed.workbench.memory_meter import watch
@@ -189,6 +190,47 @@ def recovers_from_unequal_graphs(group, sync):
 def test_ranks_may_have_reduced_different_buckets_when_a_backward_pass_fails(pools, sync):
     for apart in pools[2](recovers_from_unequal_graphs, sync):
         assert max(apart) < 1e-6
+
+
+def fails_at_its_output(group, stage, go_on):
+    """A micro-batch succeeds, and the next pass raises when it has reached the output."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    zero = stage(model, torch.optim.SGD, group, lr=0.5)
+    model(torch.ones(2, 4)).sum().backward()
+    hook = model[1].register_forward_hook(lambda *found: Fails.apply(found[2]))
+    with pytest.raises(ArithmeticError):
+        model(torch.ones(2, 4)).sum().backward()
+    hook.remove()
+    if go_on == "zero_grad":
+        zero.zero_grad()
+    if go_on != "step":
+        model(torch.ones(2, 4)).sum().backward()
+    zero.step()
+
+
+@pytest.mark.parametrize("stage", [Zero2, Zero3])
+def test_a_step_after_a_pass_that_raised_asks_for_zero_grad(pools, stage):
+    for go_on in ("step", "forward"):
+        with pytest.raises(RankError, match=r"the last backward pass raised: call zero_grad\(\)"):
+            pools[2](fails_at_its_output, stage, go_on)
+    pools[2](fails_at_its_output, stage, "zero_grad")
+
+
+def evaluated_before_a_penalty(group):
+    """The gradient of a penalty comes before any output's: the last training pass was outside."""
+    model = nn.Linear(2, 2, bias=False)
+    zero = Zero2(model, torch.optim.SGD, group, lr=1.0)
+    loss = model(torch.ones(1, 2)).sum()
+    with zero.no_sync(), torch.no_grad():
+        model(torch.ones(1, 2))
+    model.weight.square().sum().backward()
+    reduced = model.weight in zero.gradients.reducer.is_spread
+    del loss
+    return reduced
+
+
+def test_an_evaluation_does_not_decide_whether_gradients_are_sent(pools):
+    assert pools[2](evaluated_before_a_penalty) == [True, True]
 
 
 class WithWords(nn.Linear):

@@ -374,6 +374,53 @@ def test_a_block_that_computes_twice(pools):
             torch.testing.assert_close(found[name], value.detach(), rtol=1e-12, atol=1e-12)
 
 
+def whole_at_the_input(group, stray):
+    """Whole gradients, and reduced blocks, when a backward pass has come to the input."""
+    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
+    found = []
+
+    def count(_):
+        spread = zero.gradients.reducer.is_spread
+        whole = [p for p in model.parameters() if p.grad is not None and p not in spread]
+        found.append((len(whole), len(zero.gradients.reduced)))
+
+    if stray:
+        model(torch.ones(2, 8))  # in grad mode, and without a backward pass
+    x = torch.ones(2, 8, requires_grad=True)
+    x.register_hook(count)
+    model(x).sum().backward()
+    zero.step()
+    return found
+
+
+def test_a_forward_pass_without_a_backward_pass_leaves_the_next_one_its_memory(pools):
+    assert pools[2](whole_at_the_input, True) == pools[2](whole_at_the_input, False)
+
+
+def two_passes(group):
+    """Two forward passes under one backward pass."""
+    model = Loop()
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
+    x = torch.ones(2, 4, dtype=torch.float64)
+    for _ in range(2):
+        (model(x).sum() + model(2 * x).square().sum()).backward()
+        zero.step()
+    return {name: value.clone() for name, value in zero.full_parameters()}
+
+
+def test_two_forward_passes_under_one_backward_pass(pools):
+    model, x = Loop(), torch.ones(2, 4, dtype=torch.float64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        (model(x).sum() + model(2 * x).square().sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for found in pools[2](two_passes):
+        for name, value in model.named_parameters():
+            torch.testing.assert_close(found[name], value.detach(), rtol=1e-12, atol=1e-12)
+
+
 class Watched(RingGroup):
     """Notes when a gather starts into memory into which another is still under way."""
 

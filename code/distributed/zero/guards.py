@@ -26,6 +26,8 @@ REFUSED = {
     "momentum and weight decay would move it on: freeze it first, and make the optimizer then",
     "no gradients": "step() without gradients: call backward() first, and note that it doesn't "
     "reach the module's own parameters through functional_call with other tensors",
+    "failed": "the last backward pass raised: call zero_grad() of the optimizer, which drops what "
+    "that pass has reduced, and begin the step anew",
     "GradScaler": "GradScaler looks for infinities in whole gradients, and this rank has shards of "
     "their mean: compute in bfloat16, which needs no scaler",
     "clipping": "this gradient is one rank's own, before the mean, so each rank would clip it "

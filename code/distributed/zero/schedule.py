@@ -25,11 +25,11 @@ from torch.utils._pytree import tree_leaves
 
 from distributed.replicas import call_last
 from distributed.zero.blocks import Block, BlockwiseWeights
-from distributed.zero.guards import HookOfSharded
+from distributed.zero.guards import REFUSED, HookOfSharded
 from distributed.zero.reduce_in_backward import GradientReducer
 from distributed.zero.sharded import Gradients
 
-REFUSED = {
+UNSUPPORTED = {
     "late": "{name} got a gradient after its block's turn in the backward pass was over: use a "
     "block's parameters only in its forward pass",
     "view": "{name} returns a view of its parameters, and the next block is gathered over them: "
@@ -38,8 +38,6 @@ REFUSED = {
     "noticed: return tensors in tuples, dicts or a dataclass",
     "second derivative": "create_graph=True: a second derivative would read blocks that are "
     "resharded by then; give reshard_after_forward=False, or take Zero2",
-    "failed": "the last backward pass raised: call zero_grad() of the optimizer, which drops what "
-    "that pass has reduced, and begin the step anew",
     "transform": "torch.func transforms what a forward pass computes, and gathering cannot be "
     "transformed: use torch.autograd",
 }
@@ -107,7 +105,7 @@ class Schedule(Gradients):
     def pre_forward(self, block: Block, module: nn.Module, args: Any) -> None:
         """A block is about to compute: gather it, prefetch the next one, and wait for it."""
         if torch._C._are_functorch_transforms_active():
-            raise RuntimeError(REFUSED["transform"])
+            raise RuntimeError(UNSUPPORTED["transform"])
         following = None
         if not self._is_recomputing():
             self._begin_call(block)
@@ -135,7 +133,7 @@ class Schedule(Gradients):
     def pre_backward(self, block: Block, calls: list[Call], index: int, _: torch.Tensor) -> None:
         """The gradient of a block's output is there: gather it, prefetch the one before, wait."""
         if torch.is_grad_enabled() and self.refuse_second_derivative:
-            raise RuntimeError(REFUSED["second derivative"])
+            raise RuntimeError(UNSUPPORTED["second derivative"])
         with torch.no_grad():
             self._enter_backward(calls)
             self.reduces |= calls[index].sync
@@ -185,17 +183,12 @@ class Schedule(Gradients):
         self.recorded |= recorded
         if self.recorded:
             self.calls.append(Call(block, self.sync))
-            self._expect(self.calls[-1])
         return len(self.calls) - 1
 
     def _find_call(self, block: Block) -> int:
         """Index of the call that a checkpoint computes again: the last whose turn isn't over."""
         indices = range(min(self.position + 1, len(self.turns)))
         return max((i for i in indices if self.turns[i].block is block), default=-1)
-
-    def _expect(self, call: Call) -> None:
-        """The gradients of this call are to be reduced, with those of later calls of the block."""
-        self.last_turn[call.block] = self.last_turn.get(call.block) or call
 
     def _tensors_of(self, block: Block, output: Any) -> list[torch.Tensor]:
         """What a block returns. RuntimeError where its backward pass or its values are at risk."""
@@ -204,9 +197,9 @@ class Schedule(Gradients):
             return tensors
         name = self.module_names[block.module]
         if not tensors and torch.is_grad_enabled() and not isinstance(output, PLAIN):
-            raise RuntimeError(REFUSED["output"].format(name=name, kind=type(output).__name__))
+            raise RuntimeError(UNSUPPORTED["output"].format(name=name, kind=type(output).__name__))
         if any(block.is_view_of(tensor) for tensor in tensors):
-            raise RuntimeError(REFUSED["view"].format(name=name))
+            raise RuntimeError(UNSUPPORTED["view"].format(name=name))
         return tensors
 
     # --- the backward pass
@@ -219,10 +212,10 @@ class Schedule(Gradients):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _turn_to(self, calls: list[Call]) -> None:
-        """Go back through these calls from now on."""
+        """Go back through these calls from now on: the first one of a block has its last turn."""
         self.turns, self.position = calls, len(calls)
-        for call in calls:
-            self._expect(call)
+        self.last_turn |= {call.block: call for call in reversed(calls)}
+        self.reduced -= self.last_turn.keys()
 
     def _go_back_to(self, calls: list[Call], index: int) -> None:
         """Give all calls down to this one their turn, whatever this rank's graph has of them."""
@@ -252,7 +245,7 @@ class Schedule(Gradients):
             self._enter_backward(self.calls)
             self.reduces = self.calls[-1].sync if self.calls else self.sync
         if block in self.reduced:
-            raise RuntimeError(REFUSED["late"].format(name=self.names[parameter]))
+            raise RuntimeError(UNSUPPORTED["late"].format(name=self.names[parameter]))
         self.last_turn.setdefault(block, None)
 
     def _reduce(self, block: Block) -> None:
@@ -283,6 +276,8 @@ class Schedule(Gradients):
 
     def reduce(self) -> None:
         """Gradients: reduce what passes in no_sync() left. Blocks without a call get zeros."""
+        if self.now is Pass.BACKWARD:
+            raise RuntimeError(REFUSED["failed"])
         self.reducer.check_unchanged()
         self._reduce_rest()
         for unit in self.trained:

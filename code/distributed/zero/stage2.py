@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from distributed.zero.flat_unit import FlatUnit
-from distributed.zero.guards import HookOfOriginal
+from distributed.zero.guards import REFUSED, HookOfOriginal
 from distributed.zero.reduce_in_backward import GradientReducer
 from distributed.zero.sharded import Gradients
 from distributed.zero.stage1 import ReplicatedWeights, Zero1
@@ -68,10 +68,18 @@ class ReduceFullBuckets(Gradients):
 
     def post_forward(self, module: nn.Module, args: Any, output: Any) -> None:
         """The module has computed: listen for the gradients of what it returns."""
+        if not torch.is_grad_enabled():
+            return
+        self._check_not_failed()
         self.was_synced = self.sync
         for tensor in tree_leaves(output):
             if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                 tensor.register_hook(partial(self.pre_backward, self.sync))
+
+    def _check_not_failed(self) -> None:
+        """RuntimeError if a backward pass began and hasn't come to its end, because it raised."""
+        if self.task is not None and torch._C._current_graph_task_id() == -1:
+            raise RuntimeError(REFUSED["failed"])
 
     def pre_backward(self, sync: bool, _: torch.Tensor | None = None) -> None:
         """The backward pass is here. It reduces if one of its forward passes was to."""
@@ -113,6 +121,7 @@ class ReduceFullBuckets(Gradients):
 
     def reduce(self) -> None:
         """Gradients: reduce what passes in no_sync() have left."""
+        self._check_not_failed()
         self.reducer.check_unchanged()
         if self.is_local:
             self._reduce_rest()
