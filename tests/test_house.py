@@ -25,7 +25,7 @@ OFFERED = {"Group", "launch", "world"}  # by the package itself
 ENGINES = {  # a folder → what its modules may import of this package
     "runtime": {"runtime"},
     "workbench": {"runtime", "workbench", "single_device", "launching", "dp", *OFFERED},
-    "planner": {"runtime", "planner", "model_states", "cost", "scaling"},
+    "planner": {"runtime", "planner", "all_reduce", "model_states", "cost", "scaling"},
     "read_trace": {"runtime", "planner", "read_trace"},
     "ddp": {"runtime", "workbench", "ddp", *LESSONS, *OFFERED},
     "zero": {"runtime", "workbench", "zero", *LESSONS, *OFFERED},

@@ -54,7 +54,7 @@ class ShardedInHost(Sharded):
 
 def main(ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 40) -> None:
     """Train on ranks that play several hosts: the losses of one device, few bytes between hosts."""
-    from distributed.traffic import between_hosts, elements_sent
+    from distributed.planner.traffic import between_hosts, elements_sent
     from distributed.workbench.data import batches
     from distributed.workbench.training import Alone, make_network, train
 

@@ -93,7 +93,7 @@ def shard_gradients(
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """Train like one device, with 1/N of the gradients and the bytes of ZeRO-1."""
     from distributed.model_states import Recipe, per_rank
-    from distributed.traffic import elements_sent
+    from distributed.planner.traffic import elements_sent
     from distributed.workbench.data import batches
     from distributed.workbench.training import Alone, make_network, train
 

@@ -95,7 +95,7 @@ def check_can_be_sharded(module: nn.Module) -> None:
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """Train like one device, with 1/N of everything, and send 1.5 times the bytes of DDP."""
     from distributed.model_states import Recipe, per_rank
-    from distributed.traffic import elements_sent
+    from distributed.planner.traffic import elements_sent
     from distributed.workbench.data import batches
     from distributed.workbench.training import Alone, make_network, train
 

@@ -6,11 +6,11 @@ from tests.rows import covering
 from torch import nn
 
 from distributed.instruments.count_traffic import shard_sizes
+from distributed.planner.traffic import between_hosts, elements_sent
 from distributed.ring_group import RingGroup
 from distributed.runtime.mesh import mesh
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.traffic import between_hosts, elements_sent
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train
 from distributed.zero import HSDP

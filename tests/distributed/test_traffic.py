@@ -8,8 +8,8 @@ from tests.rows import covering
 
 from distributed.ddp import DistributedDataParallel
 from distributed.instruments.count_traffic import count_sent, ddp_sent, shard_sizes
+from distributed.planner.traffic import elements_sent
 from distributed.ring_group import RingGroup
-from distributed.traffic import elements_sent
 from distributed.workbench.data import batches
 from distributed.workbench.training import make_network
 from distributed.zero import BY_STAGE, Zero3

@@ -6,11 +6,11 @@ from torch import nn
 
 from distributed import launch
 from distributed.hsdp import ShardedInHost
+from distributed.planner.traffic import between_hosts, elements_sent
 from distributed.ring_group import RingGroup
 from distributed.runtime.mesh import mesh
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.traffic import between_hosts, elements_sent
 from distributed.workbench.memory_meter import MemoryUse, nbytes
 from distributed.zero1 import shard_optimizer
 from distributed.zero2 import ShardedBucket, shard_gradients

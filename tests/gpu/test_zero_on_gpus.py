@@ -5,13 +5,13 @@ import torch
 from torch import nn
 
 from distributed.ddp import DistributedDataParallel
+from distributed.elastic import train_rank
 from distributed.launching import launch
 from distributed.model_states import Recipe, total
 from distributed.runtime.mesh import mesh
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train, train_together
 from distributed.zero import BY_STAGE, HSDP
-from distributed.zero.elastic import train_rank
 
 GPUS = torch.cuda.device_count()
 pytestmark = pytest.mark.skipif(GPUS == 0, reason="one GPU wanted, none found")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed.zero.elastic import train_rank
+from distributed.elastic import train_rank
 from playground.lab.accidents import Training
 from playground.lab.hosts import laboratory
 

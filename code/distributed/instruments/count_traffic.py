@@ -12,10 +12,10 @@ from distributed import Group, launch
 from distributed.all_reduce import ring_sent
 from distributed.ddp import DistributedDataParallel
 from distributed.model_states import STAGES
+from distributed.planner.traffic import PHASES, elements_sent
 from distributed.ring_group import RingGroup
 from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
-from distributed.traffic import PHASES, elements_sent
 from distributed.workbench.data import batches, digits
 from distributed.workbench.training import make_network
 from distributed.zero import BY_STAGE

@@ -27,12 +27,12 @@ from distributed.compressors import Cast, hook
 from distributed.ddp import DistributedDataParallel
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
 from distributed.instruments.count_traffic import shard_sizes
+from distributed.planner.traffic import between_hosts, elements_sent
 from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.mesh import mesh
 from distributed.runtime.script import run_script
 from distributed.simple_ddp import average_gradients
-from distributed.traffic import between_hosts, elements_sent
 from distributed.workbench.emulated import emulated_network, train_step
 from distributed.workbench.measure import seconds
 from distributed.workbench.training import make_network

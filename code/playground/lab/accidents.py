@@ -1,4 +1,4 @@
-"""Break things while `distributed.zero.elastic` trains on several hosts, and note the result.
+"""Break things while `distributed.elastic` trains on several hosts, and note the result.
 
 with laboratory(2) as lab:
     training = Training(lab, folder, until=30, every=3)
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from playground.lab.hosts import Laboratory
 
-ELASTIC = str(Path(__file__).parents[2] / "distributed/zero/elastic.py")
+ELASTIC = str(Path(__file__).parents[2] / "distributed/elastic.py")
 STEP = re.compile(r"step (\d+) on (\d+) ranks: loss ([\d.]+)")
 # A lost host is noticed after 3 s, and those who are there wait 2 s for more of them.
 RENDEZVOUS = ("last_call_timeout=2", "keep_alive_interval=1", "keep_alive_max_attempt=3")

@@ -1,4 +1,4 @@
-"""Training that outlives its workers: torchrun starts them again, a checkpoint says from where.
+"""Elastic training: torchrun starts workers again, and a checkpoint says where they go on.
 
     torchrun --nnodes 1:4 --max-restarts 100 … elastic.py --folder run --until 1000
 
@@ -20,9 +20,6 @@ import torch
 from distributed import Group, launch
 from distributed.runtime.report import RankError
 from distributed.runtime.script import run_script, under_torchrun
-from distributed.zero import BY_STAGE
-from distributed.zero.checkpoint import load, save
-from distributed.zero.checkpoint_folder import latest, steps
 
 
 def check_shared(folder: str, group: Group) -> None:
@@ -38,22 +35,6 @@ def check_shared(folder: str, group: Group) -> None:
     if not note.exists():
         unseen = f"folder={folder!r}: rank {group.rank} does not see what rank 0 writes there"
         raise ValueError(f"{unseen}; give a folder that all hosts share")
-
-
-def first_time(folder: str) -> bool:
-    """True once: the accident leaves a note."""
-    note = Path(folder, "died")
-    if note.exists():
-        return False
-    note.touch()
-    return True
-
-
-def forget_all_but(keep: int, folder: str, group: Group) -> None:
-    """Remove all checkpoints but the last ones."""
-    if group.rank == 0:
-        for path in [*steps(folder).values()][:-keep]:
-            shutil.rmtree(path)
 
 
 def main(
@@ -72,6 +53,9 @@ def main(
     Under torchrun no rank waits longer than `patience` (s) for another: it fails, and torchrun
     starts all of them again.
     """
+    from distributed.zero import BY_STAGE
+    from distributed.zero.checkpoint_folder import steps
+
     if stage not in BY_STAGE:
         raise ValueError(f"stage={stage}: choose from {', '.join(map(str, BY_STAGE))}")
     if until < 1 or every < 1 or patience <= 0:
@@ -115,6 +99,9 @@ def train_rank(
     from distributed.dp import shard
     from distributed.workbench.data import batches
     from distributed.workbench.training import make_network, train
+    from distributed.zero import BY_STAGE
+    from distributed.zero.checkpoint import load, save
+    from distributed.zero.checkpoint_folder import latest, steps
 
     check_shared(folder, group)
     zero = BY_STAGE[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)
@@ -133,8 +120,19 @@ def train_rank(
             print(f"step {step + 1} on {group.size} ranks: loss {losses[-1]:.6f}", flush=True)
         if (step + 1) % every == 0 or step + 1 == until:
             save(zero, folder, step + 1, losses=json.dumps(losses))
-            forget_all_but(2, folder, group)
+            if group.rank == 0:
+                for path in [*steps(folder).values()][:-2]:  # the last two stay
+                    shutil.rmtree(path)
     return losses
+
+
+def first_time(folder: str) -> bool:
+    """True once: the accident leaves a note."""
+    note = Path(folder, "died")
+    if note.exists():
+        return False
+    note.touch()
+    return True
 
 
 if __name__ == "__main__":
