@@ -89,7 +89,7 @@ def all_reduce_hook(group: Group, bucket: Bucket) -> Any:
 
 
 def fill_buckets(
-    parameters: Iterable[nn.Parameter], bucket_bytes: int, first_bucket_bytes: int
+    parameters: Iterable[nn.Parameter], bucket_bytes: float, first_bucket_bytes: float
 ) -> list[list[nn.Parameter]]:
     """Split parameters, in this order, into lists of one dtype and at most `bucket_bytes` each.
 
@@ -98,7 +98,7 @@ def fill_buckets(
     """
     lists: list[list[nn.Parameter]] = []
     last: dict[torch.dtype, list[nn.Parameter]] = {}  # the list of each dtype that can get more
-    free: dict[torch.dtype, int] = {}  # bytes that it can still hold
+    free: dict[torch.dtype, float] = {}  # bytes that it can still hold
     for parameter in parameters:
         dtype = parameter.dtype
         if dtype not in last or parameter.nbytes > free[dtype]:

@@ -1,6 +1,7 @@
 """Shards of parameters: whole, disjoint, in order, whatever the sizes."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from distributed.zero.flat_unit import Layout, in_buckets, runs
+from distributed.zero.flat_unit import FlatUnit, Layout
+from distributed.zero.sharded import layouts, local_parameters
 from distributed.zero.sharding_plan import Precision, check_groups, check_optimizer, check_precision
 
 shapes = st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=8)
@@ -56,19 +58,29 @@ def test_whole_parameters_are_shared_out_within_the_bound_of_list_scheduling(sha
     assert layout.shard_size <= layout.numel / ranks + (1 - 1 / ranks) * largest + 1e-9
 
 
-@given(shapes, st.integers(1, 9), st.integers(0, 7))
-def test_runs_join_neighbours_of_one_kind_alone(shapes, ranks, bits):
-    parameters = parameters_of(shapes)
-    kind = {p: bits >> (i % 3) & 1 for i, p in enumerate(parameters)}
-    layout = Layout(parameters, ranks)
-    for rank in range(ranks):
-        pieces = layout.pieces(rank)
-        found = runs(pieces, kind)
-        assert [piece for run in found for piece in run] == pieces
-        for run in found:
-            assert len({kind[piece.parameter] for piece in run}) == 1
-        for one, other in pairwise(found):
-            assert kind[one[-1].parameter] != kind[other[0].parameter]
+def plan_of(parameters, ranks, groups):
+    """As a `ShardingPlan`, of these parameters."""
+    group = SimpleNamespace(rank=0, size=ranks, device=torch.device("cpu"))
+    group_of = {p: groups[i % len(groups)] for i, p in enumerate(parameters) if p.requires_grad}
+    return SimpleNamespace(group=group, group_of=group_of, partition="flat", precision=Precision())
+
+
+@given(shapes, st.integers(1, 9), st.lists(st.integers(0, 1), min_size=1, max_size=3))
+def test_an_optimizers_parameter_is_one_run_of_one_group(shapes, ranks, groups):
+    plan = plan_of(parameters_of(shapes), ranks, groups)
+    for layout in layouts(plan, [*plan.group_of]):
+        flat = layout.write({p: p.data for p in layout.parameters}, torch.empty(layout.size))
+        for plan.group.rank in range(ranks):
+            unit = FlatUnit(layout, plan.group, layout.shard(flat, plan.group.rank))
+            found = [*local_parameters(unit, plan)]
+            assert [p for mine in found for p, *_ in mine.pieces] == [
+                p for p, *_ in layout.pieces(plan.group.rank)
+            ]
+            for mine in found:
+                assert {plan.group_of[p] for p, *_ in mine.pieces} == {mine.group}
+                for p, of, at in mine.pieces:
+                    assert torch.equal(mine.parameter.data.view(-1)[at], p.data.view(-1)[of])
+            assert all(one.group != other.group for one, other in pairwise(found))
 
 
 def test_buckets_hold_one_dtype_and_stay_within_their_size():
@@ -76,9 +88,9 @@ def test_buckets_hold_one_dtype_and_stay_within_their_size():
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in shapes]
     parameters.append(nn.Parameter(torch.zeros(4, dtype=torch.float64)))
     parameters.append(nn.Parameter(torch.zeros(4), requires_grad=False))
-    layouts = [Layout(bucket, 2) for bucket in in_buckets(parameters, 92)]
-    sizes = [(layout.dtype, layout.trainable, layout.numel) for layout in layouts]
-    assert sizes == [
+    plan = plan_of(parameters, 2, [0])
+    found = layouts(plan, parameters, 92)
+    assert [(layout.dtype, layout.trainable, layout.numel) for layout in found] == [
         (torch.float32, True, 23),
         (torch.float32, True, 50),  # larger than a unit may be: alone
         (torch.float32, True, 10),
@@ -86,7 +98,7 @@ def test_buckets_hold_one_dtype_and_stay_within_their_size():
         (torch.float32, False, 4),
     ]
     with pytest.raises(ValueError, match="bucket_bytes=0"):
-        in_buckets(parameters, 0)
+        layouts(plan, parameters, 0)
 
 
 def test_groups_must_hold_each_trained_parameter_once():

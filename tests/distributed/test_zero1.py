@@ -112,13 +112,13 @@ def shards_of_rank(group, partition):
     )  # fmt: skip
     train(model, zero.step, batches(1797, 8, 2), 8.0)
     found = []
-    for name, parameter, of, local, at in zero.parameter_shards():
-        assert torch.equal(local.data.view(-1)[at], parameter.data.view(-1)[of])
-        momentum = zero.optimizer.state[local]["momentum_buffer"]
-        found.append((name, of, momentum.view(-1)[at].clone()))
     rates = {id(p): g["lr"] for g in zero.optimizer.param_groups for p in g["params"]}
-    for shard in zero.parameter_shards():
-        assert rates[id(shard.local)] == (0.1 if shard.parameter.dim() > 1 else 0.5)
+    for mine in zero.local:
+        momentum = zero.optimizer.state[mine.parameter]["momentum_buffer"].view(-1)
+        for parameter, of, at in mine.pieces:
+            assert torch.equal(mine.parameter.data.view(-1)[at], parameter.data.view(-1)[of])
+            found.append((zero.names[parameter], of, momentum[at].clone()))
+            assert rates[id(mine.parameter)] == (0.1 if parameter.dim() > 1 else 0.5)
     return found
 
 

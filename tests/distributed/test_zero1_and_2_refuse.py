@@ -396,29 +396,16 @@ def test_a_module_has_one_wrapper(pools, first, second):
         pools[2](wrapped_twice, first, second)
 
 
-def in_torchs_ddp(group, stage, given):
-    model = make_model()
-    ddp = nn.parallel.DistributedDataParallel(model)
-    module = ddp if given == "wrapper" else model
-
-    def step():
-        zero = WHOLE[stage](module, torch.optim.SGD, group, lr=0.1)
-        ddp(X).mean().backward()
-        zero.step()
-
-    with pytest.raises((ValueError, RuntimeError)) as said:
-        step()
-    return str(said.value)
+def in_torchs_ddp(group, stage):
+    with pytest.raises(ValueError, match="is in a DistributedDataParallel already"):
+        WHOLE[stage](
+            nn.parallel.DistributedDataParallel(make_model()), torch.optim.SGD, group, lr=0.1
+        )
 
 
 @each_with_whole
-@pytest.mark.parametrize("given", ["wrapper", "module"])
-def test_torchs_ddp_around_the_module_is_refused(pools, stage, given):
-    for said in pools[2](in_torchs_ddp, stage, given):
-        if given == "module":
-            assert said == REFUSED["DDP"]
-        else:
-            assert "is in a DistributedDataParallel already" in said
+def test_torchs_ddp_around_the_module_is_refused(pools, stage):
+    pools[2](in_torchs_ddp, stage)
 
 
 def copied(group, stage):
@@ -517,10 +504,6 @@ def share_in_a_new_parameter(model):
     model["head"].weight = nn.Parameter(model["emb"].weight.data)
 
 
-def share_a_part(model):
-    model["head"].weight = nn.Parameter(model["emb"].weight.data[1:3])
-
-
 def share_the_transposed(model):
     model["head"].weight = nn.Parameter(model["emb"].weight.data.t())
 
@@ -530,22 +513,14 @@ def share_with_a_frozen_one(model):
     model["emb"].requires_grad_(False)
 
 
-def share_behind_another_frozen_one(model):
-    """A large frozen tensor has the memory of a small frozen one, and then of a trained one."""
-    memory = torch.zeros(40)
-    model["emb"].weight = nn.Parameter(memory.view(10, 4), requires_grad=False)
-    model["emb"].register_buffer("small", memory[4:8])
-    model["head"].weight = nn.Parameter(memory[20:].view(5, 4))
-
-
 def share_with_a_buffer(model):
     model["head"].register_buffer("weight_buffer", model["emb"].weight.data)
 
 
 @pytest.mark.parametrize(
     "share",
-    [share_data, share_in_a_new_parameter, share_a_part, share_the_transposed,
-     share_with_a_frozen_one, share_behind_another_frozen_one, share_with_a_buffer],
+    [share_data, share_in_a_new_parameter, share_the_transposed, share_with_a_frozen_one,
+     share_with_a_buffer],
 )  # fmt: skip
 def test_weights_that_share_only_memory_are_refused_by_name(share):
     """Sharding would copy each, and from then on two weights would train instead of one."""

@@ -198,8 +198,13 @@ def half_with_master(group, stage):
     for rows in batches(1797, 24, 4):
         train(model, zero.step, [rows[group.rank :: 2]], 12)
     copies = [
-        (name, of, local.data.view(-1)[at].clone())
-        for name, _, of, local, at in zero.parameter_shards()
+        (
+            zero.names[piece.parameter],
+            piece.param_slice,
+            mine.parameter.data.view(-1)[piece.local_slice].clone(),
+        )
+        for mine in zero.local
+        for piece in mine.pieces
     ]
     seen = {name: p.data.clone() for name, p in model.named_parameters()}
     return seen, {name: value.clone() for name, value in zero.full_parameters()}, copies

@@ -114,11 +114,11 @@ def not_zeroed(patch: pytest.MonkeyPatch) -> None:
 def last_bucket_not_sent(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-1 and ZeRO-2 do not send the last unit's new parameters"
 
-    def all_gather_params(self: ReplicatedWeights) -> None:
+    def shards_changed(self: ReplicatedWeights) -> None:
         for unit, full in [*self.full.items()][:-1] or self.full.items():
             unit.all_gather(full)
 
-    patch.setattr(ReplicatedWeights, "all_gather_params", all_gather_params)
+    patch.setattr(ReplicatedWeights, "shards_changed", shards_changed)
 
 
 @fault
@@ -179,11 +179,11 @@ def offset(patch: pytest.MonkeyPatch) -> None:
 def old_weights(patch: pytest.MonkeyPatch) -> None:
     "ZeRO-3 keeps the root gathered after a step"
 
-    def all_gather_params(self: BlockwiseWeights) -> None:
+    def shards_changed(self: BlockwiseWeights) -> None:
         for block in self.blocks:
             block.reshard()
 
-    patch.setattr(BlockwiseWeights, "all_gather_params", all_gather_params)
+    patch.setattr(BlockwiseWeights, "shards_changed", shards_changed)
 
 
 @fault
@@ -199,7 +199,7 @@ def no_wait_for_gather(patch: pytest.MonkeyPatch) -> None:
 @fault
 def hosts_apart(patch: pytest.MonkeyPatch) -> None:
     "HSDP does not average between hosts"
-    patch.setattr(HSDP, "_reduce_gradients", Zero3._reduce_gradients)
+    patch.setattr(HSDP, "reduce", Zero3.reduce)
 
 
 @fault

@@ -1,9 +1,8 @@
 """ZeRO's stages and HSDP: optimizers that keep a shard of the model's states on each rank."""
 
-from distributed.zero.hybrid import HSDP
 from distributed.zero.stage1 import Zero1
 from distributed.zero.stage2 import Zero2
-from distributed.zero.stage3 import Zero3
+from distributed.zero.stage3 import HSDP, Zero3
 
 BY_STAGE = {1: Zero1, 2: Zero2, 3: Zero3}
 

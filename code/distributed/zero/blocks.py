@@ -18,10 +18,9 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.zero.flat_unit import MOVED, FlatUnit, Layout
+from distributed.zero.flat_unit import MOVED, FlatUnit, Layout, placeholder
 from distributed.zero.guards import ShardedParameter
-from distributed.zero.materialise import free_values
-from distributed.zero.sharded import layouts
+from distributed.zero.sharded import Weights, layouts
 from distributed.zero.sharding_plan import ShardingPlan
 
 WRITTEN = (
@@ -30,7 +29,7 @@ WRITTEN = (
 )
 
 
-class State(Enum):
+class BlockState(Enum):
     """Where the parameters of a block are."""
 
     SHARDED = auto()  # only W[s] is here: the module's parameters are NaN
@@ -39,10 +38,10 @@ class State(Enum):
 
 
 TRANSITIONS = {
-    (State.SHARDED, State.GATHERING),
-    (State.GATHERING, State.UNSHARDED),
-    (State.GATHERING, State.SHARDED),
-    (State.UNSHARDED, State.SHARDED),
+    (BlockState.SHARDED, BlockState.GATHERING),
+    (BlockState.GATHERING, BlockState.UNSHARDED),
+    (BlockState.GATHERING, BlockState.SHARDED),
+    (BlockState.UNSHARDED, BlockState.SHARDED),
 }
 
 
@@ -110,19 +109,19 @@ class Block:
         self.plain = [p for p in self.views if type(p) is nn.Parameter]
         for parameter in self.plain:
             parameter.name_in_module = names[parameter]  # type: ignore[attr-defined]
-        self.state = State.SHARDED
+        self.state = BlockState.SHARDED
         self.handles: list[Any] = []  # of all-gathers under way: GATHERING only
         # Of the parameters while UNSHARDED; one more while they are NaN.
         self.version = 1 + max((parameter._version for parameter in self.views), default=0)
         self._show_placeholders()
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: BlockState) -> None:
         assert (self.state, state) in TRANSITIONS, f"{self.state} → {state}"
         self.state = state
 
     def unshard(self) -> None:
         """SHARDED → GATHERING. Otherwise nothing: W[N·s] is here or on its way."""
-        if self.state is not State.SHARDED:
+        if self.state is not BlockState.SHARDED:
             return
         if self.buffer.block:  # blocks aren't called in their order
             self.buffer.block.reshard()
@@ -131,27 +130,27 @@ class Block:
             handle = unit.all_gather(full, async_op=self.prefetch)
             if self.prefetch:
                 self.handles.append(handle)
-        self._enter(State.GATHERING)
+        self._enter(BlockState.GATHERING)
 
     def wait_for_unshard(self) -> None:
         """→ UNSHARDED, whatever it was: the module sees its parameters."""
         self.unshard()
-        if self.state is State.GATHERING:
+        if self.state is BlockState.GATHERING:
             self._wait()
             self.check_untouched()
             self._show(self.views, self.version, nn.Parameter)
-            self._enter(State.UNSHARDED)
+            self._enter(BlockState.UNSHARDED)
 
     def reshard(self) -> None:
         """→ SHARDED, whatever it was: the buffer is free, and what it holds is old."""
-        if self.state is State.SHARDED:
+        if self.state is BlockState.SHARDED:
             return
         self._wait()  # prefetched, and not used: it must not be written later, over the next one
-        if self.state is State.UNSHARDED:
+        if self.state is BlockState.UNSHARDED:
             self.check_untouched()
             self._show_placeholders()
         self.buffer.block = None
-        self._enter(State.SHARDED)
+        self._enter(BlockState.SHARDED)
 
     def invalidate(self) -> None:
         """→ SHARDED, and what autograd has saved of W[N·s] is of no use: W[s] has changed."""
@@ -179,7 +178,7 @@ class Block:
 
     def check_untouched(self) -> None:
         """RuntimeError where a parameter is not what was shown, or was written into."""
-        unsharded = self.state is State.UNSHARDED
+        unsharded = self.state is BlockState.UNSHARDED
         version = self.version if unsharded else self.version + 1
         with torch._C.DisableTorchFunctionSubclass():
             for parameter, shown in (self.views if unsharded else self.placeholders).items():
@@ -201,7 +200,7 @@ class Block:
         self.handles = []
 
 
-class BlockwiseWeights:
+class BlockwiseWeights(Weights):
     """W[s] of each unit; W[N·s] of a block only in its turn, and of the root for a whole step.
 
     `units` are in the order in which their gradients are complete: the last block's first, and the
@@ -217,41 +216,40 @@ class BlockwiseWeights:
         make: Callable[[Sequence[nn.Parameter]], None],
     ):
         """`make(parameters)` gives parameters their first values, if they have none."""
-        owned = owners(plan, modules)
-        order = [*reversed(range(len(modules))), -1]
+        owned = owners(plan, modules)  # by number of a module, the root's -1 first
         sharded = partial(shard, group=plan.group, make=make)
-        units = {i: [sharded(one) for one in layouts(plan, owned[i])] for i in order}
+        units = {i: [sharded(one) for one in layouts(plan, owned[i])] for i in reversed(owned)}
+        self.units = [unit for of_block in units.values() for unit in of_block]
         turns = [Buffer(), Buffer()] if prefetch else [Buffer()]
-        buffers = {i: Buffer() for i in order}
+        buffers = {i: Buffer() for i in owned}
         if reshard_after_forward:
             buffers |= {i: turns[i % len(turns)] for i in range(len(modules))}
-        for i in order:
-            buffers[i].allocate([unit.layout for unit in units[i]], plan.group.device)
+        for i, buffer in buffers.items():
+            buffer.allocate([unit.layout for unit in units[i]], plan.group.device)
+        self.buffers = {*buffers.values()}
         self.root, *self.blocks = (
             Block(i, module, units[i], buffers[i], prefetch, plan.names)
             for i, module in enumerate([plan.module, *modules], start=-1)
-        )  # in the order of the forward pass
-        self.units = [unit for i in order for unit in units[i]]
-        self.buffers = {*buffers.values()}
+        )
         trained = False
         for block in self.all():
             trained = trained or any(unit.layout.trainable for unit in block.units)
             block.in_backward = trained
-        if reshard_after_forward:
-            for block in self.blocks:
-                block.takes_turns = True
-                block.stays_after_forward = block.index >= len(modules) - len(turns)
-                block.stays_after_backward = block.index < len(turns)
+        for block in self.blocks if reshard_after_forward else []:
+            block.takes_turns = True
+            block.stays_after_forward = block.index >= len(modules) - len(turns)
+            block.stays_after_backward = block.index < len(turns)
 
     def all(self) -> list[Block]:
+        """In the order of the forward pass."""
         return [self.root, *self.blocks]
 
-    def sync_shards_from_params(self) -> None:
+    def check_or_read_params(self) -> None:
         """Nothing to take: writing into a parameter raises RuntimeError here."""
         for block in self.all():
             block.check_untouched()
 
-    def all_gather_params(self) -> None:
+    def shards_changed(self) -> None:
         """Nothing is sent: what is gathered from now on is new, and what is here is old."""
         for block in self.all():
             block.invalidate()
@@ -279,12 +277,11 @@ def shard(layout: Layout, group: Group, make: Callable[[Sequence[nn.Parameter]],
     """Copy rank 0's values of some parameters, keep this rank's W[s], and free the rest."""
     make(layout.parameters)
     full = torch.empty(layout.size, dtype=layout.dtype, device=group.device)
-    layout.write({p: p.data for p in layout.parameters}, full)
-    group.broadcast(full)
+    layout.broadcast(full, group)
     kept = group.empty(layout.shard_size, layout.dtype)
     kept.copy_(layout.shard(full, group.rank))
     for parameter in layout.parameters:
-        free_values(parameter, layout.param_dtype)
+        parameter.data = placeholder(parameter, layout.param_dtype, parameter.device)
     return FlatUnit(layout, group, kept)
 
 

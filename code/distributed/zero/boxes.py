@@ -64,12 +64,12 @@ class Boxed(torch.Tensor):
     def __torch_dispatch__(cls, func: Any, *_: Any) -> Any:  # type: ignore[override]
         raise NotImplementedError(f"{func}: a Boxed tensor is only to be saved and loaded")
 
-    def add(self, of: slice, elements: torch.Tensor) -> None:  # type: ignore[override]
-        """The elements `of` the flattened parameter are in elements[n]."""
-        at = 0
-        for box in boxes(self.shape, of.start, of.stop):
-            self.parts[box] = elements[at : at + prod(box[1])].view(box[1])
-            at += prod(box[1])
+    def add(self, param_slice: slice, elements: torch.Tensor) -> None:  # type: ignore[override]
+        """This slice of the flattened parameter is in elements[n]."""
+        start = 0
+        for offsets, sizes in boxes(self.shape, param_slice.start, param_slice.stop):
+            self.parts[offsets, sizes] = elements[start : start + prod(sizes)].view(sizes)
+            start += prod(sizes)
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
         return [ChunkStorageMetadata(*map(torch.Size, box)) for box in self.parts]

@@ -24,19 +24,12 @@ from torch import nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.utils._pytree import tree_map_only
 
+from distributed.zero import from_fsdp
 from distributed.zero.boxes import Boxed
-from distributed.zero.checkpoint_folder import (
-    as_rank_0_found,
-    new_checkpoint,
-    path_of,
-    steps,
-)
+from distributed.zero.checkpoint_folder import as_rank_0_found, new_checkpoint, path_of, steps
 from distributed.zero.sharded import ShardedOptimizer
 
 MODEL, STATE, GROUPS = "model.", "optim.state.", "optim.param_groups."
-DECAY = "decoupled_weight_decay"
-# What torch's learning-rate schedulers note in a group, beside the optimizer's own settings.
-OF_SCHEDULES = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum", "swa_lr")
 
 
 class Contents(NamedTuple):
@@ -61,48 +54,66 @@ class Contents(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """What a file notes besides tensors; None if PyTorch wrote it, which notes only groups."""
+    """What a file has besides the model and the optimizer's states."""
 
     groups: dict[str, dict[str, Any]]  # number → setting → value
-    optimizer: str | None
-    scalars: list[str] | None
+    optimizer: str | None  # its class; None if PyTorch wrote the file, and didn't note it
+    scalars: set[str]  # `scalar_states` of the run that saved it
     extra: dict[str, Any]
 
 
 def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
     """What this rank has of everything, on its own memory: to be saved, or to be written into.
 
-    model: name → parameter, in the dtype of shards, or buffer; optim: "state.NAME.KEY" and
-    "param_groups.NUMBER.SETTING", the names that PyTorch's FSDP gives them. Raises ValueError for
-    an optimizer that keeps something else than tensors.
+    "model" and "optim", with the names that PyTorch's FSDP gives them. Raises ValueError for an
+    optimizer that keeps something else than tensors.
     """
     zero.sync_shards_from_params()
-    found: dict[str, dict[str, Any]] = {"model": {}, "optim": {}}
+    return {"model": model_state(zero), "optim": optimizer_states(zero) | group_settings(zero)}
 
-    def add(part: str, name: str, like: nn.Parameter, of: slice, here: torch.Tensor) -> None:
-        found[part].setdefault(name, Boxed(like.shape, here.dtype)).add(of, here)
 
+def model_state(zero: ShardedOptimizer) -> dict[str, torch.Tensor]:
+    """Name → this rank's boxes of a parameter, in the dtype of shards; or what is in no unit."""
+    boxed: dict[torch.Tensor, Boxed] = {}
     for unit in zero.units:
-        for parameter, of, at in unit.layout.pieces(zero.group.rank):
-            add("model", zero.names[parameter], parameter, of, unit.shard[at])
-    in_units = {parameter for unit in zero.units for parameter in unit.layout.parameters}
+        for parameter, param_slice, shard_slice in unit.layout.pieces(zero.group.rank):
+            boxed.setdefault(parameter, Boxed(parameter.shape, unit.layout.dtype))
+            boxed[parameter].add(param_slice, unit.shard[shard_slice])
+    elsewhere = {parameter for unit in zero.units for parameter in unit.layout.parameters}
+    found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors_of(zero.module).items():
-        if tensor not in in_units:
-            found["model"][name] = tensor.detach()  # whole on every rank: buffers, what is frozen
-        elif zero.names[tensor] in found["model"]:  # tied: the same under its other name
-            found["model"][name] = found["model"][zero.names[tensor]]
-    for name, parameter, of, local, at in zero.parameter_shards():
-        for key, value in zero.optimizer.state[local].items():
-            if not isinstance(value, torch.Tensor):
-                raise ValueError(f"optimizer: its state {key!r} of {name} is not a tensor")
-            if value.shape == local.shape and value.dim():
-                add("optim", f"state.{name}.{key}", parameter, of, value.view(-1)[at])
-            else:
-                found["optim"][f"state.{name}.{key}"] = value
-    for kind, group in enumerate(zero.optimizer.param_groups):
-        for setting, value in {**group, "params": names_in_group(zero, kind)}.items():
-            found["optim"][f"param_groups.{kind}.{setting}"] = value
+        if tensor in boxed:
+            found[name] = boxed[tensor]  # under each of its names, if it is tied
+        elif tensor not in elsewhere:
+            found[name] = tensor.detach()  # whole on every rank: buffers, what is frozen
     return found
+
+
+def optimizer_states(zero: ShardedOptimizer) -> dict[str, torch.Tensor]:
+    """state.NAME.KEY → this rank's boxes of an elementwise state, or the whole of any other."""
+    found: dict[str, Any] = {}
+    for mine in zero.local:
+        for parameter, param_slice, local_slice in mine.pieces:
+            for key, value in zero.optimizer.state[mine.parameter].items():
+                name = zero.names[parameter]
+                if not isinstance(value, torch.Tensor):
+                    raise ValueError(f"optimizer: its state {key!r} of {name} is not a tensor")
+                whole = f"state.{name}.{key}"
+                if value.shape == mine.parameter.shape and value.dim():
+                    found.setdefault(whole, Boxed(parameter.shape, value.dtype))
+                    found[whole].add(param_slice, value.view(-1)[local_slice])
+                else:
+                    found[whole] = value
+    return found
+
+
+def group_settings(zero: ShardedOptimizer) -> dict[str, Any]:
+    """param_groups.NUMBER.SETTING → value; "params" are names."""
+    return {
+        f"param_groups.{number}.{setting}": value
+        for number, group in enumerate(zero.optimizer.param_groups)
+        for setting, value in {**group, "params": names_in_group(zero, number)}.items()
+    }
 
 
 def tensors_of(module: nn.Module) -> dict[str, Any]:
@@ -114,9 +125,9 @@ def tensors_of(module: nn.Module) -> dict[str, Any]:
     return found
 
 
-def names_in_group(zero: ShardedOptimizer, kind: int) -> list[str]:
+def names_in_group(zero: ShardedOptimizer, number: int) -> list[str]:
     """The parameters of one of the optimizer's groups, on all ranks."""
-    return [zero.names[p] for p, i in zero.plan.group_of.items() if i == kind]
+    return [zero.names[p] for p, group in zero.plan.group_of.items() if group == number]
 
 
 def save(zero: ShardedOptimizer, folder: str | Path, step: int, /, **extra: Any) -> Path:
@@ -166,14 +177,14 @@ def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     notes = read_notes(zero, contents, path)
     check_optimizer_of(zero, notes, path)
     zero.zero_grad()
-    make_states(zero, contents, scalars_in_file(contents, notes))
+    make_states(zero, contents, notes.scalars)
     parts = state(zero)
     states = {key: part for key, part in parts["optim"].items() if key.startswith("state.")}
     to_read = {"model": parts["model"], "optim": states}
     dcp.load(to_read, checkpoint_id=path, process_group=zero.group.backend)
-    for kind, group in enumerate(zero.optimizer.param_groups):
-        group.update({**notes.groups.get(str(kind), {}), "params": group["params"]})
-    zero.weights.all_gather_params()
+    for number, group in enumerate(zero.optimizer.param_groups):
+        group.update({**notes.groups.get(str(number), {}), "params": group["params"]})
+    zero.weights.shards_changed()
     return notes.extra
 
 
@@ -189,44 +200,38 @@ def read_notes(zero: ShardedOptimizer, contents: Contents, path: str | Path) -> 
         if key.startswith(GROUPS):
             number, setting = key.removeprefix(GROUPS).split(".", 1)
             groups[number][setting] = value
+    if "about.scalars" in read:
+        scalars = set(read["about.scalars"])
+    else:
+        scalars = from_fsdp.scalar_states(contents.model, contents.states)
     (extra,) = read.get("extra", ({},))
-    return Notes(groups, read.get("about.optimizer"), read.get("about.scalars"), extra)
+    return Notes(groups, read.get("about.optimizer"), scalars, extra)
 
 
 def make_states(zero: ShardedOptimizer, contents: Contents, scalars: set[str]) -> None:
-    """Memory for the states of this rank's shards that a file has: zeros, to be read into."""
+    """Memory for the states of this rank's shards that a file has: zeros, to be read into.
+
+    `scalars` decides only for parameters without dimensions, whose states have none either.
+    """
     zero.optimizer.state.clear()
-    for name, _, _, local, _ in zero.parameter_shards():
-        whole = contents.model[name].size
-        for key, entry in contents.states.get(name, {}).items():
-            is_elementwise = entry.size == whole and key not in scalars
-            size = local.shape if is_elementwise else entry.size
-            made = torch.zeros(size, dtype=entry.properties.dtype, device=local.device)
-            zero.optimizer.state[local].setdefault(key, made)
+    for mine in zero.local:
+        states = zero.optimizer.state[mine.parameter]
+        for name in (zero.names[piece.parameter] for piece in mine.pieces):
+            for key, entry in contents.states.get(name, {}).items():
+                is_elementwise = entry.size == contents.model[name].size and key not in scalars
+                size = mine.parameter.shape if is_elementwise else entry.size
+                dtype, device = entry.properties.dtype, mine.parameter.device
+                states.setdefault(key, torch.zeros(size, dtype=dtype, device=device))
 
 
 def scalar_states(zero: ShardedOptimizer) -> list[str]:
     """Keys of the states that are one element for a whole parameter, such as the count of steps."""
-    states = [(local, zero.optimizer.state[local]) for _, _, _, local, _ in zero.parameter_shards()]
-    return sorted({key for local, of in states for key in of if of[key].dim() < local.dim()})
-
-
-def scalars_in_file(contents: Contents, notes: Notes) -> set[str]:
-    """`scalar_states` of the run that saved it. It decides only for parameters without dimensions.
-
-    Of those, a count of steps and a momentum have one shape, so `save` notes which is which.
-    PyTorch doesn't. In its files, a key is a scalar if a matrix has a state without dimensions
-    under it.
-    """
-    if notes.scalars is not None:
-        return set(notes.scalars)
-    matrices = {name for name, entry in contents.model.items() if entry.size}
-    return {
-        key
-        for name, states in contents.states.items()
-        for key, entry in states.items()
-        if name in matrices and not entry.size
-    }
+    found = set()
+    for mine in zero.local:
+        for key, value in zero.optimizer.state[mine.parameter].items():
+            if value.dim() < mine.parameter.dim():
+                found.add(key)
+    return sorted(found)
 
 
 def check_model(zero: ShardedOptimizer, contents: Contents, path: str | Path) -> None:
@@ -252,18 +257,14 @@ def check_model(zero: ShardedOptimizer, contents: Contents, path: str | Path) ->
 def check_optimizer_of(zero: ShardedOptimizer, notes: Notes, path: str | Path) -> None:
     """Raise ValueError if a checkpoint is of another optimizer, or of other groups."""
     here, there = type(zero.optimizer).__name__, notes.optimizer
-    if there not in (None, here):
+    if there is None:
+        from_fsdp.check_settings(zero.optimizer, notes.groups, path)
+    elif there != here:
         raise ValueError(f"{path} is of another optimizer: {there}, here {here}")
-    for kind, group in enumerate(zero.optimizer.param_groups):
-        read = notes.groups.get(str(kind), {})
-        unknown = read.keys() - group.keys() - set(OF_SCHEDULES)
-        if read.get(DECAY) not in (None, zero.optimizer.defaults.get(DECAY)):
-            unknown.add(f"{DECAY}={read[DECAY]}")  # FSDP saves no class, but Adam is not AdamW
-        if unknown and there is None:
-            has = f"{here} has no {', '.join(sorted(unknown))}"
-            raise ValueError(f"{path} is of another optimizer: {has}")
-        if read and set(read["params"]) != set(names_in_group(zero, kind)):
-            raise ValueError(f"{path}: group {kind} of param_groups has other parameters there")
+    for number in range(len(zero.optimizer.param_groups)):
+        read = notes.groups.get(str(number))
+        if read and set(read["params"]) != set(names_in_group(zero, number)):
+            raise ValueError(f"{path}: group {number} of param_groups has other parameters there")
 
 
 def full_state_dict(zero: ShardedOptimizer) -> dict[str, torch.Tensor]:

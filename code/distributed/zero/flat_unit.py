@@ -21,11 +21,14 @@ MOVED = (
 
 
 class Piece(NamedTuple):
-    """Part of a shard that belongs to one parameter: where it is in each, both flattened."""
+    """Part of a parameter that is on this rank: parameter[param_slice] is local[local_slice].
+
+    Both are flattened. `local` is a shard, or what the optimizer has of it (`LocalParameter`).
+    """
 
     parameter: nn.Parameter
     param_slice: slice
-    shard_slice: slice
+    local_slice: slice
 
 
 class Layout:
@@ -47,8 +50,6 @@ class Layout:
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
     ):
-        if partition not in ("flat", "parameter"):
-            raise ValueError(f"partition={partition!r}: choose one of flat, parameter")
         self.parameters, self.ranks = list(parameters), ranks
         self.dtype, self.device = parameters[0].dtype, parameters[0].device
         self.param_dtype, self.reduce_dtype = param_dtype or self.dtype, reduce_dtype or self.dtype
@@ -106,6 +107,11 @@ class Layout:
                 view.copy_(value)
         return flat
 
+    def broadcast(self, flat: torch.Tensor, group: Group) -> torch.Tensor:
+        """flat[N·s] ← rank 0's values of the parameters, on every rank."""
+        self.write({parameter: parameter.data for parameter in self.parameters}, flat)
+        return group.broadcast(flat)
+
     def shard(self, flat: torch.Tensor, rank: int) -> torch.Tensor:
         """flat[N·s] → the shard[s] of one rank, on the same memory."""
         return flat[rank * self.shard_size : (rank + 1) * self.shard_size]
@@ -117,9 +123,8 @@ class Layout:
         for parameter, start in sorted(self.start.items(), key=lambda item: item[1]):
             low, high = max(begin, start), min(end, start + parameter.numel())
             if low < high:
-                param_slice = slice(low - start, high - start)
-                shard_slice = slice(low - begin, high - begin)
-                found.append(Piece(parameter, param_slice, shard_slice))
+                of_parameter = slice(low - start, high - start)
+                found.append(Piece(parameter, of_parameter, slice(low - begin, high - begin)))
         return found
 
 
@@ -171,6 +176,11 @@ class FlatUnit:
             flat, self.layout.shard(flat, self.group.rank), "avg", async_op
         )
 
+    def reduced(self) -> torch.Tensor:
+        """dW[s], when it is reduced."""
+        assert self.gradient is not None
+        return self.gradient
+
     def add_gradient(self, reduced: torch.Tensor) -> None:
         """dW[s] ← dW[s] + reduced[s], in the shard's dtype; the memory of `reduced` can go."""
         if self.gradient is None:
@@ -179,37 +189,8 @@ class FlatUnit:
             self.gradient += reduced
 
 
-def runs(pieces: Sequence[Piece], group_of: Mapping[nn.Parameter, int]) -> list[list[Piece]]:
-    """Pieces that follow each other without a gap and are of one parameter group, together."""
-    found: list[list[Piece]] = []
-    for piece in pieces:
-        if found and _continue(found[-1][-1], piece, group_of):
-            found[-1].append(piece)
-        else:
-            found.append([piece])
-    return found
-
-
-def _continue(last: Piece, piece: Piece, group_of: Mapping[nn.Parameter, int]) -> bool:
-    same_group = group_of[last.parameter] == group_of[piece.parameter]
-    return same_group and last.shard_slice.stop == piece.shard_slice.start
-
-
-def in_buckets(parameters: Sequence[nn.Parameter], most: float) -> list[list[nn.Parameter]]:
-    """Buckets of up to `most` bytes, in the given order; one dtype and one `requires_grad` in each.
-
-    A parameter that is larger has a bucket of its own; one without elements is in none.
-    """
-    if most < 1:
-        raise ValueError(f"bucket_bytes={most}: a bucket holds 1 byte or more")
-    buckets: list[list[nn.Parameter]] = []
-    open_buckets: dict[tuple[torch.dtype, bool], list[nn.Parameter]] = {}
-    for parameter in parameters:
-        if parameter.numel():
-            key = parameter.dtype, parameter.requires_grad
-            bucket = open_buckets.get(key)
-            if bucket is None or sum(p.nbytes for p in bucket) + parameter.nbytes > most:
-                bucket = open_buckets[key] = []
-                buckets.append(bucket)
-            bucket.append(parameter)
-    return buckets
+def placeholder(like: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor in the shape of another, but one element in memory: NaN, if the dtype has it."""
+    has_nan = dtype.is_floating_point or dtype.is_complex  # a quantized weight has none
+    nothing = torch.full((), torch.nan if has_nan else 0, dtype=dtype, device=device)
+    return nothing.expand(like.shape)

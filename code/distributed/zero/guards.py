@@ -13,13 +13,11 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from distributed.zero.flat_unit import MOVED
+from distributed.zero.flat_unit import MOVED, placeholder
 
 REFUSED = {
     "parameter": "{name} is not the parameter that was sharded: change the module first, and give "
     "it to a new optimizer",
-    "DDP": "the module is called by PyTorch's DistributedDataParallel, and a ZeRO optimizer "
-    "averages gradients as well: call the module itself",
     "unfrozen": "{name} requires a gradient now, but was frozen when the module was sharded, so "
     "nothing would update it: unfreeze it first, and make the optimizer then",
     "frozen": "{name} requires no gradient now, but was trained when the module was sharded, so "
@@ -47,13 +45,10 @@ CLIPPING = (
 )  # fmt: skip
 # Functions of torch that need no values. Dynamo calls some of them when it compiles a block again.
 DESCRIPTIONS = {
-    "__get__", "size", "dim", "numel", "stride", "storage_offset", "untyped_storage", "is_conj",
-    "is_neg", "_is_view",
-}  # fmt: skip
-OF_PARAMETERS = DESCRIPTIONS | {
-    "__set__", "__delete__", "__len__", "nelement", "data_ptr", "get_device", "element_size",
-    "is_contiguous", "is_floating_point", "is_complex", "zeros_like", "empty_like",
-    "requires_grad_", "register_hook", "register_post_accumulate_grad_hook",
+    "__get__", "__set__", "__delete__", "__len__", "size", "dim", "numel", "nelement", "stride",
+    "storage_offset", "untyped_storage", "data_ptr", "get_device", "element_size", "is_conj",
+    "is_neg", "is_contiguous", "is_floating_point", "is_complex", "_is_view", "zeros_like",
+    "empty_like", "requires_grad_", "register_hook", "register_post_accumulate_grad_hook",
     "_has_compatible_shallow_copy_type",
 }  # fmt: skip
 CONVERSIONS = {"to", "float", "double", "half", "bfloat16", "cpu", "cuda", "type"}
@@ -85,9 +80,8 @@ class SpreadGradient(torch.Tensor):
 
     @classmethod
     def of(cls, parameter: nn.Parameter, dtype: torch.dtype) -> "SpreadGradient":
-        """In the shape of a parameter, but one element in memory, which is NaN."""
-        nothing = torch.full((), torch.nan, dtype=dtype, device=parameter.device)
-        return nothing.expand(parameter.shape).as_subclass(cls)
+        """In the shape of a parameter, without its memory."""
+        return placeholder(parameter, dtype, parameter.device).as_subclass(cls)
 
     @classmethod
     def __torch_function__(
@@ -96,10 +90,6 @@ class SpreadGradient(torch.Tensor):
         if getattr(func, "__name__", "") not in DESCRIPTIONS:
             raise RuntimeError(REFUSED["spread"])
         return call(func, args, kwargs)
-
-    @property
-    def nbytes(self) -> int:  # type: ignore[override]
-        return 0  # the shards have the values, and their optimizer counts them
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"SpreadGradient(shape={list(self.shape)}, dtype={self.dtype})"
@@ -115,7 +105,7 @@ class ShardedParameter(nn.Parameter):
         cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
         known = getattr(func, "__name__", "")
-        if known in OF_PARAMETERS:
+        if known in DESCRIPTIONS:
             return call(func, args, kwargs)
         used = next(p for p in tree_leaves((args, kwargs)) if isinstance(p, cls))
         if known in CONVERSIONS:
@@ -135,45 +125,25 @@ class ShardedParameter(nn.Parameter):
         raise RuntimeError(REFUSED["copy"])
 
 
-class HookOfOriginal:
-    """A forward hook that does nothing in copies of its module, by `copy.deepcopy` or by pickle.
+class Hook:
+    """A module's hook, which torch.compile leaves as it is.
 
-    An average of the weights starts from such a copy, which has the module's hooks too.
+    `copy.deepcopy` and pickle copy a module with its hooks. In a copy, such as an average of the
+    weights, this one does nothing; with `refuses_copies`, the module cannot be copied at all.
     """
 
-    def __init__(self, hook: Callable[..., Any] | None = None):
-        self.hook = hook
-
-    def __call__(self, *args: Any) -> Any:
-        return self.hook(*args) if self.hook else None
-
-    def __reduce__(self) -> Any:
-        return HookOfOriginal, ()
-
-
-class HookOfSharded:
-    """A module's hook, which torch.compile leaves as it is, and which cannot be copied.
-
-    A copy of the module would move the blocks of the original.
-    """
-
-    def __init__(self, hook: Callable[..., None]):
-        self.hook = torch.compiler.disable(hook)
+    def __init__(self, hook: Callable[..., None] | None = None, refuses_copies: bool = False):
+        self.hook = torch.compiler.disable(hook) if hook else None
+        self.refuses_copies = refuses_copies
 
     def __call__(self, *args: Any) -> None:
-        self.hook(*args)
+        if self.hook:
+            self.hook(*args)
 
     def __reduce__(self) -> Any:
-        raise RuntimeError(REFUSED["copy"])
-
-
-def check_not_in_torch_ddp(module: nn.Module, _: Any) -> None:
-    """Before each forward pass: RuntimeError if PyTorch's DDP runs it, and so averages, too.
-
-    Its hooks are out of Python's sight, but while its forward runs it says so.
-    """
-    if getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None):
-        raise RuntimeError(REFUSED["DDP"])
+        if self.refuses_copies:
+            raise RuntimeError(REFUSED["copy"])
+        return Hook, ()
 
 
 def check_unchanged(

@@ -9,13 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 
-
-def free_values(parameter: nn.Parameter, dtype: torch.dtype | None = None) -> None:
-    """NaN instead of a parameter's values: in the same shape, but one element in memory."""
-    dtype = dtype or parameter.dtype
-    has_nan = dtype.is_floating_point or dtype.is_complex  # a quantized weight has none
-    nothing = torch.full((), torch.nan if has_nan else 0, dtype=dtype, device=parameter.device)
-    parameter.data = nothing.expand(parameter.shape)
+from distributed.zero.flat_unit import placeholder
 
 
 def leave_meta(module: nn.Module, device: torch.device) -> dict[torch.Tensor, torch.Tensor]:
@@ -25,22 +19,19 @@ def leave_meta(module: nn.Module, device: torch.device) -> dict[torch.Tensor, to
     """
     new: dict[torch.Tensor, torch.Tensor] = {}
     for part in module.modules():
-        for name, old in [
-            *part.named_parameters(recurse=False),
-            *part.named_buffers(recurse=False),
-        ]:
+        for name, old in own_tensors(part).items():
             if old.is_meta:
                 if old not in new:
-                    new[old] = _off_meta(old, device)
+                    values = placeholder(old, old.dtype, device)
+                    is_parameter = isinstance(old, nn.Parameter)
+                    new[old] = nn.Parameter(values, old.requires_grad) if is_parameter else values
                 setattr(part, name, new[old])
     return new
 
 
-def _off_meta(old: torch.Tensor, device: torch.device) -> torch.Tensor:
-    if not isinstance(old, nn.Parameter):
-        return torch.empty_like(old, device=device)
-    nothing = torch.full((), torch.nan, dtype=old.dtype, device=device)
-    return nn.Parameter(nothing.expand(old.shape), old.requires_grad)
+def own_tensors(part: nn.Module) -> dict[str, torch.Tensor]:
+    """Name → parameter or buffer, without those of the modules inside."""
+    return dict([*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)])
 
 
 def by_reset_parameters(module: nn.Module) -> None:
@@ -62,40 +53,25 @@ def materialise(
     """Give parameters and buffers from the meta device their first values, and nothing else.
 
     Each part of the module that holds a wanted one is initialised as a whole: what it has beside
-    is made for that time, and forgotten. Raises ValueError for a wanted one that gets no values.
+    is made for that time, and forgotten. Raises ValueError for a wanted one that has a NaN then.
     """
     remaining = set(wanted)
     for path, part in module.named_modules():
-        mine = dict([*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)])
+        mine = own_tensors(part)
         if remaining.isdisjoint(mine.values()):
             continue
-        before = {name: tensor.data for name, tensor in mine.items()}
+        kept = {tensor: tensor.data for tensor in mine.values() if tensor not in remaining}
         for tensor in mine.values():
-            tensor.data = _without_values(tensor)
-        versions = {name: tensor._version for name, tensor in mine.items()}
+            tensor.data = placeholder(tensor, tensor.dtype, tensor.device).contiguous()
         initialise(part)
         for name, tensor in mine.items():
-            value = before[name]
-            if tensor in remaining:
-                value = getattr(part, name)
-                written = value is not tensor or value._version > versions[name]
-                if not _has_values(value, written):
-                    raise ValueError(
-                        f"{path}.{name} is on the meta device and has no value after initialise= "
-                        f"of its {type(part).__name__}"
-                    )
-            tensor.data = value.to(tensor.device)
+            made = getattr(part, name)
+            if tensor in remaining and made.isnan().any():
+                raise ValueError(
+                    f"{path}.{name} is on the meta device and has no value after initialise= "
+                    f"of its {type(part).__name__}"
+                )
+            tensor.data = kept.get(tensor, made.data.to(tensor.device))
             setattr(part, name, tensor)  # the same object, should it have been replaced
         remaining.difference_update(mine.values())
     assert not remaining, "everything wanted is somewhere in the module"
-
-
-def _without_values(like: torch.Tensor) -> torch.Tensor:
-    """Memory in which one sees what has not been written, as far as the dtype has NaN."""
-    new = torch.empty(like.shape, dtype=like.dtype, device=like.device)
-    return new.fill_(torch.nan) if like.is_floating_point() else new
-
-
-def _has_values(tensor: torch.Tensor, written: bool) -> bool:
-    """Whether nothing is NaN; of a dtype without NaN, whether autograd knows that it is written."""
-    return not tensor.isnan().any() if tensor.is_floating_point() else written

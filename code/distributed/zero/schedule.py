@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from distributed.replicas import call_last
 from distributed.zero.blocks import Block, BlockwiseWeights
-from distributed.zero.guards import REFUSED, HookOfSharded
+from distributed.zero.guards import REFUSED, Hook
 from distributed.zero.reduce_in_backward import GradientReducer
 from distributed.zero.sharded import Gradients
 
@@ -69,8 +69,8 @@ class Schedule(Gradients):
               theirs; len(turns) if none has
     reduces   in BACKWARD: whether it has reached a call outside of no_sync()
     reduced   in BACKWARD: blocks that it has reduced
-    last_turn blocks with gradients to be reduced → the call that has the last turn in a backward
-              pass, which is the first call; None if that pass is over
+    last_turn in BACKWARD: each block in `turns` → its call that has the last turn, the first one
+    unreduced blocks whose gradients are to be reduced: a backward pass has come to them
     """
 
     def __init__(self, weights: BlockwiseWeights, names: Mapping[nn.Parameter, str]):
@@ -81,12 +81,12 @@ class Schedule(Gradients):
         self.reducer = GradientReducer(self.trained, names, in_flight=1)
         self.board = self.trained[0].group.board
         self.refuse_second_derivative = any(block.takes_turns for block in weights.blocks)
-        self.last_turn: dict[Block, Call | None] = {}
+        self.unreduced: set[Block] = set()
         self._enter_forward()
         self.post_forward_hooks = []
         for block in weights.all():
-            pre_forward = HookOfSharded(partial(self.pre_forward, block))
-            post_forward = HookOfSharded(partial(self.post_forward, block))
+            pre_forward = Hook(partial(self.pre_forward, block), refuses_copies=True)
+            post_forward = Hook(partial(self.post_forward, block), refuses_copies=True)
             # Around all hooks that the module has: they may use its parameters.
             block.module.register_forward_pre_hook(pre_forward, prepend=True)
             self.post_forward_hooks.append(block.module.register_forward_hook(post_forward))
@@ -97,6 +97,7 @@ class Schedule(Gradients):
         self.recorded = False
         self.now = Pass.FORWARD
         self.turns: list[Call] = []
+        self.last_turn: dict[Block, Call] = {}
         self.position, self.reduces = 0, False
         self.reduced: set[Block] = set()
 
@@ -122,7 +123,10 @@ class Schedule(Gradients):
         if self._is_recomputing():
             calls, index = self.turns, self._find_call(block)
         else:
-            calls, index = self.calls, self._note_call(block, recorded=bool(tensors))
+            self.recorded |= bool(tensors)
+            if self.recorded:
+                self.calls.append(Call(block, self.sync))
+            calls, index = self.calls, len(self.calls) - 1
             if not block.stays_after_forward:
                 with torch.no_grad():
                     block.reshard()
@@ -178,13 +182,6 @@ class Schedule(Gradients):
         if block.prefetch and block.buffer is not beside.buffer:
             block.unshard()
 
-    def _note_call(self, block: Block, recorded: bool) -> int:
-        """Write a call down, if a backward pass can follow. Returns its index."""
-        self.recorded |= recorded
-        if self.recorded:
-            self.calls.append(Call(block, self.sync))
-        return len(self.calls) - 1
-
     def _find_call(self, block: Block) -> int:
         """Index of the call that a checkpoint computes again: the last whose turn isn't over."""
         indices = range(min(self.position + 1, len(self.turns)))
@@ -214,7 +211,8 @@ class Schedule(Gradients):
     def _turn_to(self, calls: list[Call]) -> None:
         """Go back through these calls from now on: the first one of a block has its last turn."""
         self.turns, self.position = calls, len(calls)
-        self.last_turn |= {call.block: call for call in reversed(calls)}
+        self.last_turn = {call.block: call for call in reversed(calls)}
+        self.unreduced |= self.last_turn.keys()
         self.reduced -= self.last_turn.keys()
 
     def _go_back_to(self, calls: list[Call], index: int) -> None:
@@ -246,11 +244,11 @@ class Schedule(Gradients):
             self.reduces = self.calls[-1].sync if self.calls else self.sync
         if block in self.reduced:
             raise RuntimeError(UNSUPPORTED["late"].format(name=self.names[parameter]))
-        self.last_turn.setdefault(block, None)
+        self.unreduced.add(block)
 
     def _reduce(self, block: Block) -> None:
         """dW[N·s]{partial over ranks} of a block → dW[s], beside the backward pass."""
-        self.last_turn.pop(block)
+        self.unreduced.remove(block)
         self.reduced.add(block)
         for unit in block.units:
             if unit.layout.trainable:
@@ -259,7 +257,7 @@ class Schedule(Gradients):
     def _reduce_rest(self) -> None:
         """Reduce what no turn has reduced: the root, and what is left of other forward passes."""
         for block in [*reversed(self.blocks), self.root]:
-            if block in self.last_turn:
+            if block in self.unreduced:
                 self._reduce(block)
         self.reducer.wait()
 
@@ -269,7 +267,6 @@ class Schedule(Gradients):
         self._go_back_to(self.turns, -1)
         if self.reduces:
             self._reduce_rest()
-        self.last_turn = dict.fromkeys(self.last_turn)
         self._enter_forward()
 
     # --- what the optimizer calls
@@ -288,7 +285,7 @@ class Schedule(Gradients):
         """Gradients: drop them; a backward pass that raised did so on every rank."""
         self.reducer.wait()
         self.reducer.is_spread.clear()
-        self.last_turn.clear()
+        self.unreduced.clear()
         self._enter_forward()
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:

@@ -9,6 +9,7 @@ shards become parameters again (`Weights`). All else is the same in every stage,
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
+from itertools import groupby
 from math import inf
 from typing import Any, NamedTuple, Protocol
 
@@ -17,78 +18,50 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from distributed import Group
+from distributed.bucketed_ddp import fill_buckets
 from distributed.replicas import call_last
-from distributed.zero.flat_unit import FlatUnit, Layout, Piece, in_buckets, runs
-from distributed.zero.guards import (
-    REFUSED,
-    HookOfOriginal,
-    OwnGradient,
-    check_not_in_torch_ddp,
-    check_unchanged,
-)
+from distributed.zero.flat_unit import FlatUnit, Layout, Piece
+from distributed.zero.guards import REFUSED, Hook, OwnGradient, check_unchanged
 from distributed.zero.sharding_plan import Precision, ShardingPlan
 
 
 class Weights(Protocol):
-    """How a stage holds the parameters. Public methods: the optimizer calls nothing else."""
+    """How a stage holds the parameters."""
 
     units: list[FlatUnit]
 
-    def sync_shards_from_params(self) -> None:
-        """Take into W[s] what was written into the parameters since `all_gather_params`."""
+    def check_or_read_params(self) -> None:
+        """Take into W[s] what was written into the parameters, or raise RuntimeError if it was."""
 
-    def all_gather_params(self) -> None:
-        """W[s] has changed on every rank: nobody may see old parameters after this."""
+    def shards_changed(self) -> None:
+        """W[s] has changed on every rank: no rank may compute with the old W[N·s] after this."""
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds beside its shards, by what it is for."""
 
 
-class Gradients:
-    """How a stage makes each unit's dW[s]. A stage overrides all but `no_sync`."""
+class Gradients(Protocol):
+    """How a stage makes each unit's dW[s].
 
-    sync = True  # False within no_sync()
+    A forward pass while `sync` is False is such that its backward pass sends nothing.
+    """
 
-    @contextlib.contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Forward passes in here are such that their backward passes send nothing."""
-        before, self.sync = self.sync, False
-        try:
-            yield
-        finally:
-            self.sync = before
+    sync: bool = True
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Autograd has finished this parameter's gradient, on this rank."""
-        raise NotImplementedError
 
     def reduce(self) -> None:
         """Give every unit its `gradient`, unless the backward pass has; a missing one is zero."""
-        raise NotImplementedError
 
     def reset(self) -> None:
         """Before the next step's first backward pass, or after one that raised."""
-        raise NotImplementedError
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
-        """What this rank holds, by what it is for."""
-        raise NotImplementedError
+        """What this rank holds beside each unit's `gradient`, by what it is for."""
 
 
-class ParameterShard(NamedTuple):
-    """Part of a parameter that this rank updates: parameter[param_slice] is local[local_slice].
-
-    Both are flattened. `optimizer.state[local]` holds tensors of local's shape, and scalars.
-    """
-
-    name: str
-    parameter: nn.Parameter
-    param_slice: slice
-    local: nn.Parameter
-    local_slice: slice
-
-
-class Phase(Enum):
+class GradientPhase(Enum):
     """What is true of the gradients, from one step to the next."""
 
     EMPTY = auto()  # there is none: a step would have nothing to do
@@ -130,7 +103,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.units, self.trained, self.local = weights.units, trained, local
         self.frozen = {parameter for parameter in plan.names if not parameter.requires_grad}
         self.replicas: Group | None = None  # of HSDP: the ranks that hold these shards, too
-        self.phase = Phase.EMPTY
+        self.phase = GradientPhase.EMPTY
         for tensor in [*self.in_no_unit(), *self.module.buffers()]:
             if tensor.numel():
                 self.group.broadcast(tensor.data)
@@ -139,9 +112,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for parameter in unit.layout.parameters:
                 parameter.grad_dtype = unit.layout.reduce_dtype  # autograd adds in it, too
                 self.hooks.append(parameter.register_post_accumulate_grad_hook(self.mark_ready))
-        self.module.register_forward_pre_hook(HookOfOriginal(check_not_in_torch_ddp))
-        order_hooks = torch.compiler.disable(lambda *_: call_last(self.hooks))
-        self.module.register_forward_pre_hook(HookOfOriginal(order_hooks))
+        self.module.register_forward_pre_hook(Hook(lambda *_: call_last(self.hooks)))
 
     def _share_groups_and_states(self) -> None:
         """One list of groups and one dict of states for both: what a schedule sets here counts."""
@@ -149,9 +120,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Called by autograd when a parameter's gradient is complete. EMPTY, PARTIAL → PARTIAL."""
-        if self.phase is Phase.REDUCED:
+        if self.phase is GradientPhase.REDUCED:
             raise RuntimeError("gradients are averaged and clipped already: step() comes first")
-        self.phase = Phase.PARTIAL
+        self.phase = GradientPhase.PARTIAL
         self.gradients.mark_ready(parameter)
         if type(parameter.grad) is torch.Tensor:  # and is neither on its way nor reduced
             parameter.grad = parameter.grad.as_subclass(OwnGradient)
@@ -162,14 +133,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
         `step()` and `clip_grad_norm_()` do it; then each of `trained` has its `gradient`. Raises
         RuntimeError if there is no gradient.
         """
-        if self.phase is Phase.EMPTY:
+        if self.phase is GradientPhase.EMPTY:
             raise RuntimeError(REFUSED["no gradients"])
-        if self.phase is Phase.PARTIAL:
-            self._reduce_gradients()
-            self.phase = Phase.REDUCED
-
-    def _reduce_gradients(self) -> None:
-        self.gradients.reduce()
+        if self.phase is GradientPhase.PARTIAL:
+            self.gradients.reduce()
+            self.phase = GradientPhase.REDUCED
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
@@ -178,7 +146,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         Squares are added in float32, or in the shards' dtype if that is wider.
         """
         self.reduce()
-        gradients = [unit.gradient for unit in self.trained if unit.gradient is not None]
+        gradients = [unit.reduced() for unit in self.trained]
         wide = torch.promote_types(torch.float32, gradients[0].dtype)
         squares = torch.zeros((), dtype=wide, device=self.group.device)
         for gradient in gradients:
@@ -201,7 +169,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self.sync_shards_from_params()
             self.reduce()
             self._update()
-            self.weights.all_gather_params()
+            self.weights.shards_changed()
         self.zero_grad()
         return loss
 
@@ -211,13 +179,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         Raises RuntimeError, with a line of `guards.REFUSED`, where it cannot be followed.
         """
         check_unchanged(self.module, self.names, self.frozen)
-        self.weights.sync_shards_from_params()
+        self.weights.check_or_read_params()
 
     def _update(self) -> None:
         """dW[s], W[s], states[s] → W[s]: an N-th of the work on each rank."""
         for mine in self.local:
-            assert mine.unit.gradient is not None, "it is reduced"
-            mine.parameter.grad = mine.unit.gradient[mine.shard_slice].view(mine.parameter.shape)
+            mine.parameter.grad = mine.unit.reduced()[mine.shard_slice].view(mine.parameter.shape)
         self.optimizer.step()
         for mine in self.local:
             mine.parameter.grad = None
@@ -229,15 +196,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for parameter in unit.layout.parameters:
                 parameter.grad = None
             unit.gradient = None
-        self.phase = Phase.EMPTY
+        self.phase = GradientPhase.EMPTY
 
     def register_step_post_hook(self, hook: Any) -> RemovableHandle:
         """The hook is called when shards are updated, before other ranks get what is in them."""
         return self.optimizer.register_step_post_hook(hook)
 
-    def no_sync(self) -> contextlib.AbstractContextManager[None]:
-        """Backward passes in here add up gradients on this rank, and send none."""
-        return self.gradients.no_sync()
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forward passes in here are such that their backward passes add up, and send nothing."""
+        before, self.gradients.sync = self.gradients.sync, False
+        try:
+            yield
+        finally:
+            self.gradients.sync = before
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Only for torch's own constructor: the groups' parameters are shards that are cut once."""
@@ -270,12 +242,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         last. Copy what you keep: the next unit is gathered into the same buffer.
         """
         self.sync_shards_from_params()
-        sizes = [unit.layout.size * unit.layout.dtype.itemsize for unit in self.units]
-        buffer = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.group.device)
-        for unit, size in zip(self.units, sizes, strict=True):
-            full = unit.all_gather(buffer[:size].view(unit.layout.dtype))
-            for parameter, view in unit.layout.views(full).items():
-                yield self.names[parameter], view
+        yield from self._all_gather({unit: unit.shard for unit in self.units})
         for parameter in self.in_no_unit():
             yield self.names[parameter], parameter.detach()
 
@@ -287,10 +254,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
         keep: the next unit is gathered into the same buffer.
         """
         self.reduce()
-        for unit in self.trained:
-            assert unit.gradient is not None, "it is reduced"
-            full = torch.empty(unit.layout.size, dtype=unit.layout.dtype, device=self.group.device)
-            self.group.all_gather(unit.gradient, full)
+        yield from self._all_gather({unit: unit.reduced() for unit in self.trained})
+
+    def _all_gather(
+        self, parts: dict[FlatUnit, torch.Tensor]
+    ) -> Iterator[tuple[str, torch.Tensor]]:
+        """Part[s] of each unit → name and view of each of its parameters' elements."""
+        sizes = [unit.layout.size * part.itemsize for unit, part in parts.items()]
+        buffer = torch.empty(max(sizes, default=0), dtype=torch.uint8, device=self.group.device)
+        for (unit, part), size in zip(parts.items(), sizes, strict=True):
+            full = self.group.all_gather(part, buffer[:size].view(part.dtype))
             for parameter, view in unit.layout.views(full).items():
                 yield self.names[parameter], view
 
@@ -298,15 +271,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """What is whole on every rank: what is frozen, before ZeRO-3, and what has no elements."""
         sharded = {parameter for unit in self.units for parameter in unit.layout.parameters}
         return [parameter for parameter in self.names if parameter not in sharded]
-
-    def parameter_shards(self) -> Iterator[ParameterShard]:
-        """Which elements of each parameter this rank updates, and where they are."""
-        for mine in self.local:
-            begin = mine.shard_slice.start
-            for parameter, param_slice, shard_slice in mine.pieces:
-                here = slice(shard_slice.start - begin, shard_slice.stop - begin)
-                name = self.names[parameter]
-                yield ParameterShard(name, parameter, param_slice, mine.parameter, here)
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """What this rank holds, by what it is for."""
@@ -325,37 +289,48 @@ class ShardedOptimizer(torch.optim.Optimizer):
 def layouts(
     plan: ShardingPlan, parameters: Sequence[nn.Parameter], most: float = inf
 ) -> list[Layout]:
-    """Layouts of up to `most` bytes; in each, parameters of one group stand together.
+    """Layouts of up to `most` bytes: one dtype in each, trained or frozen, sorted by group.
 
-    Raises ValueError for a `partition` that there is not, and for `most` below 1.
+    A parameter without elements is in none. Raises ValueError for `most` below 1.
     """
+    if most < 1:
+        raise ValueError(f"bucket_bytes={most}: a bucket holds 1 byte or more")
     found = []
-    for bucket in in_buckets(parameters, most):
-        is_float = bucket[0].dtype.is_floating_point
-        precision = plan.precision if is_float else Precision()
-        ordered = sorted(bucket, key=lambda p: plan.group_of.get(p, -1))  # the frozen has no group
-        found.append(Layout(ordered, plan.group.size, plan.partition, *precision))
+    for trained in (True, False):
+        alike = [p for p in parameters if p.numel() and p.requires_grad == trained]
+        for bucket in fill_buckets(alike, most, most):
+            is_float = bucket[0].dtype.is_floating_point
+            precision = plan.precision if is_float else Precision()
+            ordered = sorted(bucket, key=lambda p: plan.group_of.get(p, -1))  # -1: it is frozen
+            found.append(Layout(ordered, plan.group.size, plan.partition, *precision))
     return found
 
 
 class LocalParameter(NamedTuple):
-    """What the optimizer has of a unit: a run of pieces that one group updates alike."""
+    """What the optimizer has of a unit: a run of pieces that one group updates alike.
+
+    `optimizer.state[parameter]` holds tensors of its shape, and scalars.
+    """
 
     parameter: nn.Parameter  # a view of the unit's shard[s]
     unit: FlatUnit
     shard_slice: slice  # of the unit's shard
-    pieces: list[Piece]
+    pieces: list[Piece]  # of parameters in the module: where they are in `parameter`
     group: int  # index in the optimizer's param_groups
 
 
 def local_parameters(unit: FlatUnit, plan: ShardingPlan) -> Iterator[LocalParameter]:
     """This rank's shard of a unit, as few tensors as its groups allow."""
-    pieces = unit.layout.pieces(plan.group.rank)
     whole = plan.partition == "parameter"
-    for run in [[piece] for piece in pieces] if whole else runs(pieces, plan.group_of):
-        shard_slice = slice(run[0].shard_slice.start, run[-1].shard_slice.stop)
+
+    def updated_with(piece: Piece) -> int:
+        return id(piece.parameter) if whole else plan.group_of[piece.parameter]
+
+    for _, alike in groupby(unit.layout.pieces(plan.group.rank), updated_with):
+        run = [*alike]
+        first, start = run[0].parameter, run[0].local_slice.start
+        shard_slice = slice(start, run[-1].local_slice.stop)
         values = unit.shard[shard_slice]
-        if whole:
-            values = values.view(run[0].parameter.shape)
-        group = plan.group_of[run[0].parameter]
-        yield LocalParameter(nn.Parameter(values), unit, shard_slice, run, group)
+        local = nn.Parameter(values.view(first.shape) if whole else values)
+        pieces = [Piece(p, of, slice(at.start - start, at.stop - start)) for p, of, at in run]
+        yield LocalParameter(local, unit, shard_slice, pieces, plan.group_of[first])

@@ -13,7 +13,7 @@ from torch import nn
 from distributed import Group
 from distributed.replicas import check_can_be_wrapped, check_same_lines, check_same_model
 
-PARTITIONS = ("flat", "parameter")  # as `flat_unit.Layout` makes them
+PARTITIONS = "flat", "parameter"  # as `flat_unit.Layout` makes them
 # These update each element by itself, so that a parameter can be cut anywhere.
 ELEMENTWISE = (
     "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop",
@@ -61,12 +61,8 @@ class ShardingPlan:
         self.names = {p: name for name, p in module.named_parameters()}
         self.param_groups = check_groups(self.names, param_groups)
         self.group_of = {p: i for i, g in enumerate(self.param_groups) for p in g["params"]}
-        self.check_same(self.group)
-
-    def check_same(self, group: Group) -> None:
-        """Raise ValueError where a rank would cut up its parameters otherwise than rank 0."""
-        check_same_model(self.module, group)
-        self.check_same_groups(group)
+        check_same_model(module, self.group)
+        self.check_same_groups(self.group)
 
     def check_same_groups(self, group: Group) -> None:
         """Raise ValueError where a rank's parameters are in other groups than rank 0's."""
@@ -94,40 +90,20 @@ def check_module(module: Any) -> None:
         )
 
 
-class Span(NamedTuple):
-    """The addresses of a tensor's elements, from the first byte to the one after the last."""
-
-    start: int
-    end: int
-    name: str
-    trained: bool
-
-
-def span_of(name: str, tensor: torch.Tensor) -> Span:
-    """Where a tensor with elements is in memory; the gaps between its elements count too."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    elements = 1 + sum((size - 1) * step for size, step in steps)
-    start = tensor.data_ptr()
-    return Span(start, start + elements * tensor.itemsize, name, tensor.requires_grad)
-
-
 def check_memory(module: nn.Module) -> None:
-    """Raise ValueError for a trained parameter that shares memory with a different tensor.
+    """Raise ValueError for a trained parameter at the address of a different tensor.
 
-    `head.weight.data = emb.weight.data` does that. One parameter with two names is fine, and so
-    are parameters in different parts of one storage, such as an LSTM's on a GPU.
+    `head.weight.data = emb.weight.data` does that. One parameter with two names is fine.
     """
-    tensors = [*module.named_parameters(), *module.named_buffers()]
-    in_memory = [(n, t) for n, t in tensors if t.numel() and t.layout is torch.strided]
-    spans = sorted(span_of(name, tensor) for name, tensor in in_memory if not tensor.is_meta)
-    furthest = Span(0, 0, "", False)  # of those before: it reaches what any of them reaches
-    for span in spans:
-        if span.start < furthest.end and (span.trained or furthest.trained):
-            raise ValueError(
-                f"module: {span.name} and {furthest.name} share memory but are different tensors, "
-                "so sharding would separate them: use one parameter in both places, or clone() one"
-            )
-        furthest = max(furthest, span, key=lambda one: one.end)
+    at_address: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.numel() and not tensor.is_meta and tensor.layout is torch.strided:
+            other, first = at_address.setdefault(tensor.data_ptr(), (name, tensor))
+            if first is not tensor and (first.requires_grad or tensor.requires_grad):
+                raise ValueError(
+                    f"module: {name} and {other} share memory but are different tensors, so "
+                    "sharding would separate them: use one parameter in both places, or clone() one"
+                )
 
 
 def check_is_real(module: nn.Module) -> None:

@@ -1,11 +1,4 @@
-"""ZeRO-1: every rank keeps the whole model, and the optimizer's memory of its shard of it.
-
-    dW[N·s]{partial over ranks} → reduce_scatter(avg) → dW[s] → optimizer → W[s]
-    W[s], another shard on each rank → all_gather → W[N·s]
-
-Each rank averages, updates and sends one shard of the parameters. That is what an all-reduce sends,
-cut in two with the optimizer in between (Rajbhandari et al. 2020, §5.1 and §7).
-"""
+"""ZeRO-1: the lesson `zero1.py` for any module: whole parameters, and sharded optimizer states."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +7,8 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.zero.flat_unit import MOVED, FlatUnit, Layout
-from distributed.zero.sharded import Gradients, ShardedOptimizer, layouts
+from distributed.zero.flat_unit import MOVED, FlatUnit
+from distributed.zero.sharded import Gradients, ShardedOptimizer, Weights, layouts
 from distributed.zero.sharding_plan import Precision, ShardingPlan
 
 
@@ -55,7 +48,7 @@ class Zero1(ShardedOptimizer):
         return ReduceInStep(weights.units)
 
 
-class ReplicatedWeights:
+class ReplicatedWeights(Weights):
     """W[N·s] of each unit is whole on every rank, and the parameters are views of it."""
 
     def __init__(self, plan: ShardingPlan, bucket_bytes: float):
@@ -64,34 +57,32 @@ class ReplicatedWeights:
         # From the last parameter: its gradient is ready first.
         trained = [p for p in reversed(plan.names) if p.requires_grad]
         for layout in layouts(plan, trained, bucket_bytes):
-            full = replicate(layout, plan.group)
+            full = layout.broadcast(plan.group.empty(layout.size, layout.dtype), plan.group)
             shard = layout.shard(full, plan.group.rank)
             if layout.param_dtype != layout.dtype:
                 shard = shard.clone()  # all other digits can go
                 full = plan.group.empty(layout.size, layout.param_dtype).copy_(full)
-                layout.show(full)
+            layout.show(full)
             self.full[FlatUnit(layout, plan.group, shard)] = full
         self.units = [*self.full]
-        trained = [p for unit in self.units for p in unit.layout.parameters]
-        self.memory = {parameter: memory_of(parameter) for parameter in trained}
         narrow = plan.precision.param_dtype
         for parameter in plan.names:
             if narrow and not parameter.requires_grad and parameter.is_floating_point():
                 parameter.data = parameter.data.to(narrow)  # it is computed with, and never updated
 
-    def sync_shards_from_params(self) -> None:
+    def check_or_read_params(self) -> None:
         """W[N·s] → W[s], where they are not on the same memory: what was written since.
 
         Raises RuntimeError for a parameter that is not a view of W[N·s] any more.
         """
-        for parameter, known in self.memory.items():
-            if memory_of(parameter) != known:
-                raise RuntimeError(MOVED.format(name=self.names[parameter]))
         for unit, full in self.full.items():
+            for parameter, view in unit.layout.views(full).items():
+                if memory_of(parameter) != memory_of(view):
+                    raise RuntimeError(MOVED.format(name=self.names[parameter]))
             if unit.is_cast:
                 unit.read_back(full)
 
-    def all_gather_params(self) -> None:
+    def shards_changed(self) -> None:
         """W[s] → W[N·s]: the parameters that the others updated."""
         for unit, full in self.full.items():
             unit.all_gather(full)
@@ -100,18 +91,9 @@ class ReplicatedWeights:
         return {"parameters": [*self.full.values()]}
 
 
-def memory_of(parameter: nn.Parameter) -> tuple[Any, ...]:
-    """Where its values are, and how they lie there."""
-    return parameter.data_ptr(), parameter.dtype, parameter.stride()
-
-
-def replicate(layout: Layout, group: Group) -> torch.Tensor:
-    """Move parameters into a new W[N·s], with the values of rank 0."""
-    full = group.empty(layout.size, layout.dtype)
-    layout.write({p: p.data for p in layout.parameters}, full)
-    group.broadcast(full)
-    layout.show(full)
-    return full
+def memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Where its elements are, and how."""
+    return tensor.data_ptr(), tensor.dtype, tensor.stride()
 
 
 class ReduceInStep(Gradients):

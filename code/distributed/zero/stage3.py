@@ -1,10 +1,8 @@
-"""ZeRO-3, also called FSDP: a rank keeps a shard of the parameters, and gathers the rest in turn.
+"""ZeRO-3, also called FSDP, and HSDP: a rank keeps a shard of the parameters, and gathers blocks.
 
-    W[s] of each rank → all_gather → W[N·s], before a block's forward and backward pass
-    dW[N·s]{partial over ranks} → reduce_scatter(avg) → dW[s], after its backward pass
-
-Blocks take turns in two buffers: while one block computes, the parameters of the next are gathered
-(Rajbhandari et al. 2020, §5.3; Zhao et al. 2023, §3). `schedule.py` says what happens when.
+The lessons `zero3.py` and `hsdp.py` gather within the autograd graph. Here hooks gather, so blocks
+take turns in two buffers: while one computes, the parameters of the next are gathered (Rajbhandari
+et al. 2020, §5.3; Zhao et al. 2023, §3). `schedule.py` says what happens when.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,10 +12,11 @@ import torch
 from torch import nn
 
 from distributed import Group
+from distributed.replicas import check_same_model
 from distributed.zero.blocks import BlockwiseWeights, check_blocks
 from distributed.zero.materialise import by_reset_parameters, leave_meta, materialise
 from distributed.zero.schedule import Schedule
-from distributed.zero.sharded import ShardedOptimizer
+from distributed.zero.sharded import GradientPhase, ShardedOptimizer
 from distributed.zero.sharding_plan import Precision, ShardingPlan, check_are_groups, check_module
 
 STATE_DICT = (
@@ -90,6 +89,39 @@ class Zero3(ShardedOptimizer):
         for block in weights.all():
             block.module.register_state_dict_pre_hook(refuse_state_dict)
             block.module.register_load_state_dict_pre_hook(refuse_to_load)
+
+
+class HSDP(Zero3):
+    """Zero3 over `group`, the ranks of one host; `replicas` hold what this rank holds.
+
+    They are this rank's row and column of a mesh of hosts: see `mesh`. Between hosts only gradients
+    travel, once a step ("hybrid sharding": Zhao et al. 2023, §3.2.2).
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: Group,
+        replicas: Group,
+        **settings: Any,
+    ):
+        check_same_model(module, replicas)
+        super().__init__(module, optimizer_class, group, **settings)
+        self.plan.check_same_groups(replicas)
+        self.replicas = replicas
+        for tensor in [*(unit.shard for unit in self.units), *self.in_no_unit(), *module.buffers()]:
+            if tensor.numel():
+                replicas.broadcast(tensor.data)  # the first host's
+
+    def reduce(self) -> None:
+        """dW[s]{partial over hosts} → dW[s], once a step, however many backward passes it has."""
+        is_partial = self.phase is GradientPhase.PARTIAL
+        super().reduce()
+        if is_partial and self.replicas:
+            means = [unit.reduced() for unit in self.trained]
+            for handle in [self.replicas.all_reduce(mean, "avg", async_op=True) for mean in means]:
+                handle.wait()
 
 
 def refuse_state_dict(module: nn.Module, prefix: str, keep_vars: bool) -> None:

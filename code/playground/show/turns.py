@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from distributed.zero import Zero3
-from distributed.zero.blocks import Block, State
+from distributed.zero.blocks import Block, BlockState
 from playground.show.colours import GREY, RANKS
 
 
@@ -19,8 +19,8 @@ class Turns:
     """What one rank's blocks went through: (block, its new state, or None where it computes)."""
 
     buffer_of: list[int]  # of each block
-    held: dict[int, State]  # blocks that were not sharded when this began
-    events: list[tuple[int, State | None]] = field(default_factory=list)
+    held: dict[int, BlockState]  # blocks that were not sharded when this began
+    events: list[tuple[int, BlockState | None]] = field(default_factory=list)
     marks: dict[str, int] = field(default_factory=dict)  # name → how many events were before it
 
     def mark(self, name: str) -> None:
@@ -31,7 +31,7 @@ class Turns:
         """The most blocks that were not sharded at one time."""
         now, most = {*self.held}, len(self.held)
         for block, state in self.events:
-            now = now - {block} if state is State.SHARDED else now | {block}
+            now = now - {block} if state is BlockState.SHARDED else now | {block}
             most = max(most, len(now))
         return most
 
@@ -41,7 +41,7 @@ class Watched(Block):
 
     turns: Turns
 
-    def _enter(self, state: State) -> None:
+    def _enter(self, state: BlockState) -> None:
         super()._enter(state)
         self.turns.events.append((self.index, state))
 
@@ -54,7 +54,7 @@ class Watched(Block):
 def watch_turns(zero: Zero3) -> Iterator[Turns]:
     """Note what the blocks of `zero` go through, without its root, which takes no turns."""
     buffers = list(dict.fromkeys(block.buffer for block in zero.blocks))
-    held: dict[int, State] = {b.index: b.state for b in zero.blocks if b.state is not State.SHARDED}
+    held: dict[int, BlockState] = {b.index: b.state for b in zero.blocks if b.state is not BlockState.SHARDED}
     turns = Turns([buffers.index(block.buffer) for block in zero.blocks], held)
     for block in zero.blocks:
         block.__class__, block.turns = Watched, turns  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def draw_turns(turns: Turns) -> Figure:
             continue
         if block in since:
             _draw_stay(axis, row, block, at, *since.pop(block))
-        if state is not State.SHARDED:
+        if state is not BlockState.SHARDED:
             since[block] = after, state
     for block, (start, state) in since.items():
         _draw_stay(axis, turns.buffer_of[block], block, places[-1], start, state)
@@ -100,9 +100,9 @@ def draw_turns(turns: Turns) -> Figure:
     return figure
 
 
-def _draw_stay(axis: Axes, row: int, block: int, end: float, start: float, state: State) -> None:
+def _draw_stay(axis: Axes, row: int, block: int, end: float, start: float, state: BlockState) -> None:
     colour = RANKS[block % len(RANKS)]
-    gathering = state is State.GATHERING
+    gathering = state is BlockState.GATHERING
     axis.barh(
         row, end - start, 0.7, left=start, facecolor="none" if gathering else colour,
         edgecolor=colour, hatch="////" if gathering else None, linewidth=1,
