@@ -128,25 +128,23 @@ def test_minutes_are_told_to_read_and_to_do():
     assert found.to_do == 25  # 12, 4 for the cells and 6 for the tasks are 22
 
 
-def test_the_core_path_is_in_the_order_of_the_book():
+def test_the_core_path_is_in_the_order_of_the_book_and_each_chapter_has_a_result():
     found = core_path(ROOT)
-    assert found[0] == "book/first_steps/one_device"
+    assert next(iter(found)) == "book/first_steps/one_device"
     assert "book/ddp/overlap" in found
-    assert found == [page for page in pages_in_order(ROOT) if page in found]
+    assert [*found] == [page for page in pages_in_order(ROOT) if page in found]
+    assert all(result.endswith(".") for result in found.values())
 
 
-def test_a_chapter_names_the_nearest_chapters_that_its_modules_import():
-    needed = opening.needed(ROOT)
-    assert needed["book/first_steps/one_device"] == []
-    assert needed["book/training_well/compression"][-1] == "book/ddp/buckets"
-    assert needed["book/ddp/buckets"] == ["book/ddp/by_hand"]
-    assert all(len(chapters) <= 4 for chapters in needed.values())
+def test_other_chapters_come_after_one_of_the_core_path():
+    assert opening.core_chapter_before(ROOT, "book/ddp/buckets") == "book/ddp/overlap"
+    assert opening.core_chapter_before(ROOT, "book/first_steps/one_device") is None
 
 
-def test_what_a_chapter_needs_stands_before_it():
-    order = [file for files in pages.chapters(ROOT).values() for file in files]
-    for page, chapters in opening.needed(ROOT).items():
-        assert all(order.index(other) < order.index(page) for other in chapters)
+def test_what_run_loads_is_counted_from_what_the_tab_fetches(tmp_path):
+    (tmp_path / "_static").mkdir()
+    (tmp_path / "_static/tab.json").write_text('{"memory": 6.7}')
+    assert opening.megabytes(ROOT, tmp_path) == 20
 
 
 def test_a_notebook_has_terms_and_citations_as_plain_words():

@@ -1,31 +1,31 @@
-"""The line under a chapter's title: how long it takes, and what one should have read.
+"""The line below a chapter's title, and the core path on the front page.
 
-The time comes from what the page shows: to read it, and to do all that it asks for. The chapters
-that it needs come from what its modules import. On the landing page `{core-time}` says how long the
-core path takes: the sum of its chapters, in hours.
+The line says how long the chapter takes, to read and to do all that it asks for, and where it is in
+the order of the book: its number on the core path, or the chapter of the core path before it. On
+the front page, `{core-path}` lists the chapters of the core path with their minutes and results,
+and `{of-the-book}` gives sums: `chapters` of the core path, hours to `read` and to `do` them, and
+`megabytes` that Run loads into a reader's tab.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from docutils import nodes
+from docutils.statemachine import StringList
 from myst_nb.sphinx_ import HideCodeCellNode
 from sphinx.application import Sphinx
-from sphinx.util.docutils import SphinxRole
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 
-from playground.build.digest import CELL
-from playground.build.modules import modules_by_part, named
-from playground.build.reach import imports_of
 from playground.build.toc import core_path, pages_in_order, taught
 
 WORDS, LINES = 200, 25  # read in a minute
 CELL_MINUTES, TASK_MINUTES = 0.4, 2.0  # to run a cell and look; a question, or a thing to change
 STEP = 5  # what is to be done is told in such steps
-MOST = 4  # chapters to name
 
 
 class Amount(NamedTuple):
@@ -73,35 +73,68 @@ def amount(node: nodes.Node) -> Amount:
     return found
 
 
-class CoreTime(nodes.Inline, nodes.TextElement):
-    """Where the hours of the core path will stand, when all its chapters have been read."""
+class OfTheBook(nodes.Inline, nodes.TextElement):
+    """A number that is known when all chapters have been read: `what`, and of which `page`."""
 
 
-class CoreTimeRole(SphinxRole):
+class OfTheBookRole(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        root = Path(self.env.srcdir)
-        for page in core_path(root):
-            self.env.note_dependency(str(root / f"{page}.md"))
-        return [CoreTime(what=self.text)], []
+        depend_on_core_path(self.env)
+        return [OfTheBook(what=self.text, page="")], []
 
 
-def fill_in_core_time(app: Any, doctree: nodes.document, docname: str) -> None:
-    """{core-time}`chapters`, {core-time}`read` and {core-time}`do`, in whole hours."""
-    places = list(doctree.findall(CoreTime))
+class CorePath(SphinxDirective):
+    """The chapters of the core path: `page: its result`, a line each."""
+
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        depend_on_core_path(self.env)
+        pages = core_path(Path(self.env.srcdir))
+        lines = [f"1. **{{doc}}`/{page}`** {result}" for page, result in pages.items()]
+        found = nodes.container(classes=["core-path"])
+        self.state.nested_parse(StringList(lines, "core-path"), 0, found)
+        for page, item in zip(pages, found.findall(nodes.list_item), strict=True):
+            time = nodes.inline("", "", OfTheBook(what="minutes", page=page), classes=["minutes"])
+            item.children[0].insert(1, time)
+        return [found]
+
+
+def depend_on_core_path(env: Any) -> None:
+    root = Path(env.srcdir)
+    for page in core_path(root):
+        env.note_dependency(str(root / f"{page}.md"))
+
+
+def fill_in_numbers(app: Any, doctree: nodes.document, docname: str) -> None:
+    places = list(doctree.findall(OfTheBook))
     if not places:
         return
-    pages = core_path(Path(app.srcdir))
-    found = [amount(app.env.get_doctree(page)) for page in pages]
+    root = Path(app.srcdir)
+    found = {page: amount(app.env.get_doctree(page)) for page in core_path(root)}
     said = {
-        "chapters": in_words(len(pages)),
-        "read": hours(sum(each.to_read for each in found)),
-        "do": hours(sum(each.to_do for each in found)),
+        "chapters": in_words(len(found)),
+        "read": hours(sum(each.to_read for each in found.values())),
+        "do": hours(sum(each.to_do for each in found.values())),
+        "megabytes": str(megabytes(root, Path(app.outdir))),
     }
     for place in places:
-        place.replace_self(nodes.Text(said[place["what"]]))
+        minutes = f" {found[place['page']].to_read} min. " if place["page"] else ""
+        place.replace_self(nodes.Text(minutes or said[place["what"]]))
 
 
-NAMES = "no one two three four five six seven eight nine ten eleven twelve"
+def megabytes(root: Path, out: Path) -> int:
+    """What Run loads into a tab, once: Pyodide with the modules, and a Python that has started."""
+    size = re.search(r"SIZE = (\d+);", (root / "book/_static/python-parts.js").read_text("utf-8"))
+    assert size is not None
+    known = json.loads((out / "_static/tab.json").read_text("utf-8"))
+    return round(int(size[1]) + float(known["memory"]))
+
+
+NAMES = (
+    "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+)
 
 
 def hours(minutes: int) -> str:
@@ -114,61 +147,36 @@ def in_words(number: int) -> str:
     return names[number] if number < len(names) else str(number)
 
 
-def imported_by_chapter(root: Path) -> dict[str, set[str]]:
-    """Each chapter's earlier ones whose modules its own (without any, its cells) import."""
-    order = pages_in_order(root)[1:]
-    owned = [pair for pairs in modules_by_part(root).values() for pair in pairs]
-    owners = {path.stem: page for path, page in owned}
-    if "world" in owners:  # `from distributed import launch`
-        owners["__init__"] = owners["world"]
-    found = {}
-    for number, page in enumerate(order):
-        names = [file.stem for path, own in owned if own == page for file in imports_of(path)]
-        if page not in owners.values():
-            names = named("\n".join(CELL.findall((root / f"{page}.md").read_text("utf-8"))))
-        found[page] = {owners[name] for name in names if name in owners} & set(order[:number])
-    return found
-
-
-def needed(root: Path) -> dict[str, list[str]]:
-    """The nearest chapters that a chapter needs: none that another of them needs itself."""
-    direct = imported_by_chapter(root)
-    order = list(direct)
-
-    def all_before(page: str) -> set[str]:
-        return direct[page].union(*(all_before(other) for other in direct[page]))
-
-    nearest = {
-        page: others - set().union(*(all_before(other) for other in others))
-        for page, others in direct.items()
-    }
-    return {page: sorted(others, key=order.index)[-MOST:] for page, others in nearest.items()}
-
-
-def work_out_what_is_needed(app: Any) -> None:
-    app.needed_pages = needed(Path(app.srcdir))
+def core_chapter_before(root: Path, page: str) -> str | None:
+    """The last chapter of the core path before a page that isn't on it."""
+    core, order = core_path(root), pages_in_order(root)
+    before = [other for other in order[: order.index(page)] if other in core]
+    return before[-1] if before else None
 
 
 def say_what_it_takes(app: Any, doctree: nodes.document, docname: str) -> None:
     root = Path(app.srcdir)
     title = next(iter(doctree.findall(nodes.title)), None)
-    if title is None or docname not in taught(root):
+    core = [*core_path(root)]
+    if title is None or docname not in {*taught(root), *core}:
         return
     found = amount(doctree)
     line = nodes.inline("", f"{found.to_read} min to read, {found.to_do} to do")
-    for number, page in enumerate(app.needed_pages[docname]):
-        line += nodes.Text("; " if number else " · needs: ")  # titles have commas
-        there = app.builder.get_relative_uri(docname, page)
-        name = app.env.titles[page].astext()
+    if docname in core:
+        line += nodes.Text(f" · {core.index(docname) + 1} of {len(core)} on the core path")
+    elif before := core_chapter_before(root, docname):
+        line += nodes.Text(" · after: ")
+        there = app.builder.get_relative_uri(docname, before)
+        name = app.env.titles[before].astext()
         line += nodes.reference("", name, internal=True, refuri=there)
     place = title.parent.index(title) + 1
     title.parent.insert(place, nodes.container("", line, classes=["opening"]))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    app.add_node(CoreTime)
-    app.add_role("core-time", CoreTimeRole())
-    app.connect("builder-inited", work_out_what_is_needed)
-    app.connect("doctree-resolved", fill_in_core_time)
+    app.add_node(OfTheBook)
+    app.add_role("of-the-book", OfTheBookRole())
+    app.add_directive("core-path", CorePath)
+    app.connect("doctree-resolved", fill_in_numbers)
     app.connect("doctree-resolved", say_what_it_takes)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -20,7 +20,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from playground.build.modules import modules_by_part
-from playground.build.toc import chapters
+from playground.build.toc import MAINTAINERS, chapters, core_path
 
 DOT = "\N{NO-BREAK SPACE}· "  # between links: no line begins with it
 
@@ -28,7 +28,7 @@ DOT = "\N{NO-BREAK SPACE}· "  # between links: no line begins with it
 class BookMap(SphinxDirective):
     """Every part as a question, with links to its chapters; those of the core path stand out.
 
-    The lines of the directive are `Part: its question?` and `core: chapter, chapter, …`.
+    The lines of the directive are `Part: its question?`.
     """
 
     has_content = True
@@ -37,16 +37,16 @@ class BookMap(SphinxDirective):
         root, lines = Path(self.env.srcdir), list[str]()
         self.env.note_dependency(str(root / "_toc.yml"))
         said = dict(line.split(": ", 1) for line in self.content if line)
-        core = set(re.split(r",\s*", said.pop("core", "")))
-        parts = chapters(root)
+        parts = {caption: of for caption, of in chapters(root).items() if caption != MAINTAINERS}
         if wrong := said.keys() ^ parts.keys():
             raise self.error(f"a part without a question, or no part: {', '.join(sorted(wrong))}")
-        if wrong := core - {Path(file).name for files in parts.values() for file in files}:
-            raise self.error(f"no chapter of this book: {', '.join(sorted(wrong))}")
+        core = core_path(root)
         for caption, files in parts.items():
             links = [f"{{doc}}`/{file}`" for file in files]
-            on_path = [Path(file).name in core for file in files]
-            marked = [f"**{a}**" if on else a for a, on in zip(links, on_path, strict=True)]
+            marked = [
+                f"**{link}**" if file in core else link
+                for link, file in zip(links, files, strict=True)
+            ]
             lines += [f"*{caption}.* {said[caption]}", f": {DOT.join(marked)}", ""]
         found = nodes.container(classes=["book-map"])
         self.state.nested_parse(StringList(lines, "book-map"), 0, found)

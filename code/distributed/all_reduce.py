@@ -2,13 +2,14 @@
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-The algorithm is written on messages between two ranks, and knows no array library: the wire makes
-arrays and sends them, the caller says how to combine two. What a rank sends is known exactly, and
-its formula is next to it: elements (not bytes) and messages, for x[n] on `rank` of N `ranks`.
-`simple_all_reduces`, `halving_doubling` and `double_tree` have five other algorithms.
+The algorithm uses only messages between two ranks, and no array library. The wire makes arrays and
+sends them, and the caller chooses how to combine two. Next to the algorithm, a formula gives the
+elements (not bytes) and messages that a rank sends, for x[n] on `rank` of N `ranks`.
+`simple_all_reduces`, `halving_doubling`, and `double_tree` have five other algorithms.
 
-What is sent has x's dtype, so sums are made in it, and rounded to it: a number goes through as many
-roundings as each algorithm says. k of them are off by k/2 units in the last place of Σ|x| at most.
+Messages have x's dtype, so sums are made in it and rounded to it. Each algorithm's docstring says
+how many roundings a number goes through. After k of them, a sum is off by at most k/2 units in the
+last place of Σ|x|.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,9 +24,9 @@ PIECE = 1 << 20  # elements of one message of a long part: work on it while the 
 
 
 class Wire(Protocol):
-    """Messages of one rank with the others, whatever carries them: all that an algorithm needs.
+    """Messages of one rank with the others, whatever carries them; an algorithm needs no more.
 
-    `Transport` says what each of these does; a `Group` is one, with collectives.
+    `Transport` explains each of these. A `Group` is a wire that also has collectives.
     """
 
     rank: int
@@ -65,11 +66,11 @@ def others(wire: Wire) -> list[int]:
 def ring(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n]: reduce-scatter around a ring, then all-gather around it.
 
-    2(N − 1) steps. Each rank sends 2n(N − 1)/N elements, which no algorithm can go below (Patarasuk
-    and Yuan 2009, §3). N − 1 roundings.
+    2(N − 1) steps. Each rank sends 2n(N − 1)/N elements, the least for any algorithm on messages
+    (Patarasuk and Yuan 2009, §3). N − 1 roundings.
     """
     parts, ranks = cut_up(x, wire.size), wire.size
-    # Two rounds: in the first, parts are added up; what comes in the second is complete.
+    # Two rounds: parts are added up in the first, and complete parts arrive in the second.
     route = [parts[(wire.rank - step) % ranks] for step in range(1, 2 * ranks)]
     pass_around(wire, route, combine, adds=ranks - 1)
 
@@ -85,7 +86,7 @@ def bounds(n: int, parts: int) -> list[int]:
 
 
 def ring_reduce_scatter(wire: Wire, parts: list[Array], combine: Combine) -> None:
-    """parts[N][n/N]{partial over ranks} → parts[rank] is complete, the others are spent.
+    """parts[N][n/N]{partial over ranks} → parts[rank] is complete; the others are overwritten.
 
     N − 1 steps of n/N elements from each rank.
     """
@@ -105,10 +106,11 @@ def ring_all_gather(wire: Wire, parts: list[Array]) -> None:
 def pass_around(
     wire: Wire, route: Sequence[Array], combine: Combine | None = None, adds: int = 0
 ) -> None:
-    """Send the first part of a route to the right, and each later one when it has come from left.
+    """Send the first part of a route to the right, and each later one once it came from the left.
 
-    So every rank's route is that of its left neighbour, one part later. The first `adds` parts that
-    come are combined with what is there, and all further ones replace it. In messages of PIECE.
+    So every rank's route is that of its left neighbor, one part later. The first `adds` parts that
+    arrive are combined with the rank's own, and all later ones replace them. Long parts are sent in
+    messages of PIECE elements.
     """
     right, left = (wire.rank + 1) % wire.size, (wire.rank - 1) % wire.size
     cut = [pieces(part) for part in route]
@@ -119,17 +121,17 @@ def pass_around(
 
 
 def pieces(x: Array) -> list[Array]:
-    """Views of x[n], of PIECE each, the last one shorter; of nothing, one that is empty."""
+    """Views of x[n] with PIECE elements each, the last one shorter; one empty view if n is 0."""
     return [x[start : start + PIECE] for start in range(0, max(1, len(x)), PIECE)]
 
 
 def messages(n: int) -> int:
-    """In how many `pieces` x[n] is sent."""
+    """The number of `pieces` in which x[n] is sent."""
     return max(1, -(-n // PIECE))
 
 
 def ring_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] twice, but not its own part to add and not its neighbour's to copy."""
+    """x[n] twice, without its own part in the first round and its neighbor's in the second."""
     lengths = [end - start for start, end in pairwise(bounds(n, ranks))]
     own, right = lengths[rank], lengths[(rank + 1) % ranks]
     if ranks == 1:
@@ -139,7 +141,7 @@ def ring_sent(n: int, rank: int, ranks: int) -> Sent:
 
 
 def main(ranks: int = 4, n: int = 1000) -> None:
-    """Count what each rank sends, beside the formula."""
+    """Count what each rank sends, and compare with the formula."""
     from distributed import Group, launch
     from distributed.workbench.measure import count
 

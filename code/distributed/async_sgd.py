@@ -1,12 +1,12 @@
-"""A parameter server: one rank has the weights, the others send gradients when they are ready.
+"""Parameter server: one rank has the weights, the others send gradients when they are ready.
 
     worker: fetch W → dW on its own rows → send dW, and again
-    server, asynchronous: whoever comes first: W ← W − η dW, answer with the new W
+    server, asynchronous: for each gradient: W ← W − η dW, answer with the new W
     server, synchronous: wait for the first k of all workers, average, answer them all
 
-Asynchronous workers wait for nobody, and their gradients are *stale*: of weights that others have
-changed since (Dean et al. 2012). With k below the number of workers the slowest are *backups* whose
-work is thrown away when it comes late (Chen et al. 2016).
+Asynchronous workers don't wait for each other, so their gradients are *stale*: they belong to
+weights that others have changed since (Dean et al. 2012). If k is less than the number of workers,
+the slowest are *backups*, whose gradients are thrown away if they arrive late (Chen et al. 2016).
 """
 
 import time
@@ -25,9 +25,9 @@ END = -1.0
 
 
 class ServerLog(NamedTuple):
-    """What a server saw: loss of each update's gradient, staleness of each, how many were late.
+    """Record of a server: loss and staleness of each gradient, and how many were late.
 
-    `trace` counts its messages: 4(Ψ + 2) bytes come with each gradient, 4(Ψ + 1) go back.
+    `trace` counts its messages: 4(Ψ + 2) bytes with each gradient, and 4(Ψ + 1) back.
     """
 
     losses: list[float]
@@ -38,7 +38,7 @@ class ServerLog(NamedTuple):
 
 
 def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for: int) -> ServerLog:
-    """Rank 0: change weights[n] `updates` times. `wait_for` gradients make one; 1 is asynchronous.
+    """Rank 0: update weights[n] `updates` times, with `wait_for` gradients each (1: asynchronous).
 
     A message is dW[n], its loss, and the number of the update that its weights came from.
     """
@@ -86,7 +86,7 @@ def serve(group: Group, weights: torch.Tensor, updates: int, lr: float, wait_for
                         answer(rank, END)
                 total.zero_()
                 senders = []
-    for _ in range(workers - stopped):  # the gradients that are still under way
+    for _ in range(workers - stopped):  # gradients that are still on their way
         answer(receive(), END)
     return ServerLog(losses, staleness, late, time.perf_counter() - begun, trace)
 
@@ -99,12 +99,12 @@ def put(flat: torch.Tensor, parameters: list[nn.Parameter]) -> None:
 
 
 def main(workers: int = 3, updates: int = 60, lr: float = 0.1) -> None:
-    """Train synchronously, with a backup, and asynchronously, beside a worker that is slow."""
+    """Train synchronously, with a backup, and asynchronously, with one slow worker."""
     if workers < 2:
         raise ValueError(f"workers={workers}: give 2 or more")
     pauses = (0.0,) * (workers - 1) + (0.02,)
     for name, wait_for in {"all": workers, "all but one": workers - 1, "anyone": 1}.items():
-        # Where one gradient makes an update: as many gradients in all, each with less of the rate.
+        # The same number of gradients in all, and with each as an update, a smaller rate for each.
         many, rate = (updates, lr) if wait_for > 1 else (updates * workers, lr / workers)
         results = launch(train_rank, many, rate, wait_for, pauses, ranks=workers + 1, device="cpu")
         served, _, final = results[0]
@@ -119,9 +119,9 @@ def main(workers: int = 3, updates: int = 60, lr: float = 0.1) -> None:
 
 
 def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) -> Trace:
-    """A worker: gradients of one batch after the other, until the server says that it is enough.
+    """A worker: send the gradient of one batch after another until the server sends END.
 
-    It sleeps `pause` seconds in each, as if its computation took so long.
+    It sleeps `pause` seconds per gradient, to simulate a slower computation.
     """
     from distributed.workbench.data import digits
 
@@ -155,10 +155,10 @@ def train_rank(
     batch: int = 32,
     seed: int = 0,
 ) -> tuple[ServerLog | None, Trace, float]:
-    """A server on rank 0 and workers on all others; what was seen, and the final loss (rank 0).
+    """Server on rank 0 and workers on all others: record, trace, and the final loss (rank 0).
 
-    `pauses` are seconds that each worker sleeps in each gradient. Raises ValueError where there is
-    no worker, where the server would wait for more than there are, or `pauses` are not theirs.
+    `pauses` are the seconds that each worker sleeps per gradient. Raises ValueError if `wait_for`
+    isn't between 1 and the number of workers, or if there isn't a pause per worker.
     """
     from distributed.workbench.data import batches, digits
     from distributed.workbench.training import make_network

@@ -1,15 +1,15 @@
 """The other collectives: from one rank, to one rank, and from all to all.
 
-    scatter         x[N·s] at the root → out[s], another part on each rank
+    scatter         x[N·s] at the root → out[s], a different part on each rank
     gather          x[s] of each rank → out[N·s] at the root
-    reduce_scatter  x[N·s]{partial} → out[s], another part on each rank
+    reduce_scatter  x[N·s]{partial} → out[s], a different part on each rank
     all_gather      x[s] of each rank → out[N·s] everywhere
     all_to_all      x[N·s] → out[N·s]: part j of rank i becomes part i of rank j
 
-All are written on messages. With all-reduce, and broadcast and reduce (`trees`), these are the
-collectives that data parallelism is made of. `SENT` says what each rank sends: n is the larger of
-x and out. Sums are made in x's dtype, and each is rounded to it. None of this knows an array
-library.
+All of them are made of messages, without an array library. Together with all-reduce, and with
+broadcast and reduce (`trees`), these are the collectives of data parallelism. `SENT` has a formula
+for what each rank sends, where n is the size of the larger of x and out. Sums are made in x's
+dtype, and each is rounded to it.
 """
 
 from collections.abc import Callable

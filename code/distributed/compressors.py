@@ -1,9 +1,9 @@
-"""Compress gradients before they are sent: 16 bits each, or a few of them.
+"""Gradient compression: send 16 bits per element, or only some of the elements.
 
-    g_r + e_r → compress → c_r → messages → mean over ranks of what c_r stands for
-    e_r ← g_r + e_r − what c_r stands for                        (error feedback)
+    g_r + e_r → compress → c_r → messages → mean over ranks of decompressed c_r
+    e_r ← g_r + e_r − decompressed c_r                           (error feedback)
 
-Error feedback adds to the next step whatever was lost in this one, so nothing is lost in the end.
+Error feedback adds to the next gradient whatever wasn't sent of this one, so nothing is lost.
 Without it, the same methods can move away from the minimum. See Seide et al. 2014, and Karimireddy
 et al. 2019.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Gradients(NamedTuple):
-    """What a bucket holds: buffer[n], each gradient as a view of it, and its parameter."""
+    """Contents of a bucket: buffer[n], each gradient as a view of it, and its parameter."""
 
     buffer: torch.Tensor
     views: Sequence[torch.Tensor]
@@ -31,10 +31,10 @@ class Gradients(NamedTuple):
 
 
 class Compressor(Protocol):
-    """How to average gradients over the ranks with fewer bytes."""
+    """Way to average gradients over the ranks with fewer bytes."""
 
     def average(self, group: Group, bucket: Gradients) -> None:
-        """bucket.buffer[n]{partial over ranks} → buffer[n], about their mean, in place."""
+        """bucket.buffer[n]{partial over ranks} → buffer[n], approximately their mean, in place."""
 
 
 def hook(compressor: Compressor) -> Callable[[Group, "Bucket"], Handle]:
@@ -56,7 +56,7 @@ def hook(compressor: Compressor) -> Callable[[Group, "Bucket"], Handle]:
 
 
 class Cast:
-    """Send numbers in 16 bits: half the bytes. Ranks are averaged in 16 bits as in `all_reduce`."""
+    """Send 16 bits per element, half the bytes. The sum over the ranks has 16 bits, too."""
 
     def __init__(self, dtype: torch.dtype = torch.bfloat16):
         self.dtype = dtype
@@ -66,24 +66,24 @@ class Cast:
 
 
 def finite(x: torch.Tensor) -> torch.Tensor:
-    """x with 0 for inf and nan. One that stays in a memory would be in every later step."""
+    """x with 0 instead of inf and nan, which would otherwise stay in the memory forever."""
     return torch.nan_to_num(x, nan=0, posinf=0, neginf=0)
 
 
 def at_least_float32(x: torch.Tensor) -> torch.dtype:
-    """The dtype in which a rank adds or multiplies what it has: x's, if that has 32 bits."""
+    """The dtype in which a rank adds or multiplies: x's, if that has 32 bits or more."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
 class WithMemory:
-    """Error feedback for a compressor: `send` averages what it can, the rest waits for next time.
+    """Error feedback for a compressor: `send` averages a part, and the rest is kept for later.
 
-    Memory belongs to parameters, whatever bucket they are in: DDP rebuilds buckets.
+    The memory belongs to the parameters and not to their bucket, because DDP rebuilds buckets.
     """
 
     def __init__(self, error_feedback: bool = True):
         self.error_feedback = error_feedback
-        # id(parameter) → [n], what of its gradient was not sent, in the order of the bucket
+        # id(parameter) → [n], the part of its gradient that wasn't sent, in the bucket's order
         self.memory: dict[int, torch.Tensor] = {}
 
     def average(self, group: Group, bucket: Gradients) -> None:
@@ -99,7 +99,7 @@ class WithMemory:
         flat.copy_(mean)
 
     def send(self, group: Group, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """x[n] → the mean over ranks of what was sent [n], and what this rank's stood for [n]."""
+        """x[n] → mean[n] over the ranks of the parts that were sent, and sent[n] of this rank."""
         raise NotImplementedError
 
 
@@ -155,7 +155,7 @@ def check_share(share: float) -> float:
 
 
 def main(ranks: int = 4, n: int = 100_000) -> None:
-    """Average one gradient in every way: bytes counted, and how far from the mean."""
+    """Average one gradient with each compressor: bytes sent, and distance from the mean."""
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
 

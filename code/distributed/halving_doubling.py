@@ -2,8 +2,9 @@
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-In each step two ranks swap halves of what they still work on, so log₂ N steps reduce it all, and
-as many steps in reverse order gather it. A rank count that is no power of two costs extra.
+In each step two ranks swap halves of the part that they still work on. So log₂ N steps reduce the
+array, and the same steps in reverse order gather it. A number of ranks that isn't a power of two
+costs extra.
 """
 
 from distributed.all_reduce import Array, Combine, Sent, Wire, bounds
@@ -13,9 +14,9 @@ from distributed.runtime.script import run_script
 def halving_doubling(wire: Wire, x: Array, combine: Combine) -> None:
     """x[n]{partial over ranks} → x[n] by halves, quarters …, and back (Rabenseifner 2004, §2).
 
-    2 log₂ N steps; a power of two sends 2n(N − 1)/N elements. Of other N, some ranks hand their
-    array to a neighbour first, stand aside, and get the result last: two steps and up to n more.
-    ⌈log₂ N⌉ roundings to x's dtype.
+    2 log₂ N steps and 2n(N − 1)/N elements per rank if N is a power of two. Otherwise, some ranks
+    first give their array to a neighbor, drop out, and receive the result at the end, which takes
+    two more steps and up to n more elements. ⌈log₂ N⌉ roundings to x's dtype.
     """
     aside = wire.size - power_of_two(wire.size)
     has_neighbour = wire.rank < 2 * aside
@@ -58,7 +59,7 @@ def halves(position: int, half: int, aside: int) -> tuple[int, int, int]:
 
 
 def halving_doubling_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] from who stands aside, and back to it; at work, two halves of what is left each step."""
+    """x[n] from a rank that drops out, and back to it; otherwise two halves in each step."""
     aside = ranks - power_of_two(ranks)
     if rank < 2 * aside and rank % 2 == 0:
         return Sent(n, 1)
@@ -73,7 +74,7 @@ def halving_doubling_sent(n: int, rank: int, ranks: int) -> Sent:
 
 
 def main(ranks: int = 6, n: int = 1000) -> None:
-    """Count what each rank sends, beside the formula."""
+    """Count what each rank sends, and compare with the formula."""
     from distributed import launch
     from distributed.workbench.measure import count
 

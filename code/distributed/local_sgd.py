@@ -1,10 +1,10 @@
-"""Local SGD: each rank trains by itself for a while, and then the weights are averaged.
+"""Local SGD: each rank trains alone for some steps, and then the weights are averaged.
 
     H times:  W_r ← W_r − η dW_r, on this rank's data, without a message
     then:     Δ = W − mean over ranks of W_r,   W ← outer optimizer(W, Δ)
 
 With an outer step of plain SGD with rate 1 this is averaging (McMahan et al. 2017; Stich 2019);
-with Nesterov momentum it is DiLoCo (Douillard et al. 2023). Bytes for each step fall by H.
+with Nesterov momentum it is DiLoCo (Douillard et al. 2023). It sends 1/H of the bytes per step.
 """
 
 import re
@@ -20,12 +20,12 @@ from distributed.runtime.script import run_script
 
 
 class LocalSGD:
-    """Weights that ranks change for themselves, and agree on every `every` steps.
+    """Average the weights every `every` steps; in between, each rank changes its own.
 
-    After each optimizer step call `step()`, and `finish()` when training ends: between two averages
-    each rank has weights of its own. Buffers stay its own. `outer_lr` and `momentum` are those of
-    the outer optimizer, SGD with Nesterov's momentum where it has any. Raises ValueError for
-    every < 1.
+    Call `step()` after each optimizer step, and `finish()` when training ends, because ranks have
+    different weights between two averages. Buffers aren't averaged. `outer_lr` and `momentum` are
+    those of the outer optimizer, which is SGD, with Nesterov momentum unless `momentum` is 0.
+    Raises ValueError for every < 1.
     """
 
     def __init__(
@@ -46,19 +46,19 @@ class LocalSGD:
         self.outer = torch.optim.SGD(self.agreed, outer_lr, momentum, nesterov=momentum > 0)
 
     def step(self) -> None:
-        """Count a local step; every so often, agree."""
+        """Count a local step, and average after `every` of them."""
         self.steps += 1
         if self.steps == self.every:
             self.average()
 
     def finish(self) -> None:
-        """Agree on what was changed since the last average, if anything was."""
+        """Average once more if there were steps since the last average."""
         if self.steps:
             self.average()
 
     @torch.no_grad()
     def average(self) -> None:
-        """An outer step on the mean change; all ranks have its weights."""
+        """Take an outer step with the mean change, after which all ranks have the same weights."""
         self.steps = 0
         apart = [w - p for w, p in zip(self.agreed, self.parameters, strict=True)]
         # One message, in the widest dtype of all parameters.
@@ -71,11 +71,11 @@ class LocalSGD:
 
 
 class Gossip:
-    """Each rank averages with its two neighbours in a ring, and never with all (Lian et al. 2017).
+    """Gossip: each rank averages with its two neighbors in a ring (Lian et al. 2017).
 
-    W_r ← (W_{r−1} + W_r + W_{r+1}) / 3: 2Ψ elements sent a step from each rank, whatever their
-    number, and no rank waits for more than two others. Replicas stay near each other, not equal.
-    Two ranks have one neighbour each, and average with that: Ψ elements.
+    W_r ← (W_{r−1} + W_r + W_{r+1}) / 3: each rank sends 2Ψ elements per step, however many ranks
+    there are, and waits for two others only. Replicas stay close to each other, but not equal.
+    With two ranks, each has a single neighbor and sends Ψ elements.
     """
 
     def __init__(self, module: nn.Module, group: Group):
@@ -84,7 +84,7 @@ class Gossip:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Average with the neighbours, after an optimizer step."""
+        """Average with the neighbors, after an optimizer step."""
         group, n = self.group, self.group.size
         if n == 1:
             return
@@ -101,14 +101,14 @@ class Gossip:
 
 @torch.no_grad()
 def distance(group: Group, module: nn.Module) -> float:
-    """How far this rank's weights are from the mean of all, relative to their size."""
+    """Distance of this rank's weights from the mean over all ranks, relative to their size."""
     flat = torch.cat([p.reshape(-1) for p in module.parameters()])
     mean = group.all_reduce(flat.clone(), "avg")
     return ((flat - mean).norm() / mean.norm()).item()
 
 
 def main(ranks: int = 4, batch: int = 128, steps: int = 64) -> None:
-    """Agree in every step, every 8 steps, with outer momentum, and only with neighbours."""
+    """Average in every step, every 8 steps, with outer momentum, and only with neighbors."""
     for way in ("every 1", "every 8", "every 8 momentum", "gossip"):
         losses, sent, apart = launch(train_rank, way, batch, steps, ranks=ranks, device="cpu")[0]
         last = np.mean(losses[-8:])
@@ -140,10 +140,10 @@ def train(
 def train_rank(
     group: Group, way: str, batch: int, steps: int, seed: int = 0, lr: float = 0.1
 ) -> tuple[list[float], int, float]:
-    """One rank: losses, bytes sent, how far apart replicas are at the end.
+    """One rank: losses, bytes sent, and distance of the replicas at the end.
 
-    `way` is "gossip", or "every H" with "momentum" behind it for DiLoCo's outer step. Raises
-    ValueError for another.
+    `way` is "gossip", "every H", or "every H momentum" for DiLoCo's outer step. Raises ValueError
+    for anything else.
     """
     from distributed.dp import shard
     from distributed.ring_group import RingGroup

@@ -1,11 +1,11 @@
-"""One bit for each number, and a problem on which that goes wrong without a memory.
+"""Sign compression: one bit per element and a scale, and a problem that needs error feedback.
 
     g_r → sign(g_r) · mean |g_r| → messages → mean over ranks
     L_r(x, y) = a_r x²/2 + b_r xy + y²/2, on four ranks; their mean is x²/8 + y²/2
 
-In the mean, rank 0's 4x outweighs three ranks' −x. In one bit, x counts as much as y on every rank,
-and three signs outvote one: x goes uphill. Error feedback keeps what the bit left out, and sends it
-later (after Karimireddy et al. 2019, §3).
+In the mean, rank 0's 4x outweighs the −x of three ranks. With one bit per element, x counts as
+much as y on every rank, and three signs outvote one, so x goes uphill. Error feedback keeps the
+part that the bit left out, and sends it later (after Karimireddy et al. 2019, §3).
 """
 
 import torch
@@ -18,11 +18,11 @@ A, B = (4.0, -1.0, -1.0, -1.0), (1.0, -1.0, 1.0, -1.0)  # of each rank; their me
 
 
 class Sign(WithMemory):
-    """Send one bit for each number, and one scale: (n/8 + 4)(N − 1) bytes from each rank.
+    """Send one bit per element and one scale: (n/8 + 4)(N − 1) bytes from each rank.
 
     The scale has x's dtype: 4 bytes for float32. The sum is made in float32 or wider.
-    A number stands for its sign times the mean size of all (Karimireddy et al. 2019, algorithm 1).
-    Seide et al. 2014 have two values for each column; signSGD has no scale (see `SignOnly`).
+    An element becomes its sign times the mean size of all (Karimireddy et al. 2019, algorithm 1).
+    Seide et al. 2014 have two values per column; signSGD has no scale (see `SignOnly`).
     """
 
     def send(self, group: Group, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,7 +50,7 @@ def unpack(packed: torch.Tensor, n: int) -> torch.Tensor:
 
 
 class SignOnly(WithMemory):
-    """Each rank sends signs, and nothing about their size (signSGD, Bernstein et al. 2018).
+    """Send signs only, without their size (signSGD, Bernstein et al. 2018).
 
     Here the votes are averaged; the paper takes the sign of their sum.
     """
@@ -64,7 +64,7 @@ def descend(
 ) -> list[float]:
     """One of four ranks: |(x, y)| after each step from (1, 1). The minimum is at (0, 0).
 
-    Without a compressor, whole gradients are averaged. Raises ValueError for other than 4 ranks.
+    Without a compressor, whole gradients are averaged. Raises ValueError unless there are 4 ranks.
     """
     if group.size != len(A):
         raise ValueError(f"{group.size} ranks: this problem is one for {len(A)}")
@@ -83,7 +83,7 @@ def descend(
 
 
 def main() -> None:
-    """Whole gradients, one bit with its memory, and without."""
+    """Descend with whole gradients, and with one bit, with and without error feedback."""
     ways = {"whole": None, "one bit": Sign(), "no memory": Sign(error_feedback=False)}
 
     def all_ways(group: Group) -> dict[str, float]:

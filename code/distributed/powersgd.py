@@ -1,11 +1,11 @@
-"""PowerSGD: send two thin matrices in the place of a gradient (Vogels et al. 2019, algorithm 1).
+"""PowerSGD: send two thin matrices instead of a gradient (Vogels et al. 2019, algorithm 1).
 
     M[a, b] = gradient + error{partial over ranks}
     P[a, r] = all_reduce(M Q[b, r]), made orthogonal;   Q[b, r] = all_reduce(Mᵀ P)
-    mean of M ≈ P Qᵀ: of all matrices of rank r nearly the closest, for r(a + b) numbers, not ab
+    mean of M ≈ P Qᵀ: nearly the closest matrix of rank r, with r(a + b) elements instead of ab
 
-Q is kept from step to step, so that one multiplication a step is enough (*warm start*). Both sums
-are linear in M, so they can be all-reduced: ranks need not gather what each other sent.
+Q is kept from step to step, so one multiplication per step is enough (*warm start*). Both sums are
+linear in M, so they can be all-reduced, and the ranks don't have to gather each other's messages.
 """
 
 import torch
@@ -18,8 +18,8 @@ from distributed.runtime.script import run_script
 class PowerSGD:
     """Average matrices by their rank-r approximation, and vectors as they are.
 
-    A parameter of more dimensions is a matrix of its first against all others. One that a rank-r
-    form would not make smaller is sent whole.
+    A parameter with more dimensions is a matrix of its first dimension by all others. If a rank-r
+    form wouldn't be smaller, the gradient is sent whole.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class PowerSGD:
         self.memory: dict[int, torch.Tensor] = {}
 
     def average(self, group: Group, bucket: Gradients) -> None:
-        """bucket.buffer[n]{partial over ranks} → about its mean, in place."""
+        """bucket.buffer[n]{partial over ranks} → approximately its mean, in place."""
         matrices, whole = {}, []
         for parameter, gradient in zip(bucket.parameters, bucket.views, strict=True):
             a, b = as_matrix(gradient).shape
@@ -52,7 +52,7 @@ class PowerSGD:
     def _average_matrices(
         self, group: Group, gradients: dict[int, torch.Tensor], dtype: torch.dtype
     ) -> None:
-        """Compute and remember in float32 or wider; send P and Q in the gradients' `dtype`."""
+        """Compute and keep errors in float32 or wider; send P and Q in the gradients' `dtype`."""
         matrices = {key: as_matrix(g).to(at_least_float32(g)) for key, g in gradients.items()}
         if self.error_feedback:
             for key in matrices.keys() & self.memory.keys():
@@ -95,7 +95,7 @@ def elements_to_send(shapes: list[tuple[int, int]], rank: int) -> int:
 
 
 def main(ranks: int = 4, a: int = 400, b: int = 300, steps: int = 4) -> None:
-    """Average the same matrices some times: with a warm start, rank r gets closer to the best."""
+    """Average the same matrices several times; a warm start gets closer to the best rank-r form."""
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
 

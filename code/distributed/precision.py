@@ -1,10 +1,11 @@
-"""Mixed precision by hand: compute and send in 16 bits, remember in 32.
+"""Mixed precision: compute and send in 16 bits, and update a master copy of the weights in fp32.
 
     half = W as 16 bits → forward, backward → d(scale · loss)/d half, in 16 bits
     all_reduce in 16 bits → / scale → W ← optimizer(W, dW) in 32 bits → half = W as 16 bits
 
-Small updates are lost when they are added to large weights of 16 bits, so a *master copy* has 32.
-Small gradients are zero in float16, so the loss is scaled up first (Micikevicius et al. 2018).
+A small update is lost if it is added to a 16-bit weight, so the optimizer updates an fp32 *master
+copy*. Small gradients become zero in float16, so the loss is scaled up first (Micikevicius et al.
+2018).
 """
 
 import copy
@@ -18,17 +19,17 @@ from distributed.runtime.script import run_script
 
 
 class LossScale:
-    """A factor as large as gradients can bear: halved when one overflows, doubled now and then.
+    """Loss scale: halved when a gradient overflows, doubled after `every` steps without overflow.
 
-    It doesn't fall below `smallest`: gradients that overflow without being scaled up are an error
-    of the training, and a scale of zero would hide it forever.
+    It doesn't fall below `smallest`, because gradients that overflow without being scaled up are an
+    error in the training, and a scale of zero would hide it.
     """
 
     def __init__(self, start: float = 2.0**16, every: int = 200, smallest: float = 1.0):
         self.scale, self.every, self.smallest, self.good = start, every, smallest, 0
 
     def update(self, finite: bool) -> None:
-        """Learn from a step, whose gradients were all finite, or not."""
+        """Adjust the scale after a step; `finite`: no gradient was inf or nan."""
         self.good = self.good + 1 if finite else 0
         if not finite:
             self.scale = max(self.scale / 2, self.smallest)
@@ -37,11 +38,11 @@ class LossScale:
 
 
 class MixedPrecision:
-    """`module` stays in float32, the master copy; `half` computes, in `dtype`, on every rank.
+    """Training step in `dtype`: `half` computes, and `module` is the master copy in float32.
 
-    Without `master`, weights are kept in `dtype` too. `loss_scale` None means 1, for ever. A
-    BatchNorm stays in float32: in 16 bits its running statistics would soon stand still. Frozen
-    parameters stay as they are, and one without a gradient counts as zero.
+    Without `master`, the weights are kept in `dtype` only. Without a `loss_scale`, the loss isn't
+    scaled. A BatchNorm stays in float32, because in 16 bits its running statistics would soon stop
+    changing. Frozen parameters aren't updated, and a missing gradient counts as zero.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class MixedPrecision:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Average in 16 bits, unscale, update in 32; not at all if a gradient is not finite.
+        """Average in 16 bits, unscale, and update in 32; skip the step if a gradient isn't finite.
 
-        All ranks decide alike, for they look at the same sum.
+        All ranks make the same decision, because they look at the same sum.
         """
         grads = []
         for _, half in self.pairs:
@@ -107,7 +108,7 @@ WAYS: dict[str, tuple[torch.dtype, bool, bool]] = {  # dtype, master copy, loss 
 
 
 def main(ranks: int = 2, batch: int = 128, steps: int = 40) -> None:
-    """Train a small network in each way."""
+    """Train a small network in each of WAYS."""
     from distributed.workbench.training import make_deep
 
     for way in WAYS:
@@ -128,10 +129,10 @@ def train_rank(
     smaller: float = 1.0,
     seed: int = 0,
 ) -> tuple[list[float], int, int]:
-    """One rank: losses of whole batches, bytes sent in a step, steps that were skipped.
+    """One rank: losses of the global batches, bytes sent per step, and number of skipped steps.
 
-    `smaller` divides the loss and multiplies the rate: in exact numbers that changes nothing.
-    Raises ValueError for a `way` that is none of WAYS.
+    `smaller` divides the loss and multiplies the rate, which changes nothing in exact arithmetic.
+    Raises ValueError if `way` isn't one of WAYS.
     """
     from distributed.dp import shard
     from distributed.ring_group import RingGroup

@@ -1,8 +1,9 @@
-"""Replicas that begin alike: rank 0's weights and buffers on every rank, or an error that says why.
+"""Equal replicas: copy rank 0's weights and buffers to all ranks, if they have the same module.
 
-Ranks that were given different modules would mix up their messages, or train different networks.
-So they compare what they have, as text, before the first gradient, and a wrapper looks whether the
-module has one already: two of them would average its gradients twice.
+If ranks had different modules, they would mix up their messages or train different networks. So
+before the first gradient, each rank compares a description of its tensors with rank 0's, as text.
+A wrapper also checks that its module isn't wrapped already, because two wrappers would average its
+gradients twice.
 """
 
 from collections.abc import Iterable
@@ -18,13 +19,13 @@ from distributed.runtime.script import run_script
 
 
 def check_same_model(module: nn.Module, group: Group) -> None:
-    """Raise ValueError where this rank's module is not as rank 0's, naming the tensor."""
+    """Raise ValueError, naming the tensor, if this rank's module differs from rank 0's."""
     tensors = [*module.named_parameters(), *module.named_buffers()]
     check_same_lines("tensor", [describe(name, tensor) for name, tensor in tensors], group)
 
 
 def describe(name: str, tensor: torch.Tensor) -> str:
-    """Name, dtype, shape, and what is unusual: "0.weight float32[3, 2], frozen"."""
+    """Name, dtype, shape, and anything unusual: "0.weight float32[3, 2], frozen"."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         raise ValueError(
             f"module: {name} is sparse or quantized, and cannot be sent: make it dense"
@@ -54,7 +55,7 @@ def broadcast_text(text: str, group: Group) -> str:
 
 
 def broadcast_module(module: nn.Module, group: Group) -> None:
-    """Rank 0's weights and buffers, on every rank."""
+    """Copy rank 0's weights and buffers to every rank."""
     check_same_model(module, group)
     for tensor in [*module.parameters(), *module.buffers()]:
         group.broadcast(tensor.data)
@@ -121,7 +122,7 @@ def view_as(part: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
 
 
 def main(ranks: int = 4) -> None:
-    """Every rank draws other weights; then all have those of rank 0."""
+    """Draw different weights on each rank, and then copy those of rank 0."""
 
     def first_weight(group: Group) -> tuple[float, float]:
         torch.manual_seed(group.rank)

@@ -1,7 +1,7 @@
 """A group whose collectives are made of this book's own messages, so that every byte is counted.
 
-The backend's collectives move their bytes where Python does not see them. With a `RingGroup` in
-its place, a program's trace says what each rank really sent.
+The backend's collectives move their bytes where Python can't count them. If a program uses a
+`RingGroup` instead, its trace shows what each rank really sent.
 """
 
 from typing import Any
@@ -69,7 +69,7 @@ class RingGroup(Group):
 
 
 def main(ranks: int = 4, n: int = 1000) -> None:
-    """An all-reduce is a reduce-scatter and an all-gather: the counter says so."""
+    """An all-reduce is a reduce-scatter and an all-gather, as the counter shows."""
     from distributed.collectives import ring_half_sent
     from distributed.runtime.trace import Trace
 

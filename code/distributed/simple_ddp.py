@@ -1,9 +1,9 @@
-"""Distributed data parallelism by hand: any module, any optimizer, a few lines more.
+"""DDP by hand: the same weights at the start, and averaged gradients in every step.
 
     dW[...]{partial over ranks} → all_reduce(avg) → dW[...], for every parameter
 
 All ranks start from rank 0's weights and buffers. After each backward pass they average every
-gradient, and so their optimizers take the same steps.
+gradient, so their optimizers take the same steps. It works for any module and any optimizer.
 """
 
 from torch import nn
@@ -15,9 +15,9 @@ from distributed.runtime.trace import Trace
 
 
 def average_gradients(module: nn.Module, group: Group) -> None:
-    """dW[...]{partial over ranks} → dW[...] of every parameter: their mean over the ranks.
+    """dW[...]{partial over ranks} → dW[...], the mean over the ranks, for every parameter.
 
-    It is made in the gradient's dtype, as `Group.all_reduce` says.
+    It is computed in the gradient's dtype; see `Group.all_reduce`.
     """
     for parameter in module.parameters():
         if parameter.grad is not None:
@@ -25,7 +25,7 @@ def average_gradients(module: nn.Module, group: Group) -> None:
 
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
-    """Train by hand on several ranks: replicas stay equal to the bit."""
+    """Train by hand on several ranks, and check that the replicas stay equal to the last bit."""
     if batch % ranks:
         raise ValueError(f"batch={batch}: {ranks} ranks need a multiple, so that shards are equal")
     results = launch(train_by_hand, batch, steps, ranks=ranks)
@@ -36,7 +36,7 @@ def main(ranks: int = 4, batch: int = 256, steps: int = 50) -> None:
         assert all((other[name] == tensor).all() for _, other, _ in results), name
     spent = {kind: trace.seconds(kind) for kind in ("compute", "communication")}
     share = spent["communication"] / sum(spent.values())
-    print(f"replicas equal to the bit; {share:.0%} of a step is communication")
+    print(f"replicas equal to the last bit; {share:.0%} of a step is communication")
 
 
 def train_by_hand(group: Group, batch: int, steps: int) -> tuple[list[float], dict, Trace]:
@@ -45,7 +45,7 @@ def train_by_hand(group: Group, batch: int, steps: int) -> tuple[list[float], di
 
     module = make_network(seed=group.rank, norm=True).to(
         group.device
-    )  # every rank draws other weights
+    )  # different weights on each rank
     broadcast_module(module, group)
     losses, trace = train_with_sgd(group, module, batch, steps, average_gradients)
     return losses, {name: t.cpu() for name, t in module.state_dict().items()}, trace

@@ -28,11 +28,11 @@ SIZES = {"full": Sizes(5120, 2048, 1024, 2048), "page": Sizes(640, 256, 128, 256
 
 
 class SingleDevice:
-    """The network, its weights and its own arithmetic.
+    """The network: its weights, and its forward and backward pass.
 
     `weights` holds `layer_0/weights` W0[d, f] and `layer_1/weights` W1[f, o], NumPy arrays or torch
-    tensors. `group` is the other devices to talk to: one device has none, the strategies of later
-    chapters do. Raises ValueError when the two layers do not fit each other.
+    tensors. `group` connects this device to others: it is None here, and the classes of later
+    chapters use it. Raises ValueError if W0 and W1 have different numbers of hidden units f.
     """
 
     def __init__(self, weights: Arrays, group: Any = None):
@@ -69,10 +69,10 @@ class SingleDevice:
 
 
 def einsum(formula: str, a: Array, b: Array) -> Array:
-    """A sum of products, by the library that the arrays come from."""
+    """np.einsum or torch.einsum, depending on the type of the arrays."""
     if isinstance(a, torch.Tensor):
         return torch.einsum(formula, a, b)
-    return np.einsum(formula, a, b, optimize=True)  # optimize: by matrix product, not by loops
+    return np.einsum(formula, a, b, optimize=True)  # optimize: a matrix product, not loops
 
 
 def relu(z: Array) -> Array:
@@ -106,7 +106,7 @@ def initial_weights(sizes: Sizes, seed: int = 0, dtype: str = "float32") -> Arra
 
 
 def as_torch(arrays: Arrays, device: Any = "cpu") -> Arrays:
-    """The same numbers as torch tensors on `device`."""
+    """The same values as torch tensors on `device`."""
     return {name: torch.from_numpy(array).to(device) for name, array in arrays.items()}
 
 
@@ -118,7 +118,7 @@ def train(
 ) -> list[float]:
     """One step of gradient descent per batch (x, labels); the loss of each before its step.
 
-    `examples` as in `cross_entropy`; without it, the rows of each batch.
+    `examples` is the divisor of `cross_entropy` (default: the number of rows in each batch).
     """
     losses = []
     for x, labels in data:

@@ -1,10 +1,10 @@
-"""Stale gradients on purpose: every step uses the mean gradient of `delay` steps before.
+"""Stale gradients: each step uses the mean gradient of `delay` steps earlier.
 
     W[t + 1] ← W[t] − η · mean over ranks of dW(W[t − delay])
 
 On L = λw²/2 that is w[t + 1] = w[t] − ηλ w[t − delay], which comes to rest if
-ηλ < 2 sin(π / (4 · delay + 2)), and swings ever wider above it (Levin & May 1976). For large
-delays the bound falls as 1/delay, in networks too (Giladi et al. 2020).
+ηλ < 2 sin(π / (4 · delay + 2)), and swings wider and wider above it (Levin & May 1976). For large
+delays the bound falls as 1/delay, and it does so for networks, too (Giladi et al. 2020).
 """
 
 import math
@@ -20,7 +20,7 @@ from distributed.runtime.script import run_script
 class Delayed:
     """Plain SGD on gradients[n]{partial over ranks} that are `delay` steps old.
 
-    The first `delay` steps change nothing. Raises ValueError for a negative delay.
+    The first `delay` steps don't change the weights. Raises ValueError for a negative delay.
     """
 
     def __init__(self, parameters: list[nn.Parameter], group: Group, delay: int, lr: float):
@@ -31,7 +31,7 @@ class Delayed:
 
     @torch.no_grad()
     def step(self, loss: torch.Tensor) -> None:
-        """Average the gradient of `loss`, and go by the oldest one."""
+        """Average the gradient of `loss` over the ranks, and apply the oldest one."""
         gradients = torch.autograd.grad(loss, self.parameters)
         flat = torch.cat([g.reshape(-1) for g in gradients])
         self.under_way.append(self.group.all_reduce(flat, "avg"))
@@ -43,12 +43,12 @@ class Delayed:
 
 
 def stable(delay: int) -> float:
-    """The largest ηλ at which a quadratic with curvature λ comes to rest: 2 without a delay."""
+    """Largest ηλ at which a quadratic with curvature λ comes to rest: 2 without a delay."""
     return 2 * math.sin(math.pi / (4 * delay + 2))
 
 
 def comes_to_rest(delay: int, rate: float, steps: int = 600) -> bool:
-    """Whether w[t + 1] = w[t] − rate · w[t − delay] swings less and less, in plain numbers."""
+    """Whether w[t + 1] = w[t] − rate · w[t − delay] swings less and less."""
     w = [1.0] * (delay + 1)
     for _ in range(steps):
         w.append(w[-1] - rate * w[-1 - delay])
@@ -56,7 +56,7 @@ def comes_to_rest(delay: int, rate: float, steps: int = 600) -> bool:
 
 
 def main(ranks: int = 2, lr: float = 0.3) -> None:
-    """A quadratic on either side of the bound, then digits at a rate that delays cannot bear."""
+    """A quadratic on either side of the bound, then digits at a rate that is too large."""
     for delay in (0, 1, 4, 16):
         bound = stable(delay)
         below, above = (comes_to_rest(delay, share * bound) for share in (0.95, 1.05))
@@ -72,7 +72,7 @@ def main(ranks: int = 2, lr: float = 0.3) -> None:
 def train_rank(
     group: Group, delay: int, lr: float, steps: int, batch: int = 128, seed: int = 0
 ) -> list[float]:
-    """One rank: the loss of each whole batch of digits."""
+    """One rank: the loss of each global batch of digits."""
     from distributed.dp import shard
     from distributed.replicas import broadcast_module
     from distributed.workbench.data import batches, digits

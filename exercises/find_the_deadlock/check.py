@@ -1,4 +1,4 @@
-"""A program that waits for ever, in two places: it must end, deliver, and send no more."""
+"""A program that hangs in two places: it has to end, return the right sums, and send no more."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -13,12 +13,12 @@ from playground.exercises.check import Draw, Wrong, mark, on_ranks, whose
 from playground.exercises.watch import Event, watched
 
 HINTS = [
-    "Read the verdict: it says on which line each rank waits. For whom does it wait, and what must "
-    "that rank do first?",
-    "`send` can wait until the other side receives. If all send first, nobody receives. "
-    "`group.exchange(outgoing, to, incoming, source)` does both at once.",
-    "A barrier is a collective: it ends when every rank has called it. Which ranks reach this one, "
-    "and is it needed? Whoever has received a message knows that it was sent.",
+    "Read the verdict. It says in which line each rank waits. Which rank is it waiting for, and "
+    "what does that rank have to do first?",
+    "`send` can wait until the other side receives. If all ranks send first, none of them "
+    "receives. `group.exchange(outgoing, to, incoming, source)` does both at the same time.",
+    "A barrier is a collective, so it ends only when every rank has called it. Which ranks reach "
+    "this one, and is it needed? A message that has arrived was sent.",
 ]
 
 

@@ -4,7 +4,7 @@ from playground.exercises.check import check
 
 
 def shift_and_sum(group, x):
-    """x[n] of each rank → what the rank before has, x[n]; and on rank 0 the sum of all x[n]."""
+    """Return the x[n] of the rank before, and on rank 0 also the sum of all x[n]."""
     after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     shifted = torch.empty_like(x)
     group.exchange(x, after, shifted, before)  # all send and receive at once

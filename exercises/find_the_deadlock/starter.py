@@ -4,10 +4,10 @@ from playground.exercises.check import check
 
 
 def shift_and_sum(group, x):
-    """x[n] of each rank → what the rank before has, x[n]; and on rank 0 the sum of all x[n].
+    """Return the x[n] of the rank before, and on rank 0 also the sum of all x[n].
 
-    This program waits for ever, in two places. Find both. It may send n elements from rank 0 and
-    2n from every other rank, by messages.
+    This program hangs in two places. Find both. It may send n elements from rank 0 and 2n from
+    every other rank, by messages.
     """
     after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     shifted = torch.empty_like(x)

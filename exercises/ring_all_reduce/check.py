@@ -1,4 +1,4 @@
-"""Ring all-reduce by messages: whose elements are where, how many are sent, and to whom."""
+"""Ring all-reduce by messages: the sums, the number of elements sent, and the rank they go to."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -12,12 +12,13 @@ from playground.exercises.check import Draw, Wrong, mark, on_ranks, whose
 from playground.exercises.watch import Event, watched
 
 HINTS = [
-    "In N − 1 steps each part travels once around the ring and collects; in N − 1 more steps the "
-    "finished parts travel around.",
-    "In step s of the first half rank r sends part (r − s) mod N, and adds what comes to part "
-    "(r − s − 1) mod N.",
-    "After the first half, rank r has part (r + 1) mod N whole. `group.exchange(outgoing, to, "
-    "incoming, source)` sends and receives at once.",
+    "In N − 1 steps, each part travels once around the ring and is added up. In N − 1 more steps, "
+    "the finished parts travel around.",
+    "In step s = 0 … N − 2 of the first half, rank r sends part (r − s) mod N and adds what "
+    "arrives to part (r − s − 1) mod N.",
+    "After the first half, part (r + 1) mod N is complete on rank r, so rank r sends that part "
+    "first in the second half. `group.exchange(outgoing, to, incoming, source)` sends and receives "
+    "at the same time.",
 ]
 
 

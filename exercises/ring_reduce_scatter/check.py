@@ -11,11 +11,11 @@ from playground.exercises.check import Draw, Wrong, mark, on_ranks, whose
 from playground.exercises.watch import Event, watched
 
 HINTS = [
-    "A part travels around the ring and collects. After N − 1 steps it is whole, and it must then "
-    "be on the rank it is for. So where must it start?",
-    "Part r must end on rank r, so it starts on rank r + 1, one step after its goal.",
-    "In step s = 1 … N − 1 rank r sends part (r − s) mod N, and adds what comes to part "
-    "(r − s − 1) mod N. Copy part r into out at the end.",
+    "A part travels around the ring and is added up on the way. After N − 1 steps it is complete, "
+    "and then it must be on the rank that needs it. So where does it have to start?",
+    "Part r must end on rank r, so it starts on rank r + 1, one step past its destination.",
+    "In step s = 1 … N − 1, rank r sends part (r − s) mod N and adds what arrives to part "
+    "(r − s − 1) mod N. At the end, copy part r into out.",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Rows in shards that N does not divide, and the mean over all of them."""
+"""Exercise: shards of a batch that N doesn't divide, and the mean over all its rows."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,11 +9,11 @@ from distributed import Group
 from playground.exercises.check import Draw, Wrong, on_ranks
 
 HINTS = [
-    "Where does shard r begin? Where all shards before it end: cut at N + 1 places, of which the "
-    "first is 0 and the last is n.",
-    "Cut at n · r // N: neighbouring places differ by n/N, rounded up or down.",
-    "The mean over all rows is Σ loss · rows / Σ rows: one all-reduce adds both numbers. A rank "
-    "without rows has the loss nan, and nan · 0 is nan: give 0 for it.",
+    "Shard r begins where shard r − 1 ends. So you need N + 1 cuts: the first is 0 and the last is "
+    "n.",
+    "Cut at n · r // N. The distance between two neighboring cuts is then n/N, rounded up or down.",
+    "The mean over all rows is Σ loss · rows / Σ rows, and one all-reduce can add up both. A rank "
+    "without rows has the loss nan, and nan · 0 is nan, so it has to contribute 0 instead.",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "each rank counts the same": "all_reduce",
@@ -85,7 +85,7 @@ def check_shards(said: str, n: int, shards: list[Any]) -> None:
     if max(sizes) - min(sizes) > 1:
         raise Wrong(
             f"{said}shards of {', '.join(map(str, sizes))} rows: they may differ by one at most. "
-            "All wait for whoever has most"
+            "Every rank waits for the one with the most rows"
         )
 
 

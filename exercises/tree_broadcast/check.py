@@ -11,13 +11,13 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.watch import Event, rounds, watched
 
 HINTS = [
-    "In each round every rank that has the array sends it to one that has not. So those who "
-    "have it double: 1, 2, 4, …",
+    "In each round, every rank that has the array sends it to one that doesn't. So the number of "
+    "ranks that have it doubles: 1, 2, 4, …",
     "Count ranks from the root: position = (rank − root) mod N. Then the root has position 0.",
     "Position p receives from p without its lowest bit, p & (p − 1), and sends to p + bit for "
     "every power of two `bit` below that lowest bit, if p + bit < N.",
-    "Send to the largest `bit` first: there the longest way is still to go. Position 0 has no "
-    "lowest bit: it sends to all powers of two below N.",
+    "Send to the largest `bit` first, because that rank has the most ranks below it. Position 0 "
+    "has no lowest bit, so it sends to all powers of two below N.",
 ]
 
 

@@ -224,7 +224,7 @@ def test_on_a_phone_a_chart_fits_and_its_sentence_breaks(
         assert missing <= 0, (number, missing)
     lines = chart.locator("text > tspan").all_text_contents()
     assert len(lines) > 1
-    assert " ".join(lines).startswith("hides from 8,000 tokens on")
+    assert " ".join(lines).startswith("hides from 1,250 tokens on")
     legend = chart.locator(".role-legend-entry").bounding_box()
     sentence = chart.locator("text:has(tspan)").bounding_box()
     assert legend["y"] + legend["height"] <= sentence["y"] + 2

@@ -145,6 +145,21 @@ def test_an_exercise_is_whole(name: str, verdict_on_mistake) -> None:
     assert all(len(hint) < 400 for hint in hints)
 
 
+@pytest.mark.parametrize(("name", "shift"), [("ring_all_reduce", 1), ("ring_reduce_scatter", 0)])
+def test_the_steps_in_a_hint_complete_the_part_that_the_hints_promise(name, shift) -> None:
+    """By "s = 1 … N − 1" a reader of ring_all_reduce completed a different part on each rank."""
+    hints = " ".join(importlib.import_module(f"playground.exercises.{name}.check").HINTS)
+    first, before_n = map(int, re.search(r"s = (\d) … N − (\d)", hints).groups())
+    for ranks in range(2, 7):
+        parts = [[{rank} for _ in range(ranks)] for rank in range(ranks)]  # whose numbers are in it
+        for s in range(first, ranks - before_n + 1):
+            sent = [set(parts[rank][(rank - s) % ranks]) for rank in range(ranks)]
+            for rank in range(ranks):
+                parts[rank][(rank - s - 1) % ranks] |= sent[rank - 1]
+        for rank in range(ranks):
+            assert parts[rank][(rank + shift) % ranks] == {*range(ranks)}
+
+
 def test_replacements_are_made_where_they_stand_in_the_solution() -> None:
     assert replaced("a = b + 1\nc = a\n", [("c", "b"), ("b +", "c -")]) == "a = c - 1\nb = a\n"
     for pairs, message in (

@@ -9,7 +9,7 @@ PAGES = {  # the pages that explain, with their titles
     "book/at_scale/is_it_fast": "Is it fast?",
     "book/at_scale/where_it_ends": "Where data parallelism ends",
     "book/training_well/precision": "Mixed precision",
-    "book/training_well/waiting": "Stragglers, asynchronous and local SGD",
+    "book/training_well/send_less": "Send less, wait less",
 }
 
 

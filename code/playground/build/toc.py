@@ -7,7 +7,8 @@ from typing import Any
 
 import yaml
 
-LOOKED_UP = ("Reference", "Appendices", "For maintainers")  # parts that aren't read in order
+MAINTAINERS = "For maintainers"  # a part that the front page leaves out
+LOOKED_UP = ("Reference", "Appendices", MAINTAINERS)  # parts that aren't read in order
 EXERCISES = ("/exercises", "/silent_bugs")
 
 
@@ -38,13 +39,17 @@ def taught(root: Path) -> list[str]:
     return [file for files in parts for file in files if not file.endswith(EXERCISES)]
 
 
-def core_path(root: Path) -> list[str]:
-    """The chapters that the map of the book in `book/index.md` numbers, in its order."""
-    said = re.search(r"^core: (.+)$", (root / "book/index.md").read_text("utf-8"), re.M)
-    if said is None:
-        raise ValueError("book/index.md names no core path")
+def core_path(root: Path) -> dict[str, str]:
+    """The chapters that `{core-path}` in `book/index.md` lists: page → its result, in order."""
+    text = (root / "book/index.md").read_text("utf-8")
+    block = re.search(r"^```\{core-path\}\n(.+?)^```", text, re.M | re.S)
+    if block is None:
+        raise ValueError("book/index.md lists no core path")
     pages = {Path(name).name: name for name in pages_in_order(root)}
-    return [pages[name] for name in re.split(r",\s*", said[1])]
+    lines = [line.split(": ", 1) for line in block[1].splitlines()]
+    if wrong := [name for name, _ in lines if name not in pages]:
+        raise ValueError(f"the core path has no chapter of this book: {', '.join(wrong)}")
+    return {pages[name]: result for name, result in lines}
 
 
 def pages_in_order(root: Path) -> list[str]:

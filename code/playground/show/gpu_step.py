@@ -1,11 +1,11 @@
-"""What travels when in a step of DDP on a GPU: a drawing, and no measurement."""
+"""What runs when during one step of DDP on a GPU: a drawing, not a measurement."""
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from playground.show.colours import INK, KINDS, PALE
 
-# lane, begin, end, kind, what is written there
+# lane, begin, end, kind, label
 HOST, COMPUTE, NETWORK = "Python", "compute stream", "NCCL's stream"
 SPANS = [
     (HOST, 0.0, 1.0, "", "forward"),
@@ -26,7 +26,7 @@ SPANS = [
 
 
 def ddp_step_on_a_gpu() -> Figure:
-    """Three lanes: Python runs ahead, the GPU computes, and NCCL sends beside it."""
+    """Three lanes: Python runs ahead, the GPU computes, and NCCL sends at the same time."""
     figure, axis = plt.subplots(figsize=(7.2, 2.0))
     lanes = [HOST, COMPUTE, NETWORK]
     for lane, begin, end, kind, said in SPANS:
@@ -40,5 +40,5 @@ def ddp_step_on_a_gpu() -> Figure:
 
 
 def _ink(kind: str) -> str:
-    """Black stays black on data; on pale grey the text follows the theme."""
+    """Black on data in both themes; on pale gray the text follows the theme."""
     return "black" if kind in ("compute", "communication") else INK

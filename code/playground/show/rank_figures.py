@@ -38,7 +38,7 @@ def waiting_buckets(layers: int = 9, unused: int = 5) -> Frames:
         f"not full, and what lies behind it has not left either."
     )
     frames.append(_draw_buckets(reducer, layers, said))
-    return Frames("buckets of a pass in which one gradient never comes", {1: frames}, 1, 9)
+    return Frames("buckets of a pass in which one gradient never comes", {1: frames}, 1)
 
 
 def _draw_buckets(reducer: Reducer, layers: int, caption: str) -> Frame:

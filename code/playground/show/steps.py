@@ -210,8 +210,9 @@ class Steps:
         }
         words = "".join(f"<li>{escape(line)}</li>" for line in repr(self).splitlines())
         name = f"{self.name.replace('_', ' ')}, step by step"
+        plays = " data-plays" if self.plays else ""
         return (
-            f'<div class="steps" role="group" aria-label="{escape(name)}" {"data-plays " * self.plays}'
+            f'<div class="steps"{plays} role="group" aria-label="{escape(name)}" '
             f'data-steps="{escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))}">'
             f'<ol class="steps-words">{words}</ol></div>'
         )

@@ -1,8 +1,8 @@
-"""When gradients hide: one step of DDP on GPUs, with sliders for T, C, W and g.
+"""When gradients hide: one step of DDP on GPUs, with controls for T, C, W, and g.
 
-The chart's expressions are those of the page *Overlap*: forward 2ΨT/C, backward 4ΨT/C, and
-sending 2gΨ/W, which begins when the first layer's gradients are there; the last layer's share of it
-cannot leave before the backward pass is over. Ψ stretches all bars alike.
+The expressions are those of the chapter *Overlap*: the forward pass takes 2ΨT/C, the backward pass
+4ΨT/C, and sending 2gΨ/W. Sending starts when one layer's gradients are ready. The last layer's part
+of it can't start before the backward pass is over. Ψ stretches all bars by the same factor.
 """
 
 import altair as alt
@@ -11,18 +11,20 @@ from playground.show.calculator import Calculator, slider, style
 from playground.show.chart import choice
 from playground.show.colours import KINDS
 
-BILLIONS, LAYERS = 7.0, 32
-LINKS = {
-    "100 Gbit/s Ethernet: 12.5 GB/s": 12.5,
-    "one 400 Gbit/s port: 50 GB/s": 50.0,
-    "eight such ports of a host: 400 GB/s": 400.0,
-    "NVLink of an H100: 450 GB/s": 450.0,
+BILLIONS, LAYERS = 1.5, 48  # a model that plain DDP can train on a GPU of 80 GB
+LINKS = {  # GB/s per host
+    "eight ports of 400 Gbit/s at 80 %: 320 GB/s": 320.0,
+    "eight ports of 400 Gbit/s, line rate: 400 GB/s": 400.0,
+    "one port of 400 Gbit/s at 80 %: 40 GB/s": 40.0,
+    "one port of 400 Gbit/s, line rate: 50 GB/s": 50.0,
+    "one port of 100 Gbit/s at 80 %: 10 GB/s": 10.0,
+    "a single host, NVLink at 80 %: 360 GB/s": 360.0,
 }
 LANES = ["computes", "sends"]
 
 
-def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 50.0) -> Calculator:
-    """A step's bars, and the number of tokens from which on its messages hide."""
+def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 320.0) -> Calculator:
+    """The bars of one step, and the number of tokens from which its messages hide."""
     rows = [
         {"lane": LANES[0], "part": "forward"},
         {"lane": LANES[0], "part": "backward"},
@@ -75,8 +77,9 @@ def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 50.0
     said = (
         done.transform_calculate(
             said="'hides from ' + format(datum.least, ',.0f') + ' tokens on: with '"
-            " + format(tokens, ',') + ', ' + format(datum.waits, ',.0f') + ' ms wait'"
-            " + (datum.waits > 1.001 * datum.alone ? '' : ', the last message')"
+            " + format(tokens, ',') + ' you wait '"
+            " + format(datum.waits, datum.waits < 10 ? '.1f' : ',.0f') + ' ms'"
+            " + (datum.waits > 1.001 * datum.alone ? '' : ' for the last message')"
         )
         .mark_text(align="left", fontWeight="bold", dy=-8)
         .encode(x=alt.value(0), y=alt.value(0), text="said:N")
@@ -88,12 +91,12 @@ def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 50.0
             "format(tokens, ',')",
         ),
         *slider("speed", "C", (50, 1000, 50), teraflops, "speed + ' TFLOP/s'"),
-        *choice("link", "W", LINKS, next(name for name, w in LINKS.items() if w == link)),
+        *choice("link", "W, per host", LINKS, next(name for name, w in LINKS.items() if w == link)),
         *choice("bytes", "g", {"bf16: 2 bytes": 2, "fp32: 4 bytes": 4}, "bf16: 2 bytes"),
     )  # fmt: skip
     return Calculator(
         style(chart).properties(height=90, width=520),
-        f"A step as two lanes of bars over time. The upper lane computes forward and backward for "
-        f"{tokens:,} tokens; the lower sends all gradients, and ends after the dashed line at "
-        "which computing is over.",
+        f"A step as two lanes of bars over time. In the upper lane, {tokens:,} tokens go forward "
+        "and backward. In the lower lane, all gradients are sent, and the last message ends after "
+        "the dashed line, where computing is over.",
     )

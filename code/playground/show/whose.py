@@ -48,9 +48,7 @@ class Frames:
 
     def _repr_html_(self) -> str:
         runs = "".join(self._run(ranks) for ranks in self.runs)
-        return (
-            f'<div class="frames" role="group" aria-label="{escape(self.name)}">{runs}</div>'
-        )
+        return f'<div class="frames" role="group" aria-label="{escape(self.name)}">{runs}</div>'
 
     def _run(self, ranks: int) -> str:
         frames = enumerate(self.runs[ranks])
@@ -107,17 +105,19 @@ def text(x: float, y: float, words: str) -> str:
 
 
 def examples_in_arrays(b: int = 4) -> Frames:
-    """Change one example after the other, and see which elements of which arrays change."""
+    """Change one example at a time, and record which elements of which arrays change."""
     sizes = Sizes(b=b, d=3, f=4, o=2)
     arrays = dependences(sizes)
     said = [
-        "x[b, d]: a batch of four examples, a row for each, in four colours.",
-        "h[b, f], the hidden units: row i was made from example i and from nothing else.",
-        "y[b, o], the outputs: the same. So far no example has needed another one.",
-        "dy[b, o], the gradient of the loss at the outputs: still a row for each example.",
-        "dh[b, f], the gradient at the hidden units, from dy and W1: a row for each example, too.",
-        "dW1[f, o] = Σ_b h dy: every element has all four examples in it, for b is summed over.",
-        "dW0[d, f] = Σ_b x dh: the same. Only here, in the weights' gradients, do examples meet.",
+        "x[b, d]: a batch of four examples, with one row and one color per example.",
+        "h[b, f], the hidden units: each row was computed from one example and from nothing else.",
+        "y[b, o], the outputs: one example per row. So far no example has needed any other.",
+        "dy[b, o], the gradient of the loss at the outputs: still one example per row.",
+        "dh[b, f], the gradient at the hidden units, from dy and W1: again one example per row.",
+        "dW1[f, o], the gradient of the second layer's weights: b is summed over, so all four "
+        "examples are in every cell.",
+        "dW0[d, f], the gradient of the first layer's weights: the same. Examples meet only here, "
+        "in the gradients of the weights.",
     ]
     places = {"x": (0, 0), "h": (1, 0), "y": (2, 0), "dy": (2, 1), "dh": (1, 1)}
     places |= {"dW1": (1, 2), "dW0": (0, 2)}
@@ -146,7 +146,7 @@ def grid(name: str, whose: np.ndarray, left: float, top: float) -> str:
 
 
 def dependences(sizes: Sizes) -> dict[str, np.ndarray]:
-    """For each array of a step, whether[..., i]: does it change when example i is another one?"""
+    """For each array of a step, changed[..., i]: does the element depend on example i?"""
     random = np.random.default_rng(0)
     x, dy = random.random((sizes.b, sizes.d)), random.random((sizes.b, sizes.o))
     weights = {name: abs(w) for name, w in initial_weights(sizes, dtype="float64").items()}
