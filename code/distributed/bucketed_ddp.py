@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.replicas import broadcast_module, call_last, refuse_to_copy, view_as
+from distributed.replicas import broadcast_module
+from distributed.runtime.hooks import call_last, refuse_to_copy, view_as
 from distributed.runtime.script import run_script
 
 

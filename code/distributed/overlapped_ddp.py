@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.replicas import broadcast_module, call_last, refuse_to_copy
+from distributed.replicas import broadcast_module
 from distributed.runtime.group import Handle
+from distributed.runtime.hooks import call_last, refuse_to_copy
 from distributed.runtime.script import run_script
 
 

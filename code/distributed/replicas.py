@@ -2,17 +2,10 @@
 
 If ranks had different modules, they would mix up their messages or train different networks. So
 before the first gradient, each rank compares a description of its tensors with rank 0's, as text.
-A wrapper also checks that its module isn't wrapped already, because two wrappers would average its
-gradients twice.
 """
-
-from collections.abc import Iterable
-from typing import Any
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
-from torch.utils.hooks import RemovableHandle
 
 from distributed import Group, launch
 from distributed.runtime.script import run_script
@@ -59,66 +52,6 @@ def broadcast_module(module: nn.Module, group: Group) -> None:
     check_same_model(module, group)
     for tensor in [*module.parameters(), *module.buffers()]:
         group.broadcast(tensor.data)
-
-
-def check_can_be_wrapped(module: nn.Module) -> None:
-    """Raise ValueError for a module that is wrapped already, and for two options of embeddings.
-
-    Those are sparse gradients, and max_norm, with which the forward pass writes into the weight.
-    The DDP versions and ZeRO's optimizers are known by their hooks, FSDP by its kind of parameters,
-    and PyTorch's DDP only if it is the module itself.
-    """
-    for name, part in module.named_modules():
-        if not isinstance(part, nn.Embedding | nn.EmbeddingBag):
-            continue
-        weight = f"{name}.weight".lstrip(".")
-        if part.sparse:
-            raise ValueError(f"module: {weight} gets sparse gradients: give it sparse=False")
-        if part.max_norm is not None:
-            raise ValueError(
-                f"module: {weight} has max_norm={part.max_norm}, and each rank would renormalize "
-                "only its own rows: leave max_norm out, and bound vectors behind the lookup"
-            )
-    for name, parameter in module.named_parameters():
-        hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
-        owners = [getattr(hook, "__self__", None) for hook in hooks]
-        found: list[Any] = [o for o in owners if isinstance(o, nn.Module | Optimizer)]
-        if hasattr(parameter, "placements"):
-            found.append(parameter)  # a DTensor
-        if isinstance(module, nn.parallel.DistributedDataParallel):
-            found.append(module)
-        if found:
-            raise ValueError(
-                f"module: {name} is in a {type(found[0]).__name__} already: use that one, or "
-                "wrap copy.deepcopy(module)"
-            )
-
-
-def call_last(hooks: Iterable[RemovableHandle]) -> None:
-    """Call these hooks after all others that their parameters have by now.
-
-    Others may change the gradient. So a hook that reduces it has to come last, or they would write
-    into what is already on its way, and each rank would get different numbers.
-    """
-    for handle in hooks:
-        of_parameter: Any = handle.hooks_dict_ref()
-        of_parameter[handle.id] = of_parameter.pop(handle.id)
-
-
-def refuse_to_copy(wrapper: nn.Module) -> Any:
-    """For `__getstate__`: autograd's hooks stay with the parameters that they were given to."""
-    name = type(wrapper).__name__
-    raise TypeError(f"a {name} cannot be copied or saved: wrap a copy of its module")
-
-
-def view_as(part: torch.Tensor, parameter: nn.Parameter) -> torch.Tensor:
-    """View of part[n] with the parameter's shape and strides, as autograd gives to gradients.
-
-    A fused optimizer walks through a weight and its gradient in memory order, so both need the
-    same one. A parameter with gaps or overlaps gets the strides that `empty_like` would give it.
-    """
-    strides = torch.empty_like(parameter, device="meta").stride()
-    return part.as_strided(parameter.shape, strides)
 
 
 def main(ranks: int = 4) -> None:

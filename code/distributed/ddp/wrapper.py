@@ -19,7 +19,8 @@ from distributed import Group
 from distributed.bucketed_ddp import Bucket, Hook, Reducer, all_reduce_hook, fill_buckets
 from distributed.ddp.join import Join, share_optimizer
 from distributed.ddp.usage import Usage
-from distributed.replicas import broadcast_module, call_last, check_can_be_wrapped, describe
+from distributed.replicas import broadcast_module, describe
+from distributed.runtime.hooks import call_last, check_can_be_wrapped
 from distributed.runtime.script import run_script
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from distributed.replicas import call_last
+from distributed.runtime.hooks import call_last
 from distributed.zero.blocks import Block, BlockwiseWeights
 from distributed.zero.guards import REFUSED, Hook
 from distributed.zero.reduce_in_backward import GradientReducer

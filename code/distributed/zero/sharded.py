@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from distributed import Group
 from distributed.bucketed_ddp import fill_buckets
-from distributed.replicas import call_last
+from distributed.runtime.hooks import call_last
 from distributed.zero.flat_unit import FlatUnit, Layout, Piece
 from distributed.zero.guards import REFUSED, Hook, OwnGradient, check_unchanged
 from distributed.zero.sharding_plan import Precision, ShardingPlan

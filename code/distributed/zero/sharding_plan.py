@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from distributed import Group
-from distributed.replicas import check_can_be_wrapped, check_same_lines, check_same_model
+from distributed.replicas import check_same_lines, check_same_model
+from distributed.runtime.hooks import check_can_be_wrapped
 
 PARTITIONS = "flat", "parameter"  # as `flat_unit.Layout` makes them
 # These update each element by itself, so that a parameter can be cut anywhere.

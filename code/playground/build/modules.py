@@ -26,7 +26,7 @@ chapters, and `runtime`. Engines are complete, and built from lessons.
 """
 BEGIN, END = "in reading order:\n\n", "\n\nREADME.md in this"  # in the docstring of the package
 FLOORS = {
-    "runtime": "starts ranks, gives them groups, carries and counts their messages",
+    "runtime": "starts ranks, gives them groups, carries and counts messages; hooks on gradients",
     "ddp": "`DistributedDataParallel` and what it needs: usage, join, the order of buckets",
     "zero": "`Zero1`, `Zero2`, `Zero3` and `HSDP`, their parts, and checkpoints",
     "planner": "models of memory, bytes and time: plain numbers, without torch or NumPy",

@@ -54,7 +54,9 @@ class Watched(Block):
 def watch_turns(zero: Zero3) -> Iterator[Turns]:
     """Note what the blocks of `zero` go through, without its root, which takes no turns."""
     buffers = list(dict.fromkeys(block.buffer for block in zero.blocks))
-    held: dict[int, BlockState] = {b.index: b.state for b in zero.blocks if b.state is not BlockState.SHARDED}
+    held: dict[int, BlockState] = {
+        b.index: b.state for b in zero.blocks if b.state is not BlockState.SHARDED
+    }
     turns = Turns([buffers.index(block.buffer) for block in zero.blocks], held)
     for block in zero.blocks:
         block.__class__, block.turns = Watched, turns  # type: ignore[attr-defined]
@@ -100,7 +102,9 @@ def draw_turns(turns: Turns) -> Figure:
     return figure
 
 
-def _draw_stay(axis: Axes, row: int, block: int, end: float, start: float, state: BlockState) -> None:
+def _draw_stay(
+    axis: Axes, row: int, block: int, end: float, start: float, state: BlockState
+) -> None:
     colour = RANKS[block % len(RANKS)]
     gathering = state is BlockState.GATHERING
     axis.barh(
