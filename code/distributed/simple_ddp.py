@@ -43,9 +43,8 @@ def train_by_hand(group: Group, batch: int, steps: int) -> tuple[list[float], di
     """One rank: the mean loss of each whole batch, the final weights, and what took how long."""
     from distributed.workbench.training import make_network, train_with_sgd
 
-    module = make_network(seed=group.rank, norm=True).to(
-        group.device
-    )  # different weights on each rank
+    module = make_network(seed=group.rank, norm=True)  # different weights on each rank
+    module.to(group.device)
     broadcast_module(module, group)
     losses, trace = train_with_sgd(group, module, batch, steps, average_gradients)
     return losses, {name: t.cpu() for name, t in module.state_dict().items()}, trace

@@ -723,6 +723,19 @@ def test_create_graph_averages_first_derivatives_and_warns(pools):
     assert pools[2](grads) == [[(1 + 2 * 2) / 2] * 2] * 2
 
 
+@pytest.mark.filterwarnings("ignore:create_graph")
+def test_after_a_pass_with_create_graph_a_module_is_not_called_without_its_wrapper(pools):
+    def bypass(group):
+        model = wrap("ours", nn.Linear(2, 1), group)
+        model(torch.ones(1, 2)).square().sum().backward(create_graph=True)
+        model.module.weight.grad = model.module.bias.grad = None
+        model(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(RuntimeError, match="came in a backward pass that reached no output"):
+            model.module(torch.ones(1, 2)).sum().backward()
+
+    pools[2](bypass)
+
+
 def test_sparse_gradients_are_refused_by_name(pools):
     class Hidden(nn.Module):
         """An embedding that does not tell that its gradient is sparse."""

@@ -8,6 +8,7 @@ bucket is filled and sent: that is the `Reducer`'s, and this class decides when 
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
@@ -16,7 +17,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from distributed import Group
-from distributed.bucketed_ddp import Bucket, Hook, Reducer, all_reduce_hook, fill_buckets
+from distributed.bucketed_ddp import Bucket, Hook, Reducer, all_reduce_hook
+from distributed.ddp.bucket_memory import BucketMemory, order_of
 from distributed.ddp.join import Join, share_optimizer
 from distributed.ddp.usage import Usage
 from distributed.replicas import broadcast_module, describe
@@ -40,6 +42,14 @@ TRANSITIONS = {
     (Phase.BACKWARD, Phase.FAILED),
     (Phase.FAILED, Phase.IDLE),
 }
+
+
+@dataclass
+class Pass:
+    """What one backward pass has noted while it is LOCAL. `_begin` makes it."""
+
+    came: list[nn.Parameter] = field(default_factory=list)  # their gradients are in the buckets
+    came_first: str = ""  # a parameter whose gradient came before any output's, outside no_sync()
 
 
 class EndOfPass:
@@ -70,28 +80,18 @@ class DistributedDataParallel(nn.Module):
     """`module`, whose gradients are averaged over the ranks of `group` in every backward pass.
 
     Without a `group` it is the default process group. A bucket holds up to `bucket_bytes`, the
-    first one less, so that communication starts early. Sums over micro-batches and means over ranks
-    are made in the gradients' dtype, which is the parameters' (`all_reduce_hook`): of a module in
-    bf16 they lose what is small, as with PyTorch's class (*Mixed precision*).
+    first one less, so that communication starts early. Sums and means are made in the gradients'
+    dtype (`all_reduce_hook`). With `find_unused_parameters`, a parameter without a gradient counts
+    as zero. With `static_graph`, the first pass finds which gradients come, and how often.
 
-    With `find_unused_parameters`, a parameter without a gradient counts as zero; without it,
-    RuntimeError names it at the end of backward. With `static_graph`, the first pass finds which
-    gradients come, and how often; later passes must be the same.
+    Raises ValueError before anything is written: if ranks' modules differ, if nothing is trained,
+    and for what `check_can_be_wrapped` refuses. Raises RuntimeError at the end of a backward pass
+    that reached no output of the wrapper, or gave a parameter no gradient.
 
-    Raises ValueError where the ranks' modules differ, before anything is written, if there is
-    nothing to train, if another wrapper has the module already, and for an embedding with sparse
-    gradients or max_norm. A gradient that autograd leaves undefined counts as zero. With
-    `backward(create_graph=True)` first derivatives alone are averaged, and a warning says so.
-    What PyTorch's class has beyond this is in a table of the reference (*Modules*).
-
-    Call the wrapper: a backward pass that reaches no output of it raises RuntimeError. A deep copy
-    works with the same group, what `torch.load` reads back with the default one; both average too.
-
-    Gradient hooks of your own, registered before or after wrapping, see this rank's gradient, and
-    what they leave in `p.grad` is averaged.
-
-    A backward pass that raises has to raise on every rank. What it computed is dropped, and the
-    next pass starts without gradients: begin the step anew.
+    Gradient hooks of your own see this rank's gradient, and what they leave in `p.grad` is
+    averaged. A backward pass that raises has to raise on every rank: what it computed is dropped,
+    so begin the step again. A deep copy works with the same group, what `torch.load` reads back
+    with the default one. The reference (*Modules*) compares this with PyTorch's class.
     """
 
     def __init__(
@@ -120,13 +120,12 @@ class DistributedDataParallel(nn.Module):
         self.has_order = self.usage.find_unused
         self.sync = True  # False within no_sync()
         self.was_synced = True  # what `sync` was in the last forward pass
-        self.came_in_local: list[nn.Parameter] = []  # LOCAL: whose gradients have come
-        self.came_outside = ""  # LOCAL: a parameter whose gradient came before any output's
         self.joining: Join | None = None  # within join()
-        self.phase = Phase.IDLE
+        self.phase, self.this_pass = Phase.IDLE, Pass()
         # Whether a backward pass may reach no output of ours: the module has returned an object
-        # that may have tensors inside, or a gradient that has a graph of its own was computed.
-        self.has_hidden_graph = False
+        # that may have tensors inside, or a gradient that has a graph of its own was computed. It
+        # is until the first forward pass after the next means.
+        self.has_hidden_graph = self.has_means = False
         self.group = group or Group.default()
         broadcast_module(module, self.group)
         about_as_they_come = [*reversed(self.names)]
@@ -134,13 +133,9 @@ class DistributedDataParallel(nn.Module):
 
     def _prepare(self, order: list[nn.Parameter], hook: Hook) -> None:
         """Make what belongs to this process, and to these very parameters."""
-        # One for all gradients of a dtype. Buckets are parts of it, so new ones need no new memory.
-        self.gradient_buffers = {
-            dtype: self.group.empty(sum(p.numel() for p in self.names if p.dtype == dtype), dtype)
-            for dtype in dict.fromkeys(p.dtype for p in self.names)
-        }
+        self.memory = BucketMemory([*self.names], self.group, *self.bucket_sizes)
         self.layouts = {parameter: layout(parameter) for parameter in self.names}
-        self.reducer = Reducer(self._fill(order), self.group, hook)
+        self.reducer = Reducer(self.memory.buckets(order), self.group, hook)
         self.hooks = [
             p.register_post_accumulate_grad_hook(self._gradient_ready) for p in self.names
         ]
@@ -148,8 +143,8 @@ class DistributedDataParallel(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and `torch.save`: all but what `_prepare` makes, and the moment."""
         state = self.__dict__ | {"order": self.order(), "hook": self.reducer.hook}
-        made = "gradient_buffers", "layouts", "reducer", "hooks"
-        moment = "sync", "was_synced", "came_in_local", "joining", "phase"
+        made = "memory", "layouts", "reducer", "hooks"
+        moment = "sync", "was_synced", "this_pass", "joining", "phase"
         for name in made + moment:
             del state[name]
         return state
@@ -158,7 +153,7 @@ class DistributedDataParallel(nn.Module):
         order, hook = state.pop("order"), state.pop("hook")
         super().__setstate__(state)
         self.sync, self.was_synced, self.joining = True, True, None
-        self.phase, self.came_in_local = Phase.IDLE, []
+        self.phase, self.this_pass = Phase.IDLE, Pass()
         self.usage.counts = {}
         parameters = {name: p for p, name in self.names.items()}
         self._prepare([parameters[name] for name in order], hook)
@@ -183,6 +178,8 @@ class DistributedDataParallel(nn.Module):
         output = self.module(*args, **kwargs)
         if torch.is_grad_enabled():
             self.was_synced = self.sync
+            if self.has_means:
+                self.has_hidden_graph = self.has_means = False
             for part in tree_leaves(output):
                 if isinstance(part, torch.Tensor) and part.grad_fn:
                     part.register_hook(self._start_pass if self.sync else self._start_local_pass)
@@ -269,14 +266,14 @@ class DistributedDataParallel(nn.Module):
     def _start_pass(self, _gradient: Any = None) -> None:
         """Called by autograd when the backward pass reaches an output of the module."""
         self._begin(Phase.BACKWARD)
-        for parameter in self.came_in_local:
+        for parameter in self.this_pass.came:
             self._count(parameter)
-        self.came_in_local.clear()
+        self.this_pass.came.clear()
 
     def _start_local_pass(self, _gradient: Any = None) -> None:
         """The same, of a forward pass in no_sync()."""
         self._begin(Phase.LOCAL)
-        self.came_outside = ""
+        self.this_pass.came_first = ""
 
     def _begin(self, phase: Phase) -> None:
         self._abandon_failed_pass()
@@ -284,7 +281,7 @@ class DistributedDataParallel(nn.Module):
         # A reentrant checkpoint is a pass within the pass, with an end of its own: begin outside.
         if self.phase is Phase.IDLE:
             call_last(self.hooks)
-            self.came_outside = ""
+            self.this_pass = Pass()
             end = EndOfPass(self._end_pass, self._fail_pass)
             torch.autograd.Variable._execution_engine.queue_callback(end)
         if (self.phase, phase) in TRANSITIONS:
@@ -298,11 +295,11 @@ class DistributedDataParallel(nn.Module):
         if self.phase is Phase.IDLE:  # an output may still come, as after a penalty on weights
             hidden = self.has_hidden_graph and self.was_synced
             self._begin(Phase.BACKWARD if hidden else Phase.LOCAL)
-            self.came_outside = self.names[parameter] if self.sync else ""
+            self.this_pass.came_first = self.names[parameter] if self.sync else ""
         if self.phase is Phase.LOCAL:
             self.usage.check_may_come(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
-            self.came_in_local.append(parameter)
+            self.this_pass.came.append(parameter)
         else:
             self._count(parameter)
 
@@ -325,18 +322,16 @@ class DistributedDataParallel(nn.Module):
             elif self.usage.find_unused:  # other ranks may have gradients
                 self._start_reducing()
                 self._finish()
-        elif self.came_outside and not self.has_hidden_graph:
+        elif self.this_pass.came_first and not self.has_hidden_graph:
             raise RuntimeError(
-                f"a gradient for {self.came_outside} came in a backward pass that reached "
+                f"a gradient for {self.this_pass.came_first} came in a backward pass that reached "
                 "no output of the wrapper: call the wrapper, not its module (PyTorch's "
                 "wrapper would leave this gradient as it is, another one on each rank)"
             )
-        self.came_in_local.clear()
         self._enter(Phase.IDLE)  # a pass without gradients of ours was for others
 
     def _fail_pass(self) -> None:
         """The backward pass has raised. What a local one has added up is this rank's own affair."""
-        self.came_in_local.clear()
         self._enter(Phase.FAILED if self.phase is Phase.BACKWARD else Phase.IDLE)
 
     def _finish(self) -> None:
@@ -360,9 +355,12 @@ class DistributedDataParallel(nn.Module):
             self.usage.compare(self.group)
         for parameter in self.usage.used_by_any:
             parameter.grad = self.reducer.bucket_of[parameter].views[parameter]
+        self.has_means = True
         ready, self.usage.counts = self.usage.counts, {}
         if not self.has_order:
-            self._agree_on_order([*ready, *(p for p in self.names if p not in ready)])
+            order = [*ready, *(p for p in self.names if p not in ready)]
+            root = self.joining.root if self.joining else 0  # within join: one that made this step
+            self._use_order(order_of(root, order, [*self.names], self.group))
 
     def _take_part_with_zeros(self) -> None:
         """What a rank without data does while others run forward and backward."""
@@ -419,21 +417,10 @@ class DistributedDataParallel(nn.Module):
 
     # ------------------------------------------------------------------ the order of buckets
 
-    def _agree_on_order(self, ready: list[nn.Parameter]) -> None:
-        """The order in which rank 0's gradients were ready, as PyTorch does.
-
-        Within `join`, where rank 0 may have none, it is a rank that made this step.
-        """
-        index_of = {p: i for i, p in enumerate(self.names)}
-        order = torch.tensor([index_of[p] for p in ready], device=self.group.device)
-        root = self.joining.root if self.joining else 0
-        parameters = [*self.names]
-        self._use_order([parameters[i] for i in self.group.broadcast(order, root).tolist()])
-
     def _use_order(self, parameters: list[nn.Parameter]) -> None:
         self.has_order = True
         gradients = self._clone_gradients()
-        self.reducer = Reducer(self._fill(parameters), self.group, self.reducer.hook)
+        self.reducer = Reducer(self.memory.buckets(parameters), self.group, self.reducer.hook)
         self._put_back(gradients)
 
     def _clone_gradients(self) -> dict[nn.Parameter, torch.Tensor]:
@@ -444,17 +431,6 @@ class DistributedDataParallel(nn.Module):
         for parameter in self.names:
             parameter.grad = gradients.get(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
-
-    def _fill(self, parameters: list[nn.Parameter]) -> list[Bucket]:
-        """Buckets in this order, each a part of the buffer of its dtype."""
-        used = dict.fromkeys(self.gradient_buffers, 0)
-        buckets: list[Bucket] = []
-        for ps in fill_buckets(parameters, *self.bucket_sizes):
-            dtype, start = ps[0].dtype, used[ps[0].dtype]
-            used[dtype] += sum(p.numel() for p in ps)
-            part = self.gradient_buffers[dtype][start : used[dtype]]
-            buckets.append(Bucket(len(buckets), ps, part))
-        return buckets
 
 
 def layout(parameter: nn.Parameter) -> tuple[Any, ...]:
