@@ -290,8 +290,8 @@ def test_what_is_real_already_keeps_its_values():
         model = nn.BatchNorm1d(2)
     model.running_mean = torch.full((2,), 5.0)
     model.bias = nn.Parameter(torch.full((2,), 6.0))
-    real = leave_meta(model, torch.device("cpu"))
-    materialise(model, real.values(), by_reset_parameters)
+    unmade = leave_meta(model, torch.device("cpu"))
+    materialise(model, unmade, by_reset_parameters)
     assert (model.running_mean == 5).all()
     assert (model.bias == 6).all()
     assert (model.weight == 1).all()
@@ -310,9 +310,8 @@ class Replacing(nn.Linear):
 def test_parameters_that_are_replaced_by_their_first_values_stay_the_same_objects():
     with torch.device("meta"):
         model = Replacing(2, 2)
-    real = leave_meta(model, torch.device("cpu"))
     before = [*model.parameters()]
-    materialise(model, real.values(), by_reset_parameters)
+    materialise(model, leave_meta(model, torch.device("cpu")), by_reset_parameters)
     assert all(a is b for a, b in zip(model.parameters(), before, strict=True))
     assert (model.weight == 3).all()
 

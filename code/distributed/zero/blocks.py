@@ -82,10 +82,9 @@ class Block:
 
     Invariant: autograd saves views of W[N·s] in the forward pass, and reads them in the backward
     pass. So a block is always gathered into the same memory: `full` is made once, and never again.
-    Parameters have the version that autograd saved only while those very values are there. It
-    raises RuntimeError rather than read a buffer that holds another block, or a later step's.
-
-    Only the block may move a parameter or write into it: else RuntimeError, with its name.
+    Parameters have the version that autograd saved only while those very values are there, so it
+    raises RuntimeError rather than read those of a different block or a later step. Only the block
+    may move a parameter or write into it: else RuntimeError, with its name.
     """
 
     def __init__(

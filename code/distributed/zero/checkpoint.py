@@ -4,7 +4,7 @@
     files → the boxes that the shards of a different number of ranks need      load
 
 Files are those of `torch.distributed.checkpoint`, which PyTorch's FSDP writes and reads too. Their
-schema, which `Contents` reads:
+schema:
 
     model.NAME                          a parameter, in boxes, or a buffer
     optim.state.NAME.KEY                a state of the parameter NAME
@@ -14,7 +14,6 @@ schema, which `Contents` reads:
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,29 +32,10 @@ MODEL, STATE, GROUPS = "model.", "optim.state.", "optim.param_groups."
 
 
 class Contents(NamedTuple):
-    """What a file has, sorted by the schema; an entry tells a tensor's size and dtype."""
+    """What a file has. An entry tells a tensor's size and dtype."""
 
     model: dict[str, Any]  # name → entry
     states: dict[str, dict[str, Any]]  # name of a parameter → key → entry
-    notes: dict[str, Any]  # all other keys → entry: every rank reads them whole
-
-    @classmethod
-    def of(cls, entries: Mapping[str, Any]) -> "Contents":
-        found = cls({}, defaultdict(dict), {})
-        for key, entry in entries.items():
-            if key.startswith(MODEL):
-                found.model[key.removeprefix(MODEL)] = entry
-            elif key.startswith(STATE):
-                name, state = key.removeprefix(STATE).rsplit(".", 1)
-                found.states[name][state] = entry
-            else:
-                found.notes[key] = entry
-        return found
-
-
-class Notes(NamedTuple):
-    """What a file has besides the model and the optimizer's states."""
-
     groups: dict[str, dict[str, Any]]  # number → setting → value
     optimizer: str | None  # its class; None if PyTorch wrote the file, and didn't note it
     scalars: set[str]  # `scalar_states` of the run that saved it
@@ -65,8 +45,7 @@ class Notes(NamedTuple):
 def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
     """What this rank has of everything, on its own memory: to be saved, or to be written into.
 
-    "model" and "optim", with the names that PyTorch's FSDP gives them. Raises ValueError for an
-    optimizer that keeps something else than tensors.
+    Names are those of PyTorch's FSDP. Raises ValueError for an optimizer's state that is no tensor.
     """
     zero.sync_shards_from_params()
     return {"model": model_state(zero), "optim": optimizer_states(zero) | group_settings(zero)}
@@ -134,8 +113,7 @@ def save(zero: ShardedOptimizer, folder: str | Path, step: int, /, **extra: Any)
     """Write folder/step-N. Every rank must call it; with HSDP, those of the first host write.
 
     What rank 0 gives as `extra` is returned by `load`; it may have any names. Buffers that ranks
-    do not share, such as running statistics, are rank 0's, as in `full_state_dict` and as DDP has
-    it.
+    don't share, such as running statistics, are rank 0's, as in `full_state_dict`.
     """
     parts: dict[str, Any] = state(zero)
     if zero.group.rank:  # what is whole everywhere is rank 0's: dcp would take some rank's of each
@@ -172,53 +150,58 @@ def load(zero: ShardedOptimizer, folder: str | Path, step: int | None = None) ->
 @torch.no_grad()
 def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     """Read the checkpoint at this very path, which PyTorch's FSDP can have saved; see `load`."""
-    contents = Contents.of(dcp.FileSystemReader(path).read_metadata().state_dict_metadata)
+    contents = read_contents(zero, path)
     check_model(zero, contents, path)
-    notes = read_notes(zero, contents, path)
-    check_optimizer_of(zero, notes, path)
+    check_optimizer(zero, contents, path)
     zero.zero_grad()
-    make_states(zero, contents, notes.scalars)
+    make_states(zero, contents)
     parts = state(zero)
     states = {key: part for key, part in parts["optim"].items() if key.startswith("state.")}
     to_read = {"model": parts["model"], "optim": states}
     dcp.load(to_read, checkpoint_id=path, process_group=zero.group.backend)
     for number, group in enumerate(zero.optimizer.param_groups):
-        group.update({**notes.groups.get(str(number), {}), "params": group["params"]})
+        group.update({**contents.groups.get(str(number), {}), "params": group["params"]})
     zero.weights.shards_changed()
-    return notes.extra
+    return contents.extra
 
 
-def read_notes(zero: ShardedOptimizer, contents: Contents, path: str | Path) -> Notes:
-    """Read what a file has besides the model and its states, on every rank."""
-    read: dict[str, Any] = dict.fromkeys(contents.notes)
-    for key, entry in contents.notes.items():
-        if isinstance(entry, TensorStorageMetadata):  # a learning rate can be one
-            read[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    dcp.load(read, checkpoint_id=path, process_group=zero.group.backend)
+def read_contents(zero: ShardedOptimizer, path: str | Path) -> Contents:
+    """Sort a file's keys by the schema, and read what isn't the model or a state, on every rank."""
+    model: dict[str, Any] = {}
+    states: dict[str, dict[str, Any]] = defaultdict(dict)
+    notes: dict[str, Any] = {}
+    for key, entry in dcp.FileSystemReader(path).read_metadata().state_dict_metadata.items():
+        if key.startswith(MODEL):
+            model[key.removeprefix(MODEL)] = entry
+        elif key.startswith(STATE):
+            name, state = key.removeprefix(STATE).rsplit(".", 1)
+            states[name][state] = entry
+        elif isinstance(entry, TensorStorageMetadata):  # a learning rate can be one
+            notes[key] = torch.empty(entry.size, dtype=entry.properties.dtype)
+        else:
+            notes[key] = None
+    dcp.load(notes, checkpoint_id=path, process_group=zero.group.backend)
     groups: dict[str, dict[str, Any]] = defaultdict(dict)
-    for key, value in read.items():
+    for key, value in notes.items():
         if key.startswith(GROUPS):
             number, setting = key.removeprefix(GROUPS).split(".", 1)
             groups[number][setting] = value
-    if "about.scalars" in read:
-        scalars = set(read["about.scalars"])
-    else:
-        scalars = from_fsdp.scalar_states(contents.model, contents.states)
-    (extra,) = read.get("extra", ({},))
-    return Notes(groups, read.get("about.optimizer"), scalars, extra)
+    scalars = notes.get("about.scalars")
+    scalars = from_fsdp.scalar_states(model, states) if scalars is None else set(scalars)
+    (extra,) = notes.get("extra", ({},))
+    return Contents(model, states, groups, notes.get("about.optimizer"), scalars, extra)
 
 
-def make_states(zero: ShardedOptimizer, contents: Contents, scalars: set[str]) -> None:
-    """Memory for the states of this rank's shards that a file has: zeros, to be read into.
-
-    `scalars` decides only for parameters without dimensions, whose states have none either.
-    """
+def make_states(zero: ShardedOptimizer, contents: Contents) -> None:
+    """Memory for the states of this rank's shards that a file has: zeros, to be read into."""
     zero.optimizer.state.clear()
     for mine in zero.local:
         states = zero.optimizer.state[mine.parameter]
         for name in (zero.names[piece.parameter] for piece in mine.pieces):
             for key, entry in contents.states.get(name, {}).items():
-                is_elementwise = entry.size == contents.model[name].size and key not in scalars
+                # A parameter without dimensions has the shape of a count of steps.
+                has_shape = entry.size == contents.model[name].size
+                is_elementwise = has_shape and key not in contents.scalars
                 size = mine.parameter.shape if is_elementwise else entry.size
                 dtype, device = entry.properties.dtype, mine.parameter.device
                 states.setdefault(key, torch.zeros(size, dtype=dtype, device=device))
@@ -226,12 +209,8 @@ def make_states(zero: ShardedOptimizer, contents: Contents, scalars: set[str]) -
 
 def scalar_states(zero: ShardedOptimizer) -> list[str]:
     """Keys of the states that are one element for a whole parameter, such as the count of steps."""
-    found = set()
-    for mine in zero.local:
-        for key, value in zero.optimizer.state[mine.parameter].items():
-            if value.dim() < mine.parameter.dim():
-                found.add(key)
-    return sorted(found)
+    states = [(mine.parameter, zero.optimizer.state[mine.parameter]) for mine in zero.local]
+    return sorted({k for p, found in states for k in found if found[k].dim() < p.dim()})
 
 
 def check_model(zero: ShardedOptimizer, contents: Contents, path: str | Path) -> None:
@@ -254,15 +233,15 @@ def check_model(zero: ShardedOptimizer, contents: Contents, path: str | Path) ->
             raise ValueError(f"{path} is of another model: {name} is {read} there, {wanted} here")
 
 
-def check_optimizer_of(zero: ShardedOptimizer, notes: Notes, path: str | Path) -> None:
+def check_optimizer(zero: ShardedOptimizer, contents: Contents, path: str | Path) -> None:
     """Raise ValueError if a checkpoint is of another optimizer, or of other groups."""
-    here, there = type(zero.optimizer).__name__, notes.optimizer
+    here, there = type(zero.optimizer).__name__, contents.optimizer
     if there is None:
-        from_fsdp.check_settings(zero.optimizer, notes.groups, path)
+        from_fsdp.check_settings(zero.optimizer, contents.groups, path)
     elif there != here:
         raise ValueError(f"{path} is of another optimizer: {there}, here {here}")
     for number in range(len(zero.optimizer.param_groups)):
-        read = notes.groups.get(str(number))
+        read = contents.groups.get(str(number))
         if read and set(read["params"]) != set(names_in_group(zero, number)):
             raise ValueError(f"{path}: group {number} of param_groups has other parameters there")
 

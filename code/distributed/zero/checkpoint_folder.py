@@ -23,7 +23,7 @@ NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.old")
 def new_checkpoint(folder: str | Path, step: int, group: Group) -> Iterator[Path]:
     """A path for all ranks to write into, which becomes folder/step-N at the end of the block.
 
-    Every rank must come to the end, or none. One of that step that is there is replaced.
+    Every rank must come to the end, or none. An older one of that step is replaced.
     """
     folder = Path(folder)
     final = path_of(folder, step)

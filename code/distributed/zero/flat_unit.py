@@ -2,8 +2,8 @@
 
     flat[N·s] = first parameter, second, …, padding;  rank r owns flat[r·s : (r + 1)·s]
 
-A reduce-scatter of such a flat buffer gives each rank its shard of the sum, an all-gather of the
-shards gives everyone the whole. Only equal shards let both send the least.
+A reduce-scatter of such a flat buffer gives each rank its shard of the sum, and an all-gather of
+shards gives all ranks the whole. Both send the least if shards are equal.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,24 +55,20 @@ class Layout:
         self.param_dtype, self.reduce_dtype = param_dtype or self.dtype, reduce_dtype or self.dtype
         self.trainable = parameters[0].requires_grad
         self.numel = sum(p.numel() for p in parameters)
-        self.start: dict[nn.Parameter, int] = {}  # of each parameter, in flat
         if partition == "flat":
             self.shard_size = -(-self.numel // ranks)
-            end = 0
-            for parameter in parameters:
-                self.start[parameter] = end
-                end += parameter.numel()
-            assert end == self.numel <= ranks * self.shard_size
+            loads = [self.parameters]  # from rank 0 on
         else:
-            loads: list[list[nn.Parameter]] = [[] for _ in range(ranks)]
+            loads = [[] for _ in range(ranks)]
             for parameter in sorted(parameters, key=lambda p: -p.numel()):
                 min(loads, key=lambda load: sum(p.numel() for p in load)).append(parameter)
             self.shard_size = max(sum(p.numel() for p in load) for load in loads)
-            for rank, load in enumerate(loads):
-                at = rank * self.shard_size
-                for parameter in load:
-                    self.start[parameter] = at
-                    at += parameter.numel()
+        self.start: dict[nn.Parameter, int] = {}  # of each parameter, in flat
+        for rank, load in enumerate(loads):
+            start = rank * self.shard_size
+            for parameter in load:
+                self.start[parameter] = start
+                start += parameter.numel()
 
     @property
     def size(self) -> int:
@@ -87,11 +83,6 @@ class Layout:
     def views(self, flat: torch.Tensor) -> dict[nn.Parameter, torch.Tensor]:
         """flat[N·s] → every parameter's view of it."""
         return {parameter: self.view(flat, parameter) for parameter in self.start}
-
-    def show(self, flat: torch.Tensor) -> None:
-        """Let the module see flat[N·s]: each parameter becomes its view of it."""
-        for parameter, view in self.views(flat).items():
-            parameter.data = view
 
     def write(
         self, values: Mapping[nn.Parameter, torch.Tensor | None], flat: torch.Tensor
@@ -169,12 +160,10 @@ class FlatUnit:
     def reduce_scatter(self, flat: torch.Tensor, async_op: bool = False) -> Any:
         """flat[N·s]{partial over ranks} → dW[s], their mean, in this rank's part of flat.
 
-        Sums are made in flat's dtype, as `Group.reduce_scatter` says; the mean of float16 is
-        divided half before and half after the sum, so that it neither overflows nor vanishes.
+        Sums are made in flat's dtype, as `Group.reduce_scatter` says.
         """
-        return self.group.reduce_scatter(
-            flat, self.layout.shard(flat, self.group.rank), "avg", async_op
-        )
+        mine = self.layout.shard(flat, self.group.rank)
+        return self.group.reduce_scatter(flat, mine, "avg", async_op)
 
     def reduced(self) -> torch.Tensor:
         """dW[s], when it is reduced."""

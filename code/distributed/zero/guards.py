@@ -1,9 +1,8 @@
 """Guards: what would go wrong silently behind a ZeRO optimizer's back raises a line instead.
 
-Its parameters are views of buffers, and its gradients are spread over the ranks, but the module
-and `parameter.grad` look as they always did. So code written without shards in mind can replace
-them, clip what isn't the gradient, or compute with values that are on other ranks. Tensors of the
-classes here refuse that, and `REFUSED` lists what they say.
+The module and `parameter.grad` look as they always did, so code written without shards in mind can
+replace parameters, clip what isn't the gradient, or compute with values that are on other ranks.
+Tensors of the classes here refuse that.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -60,22 +59,31 @@ def call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return func(*args, **(kwargs or {}))
 
 
-class OwnGradient(torch.Tensor):
-    """`parameter.grad` from its backward pass until it is reduced: this rank's, not averaged.
+class Guarded:
+    """A tensor that refuses some functions of torch, and is a plain one to all others."""
 
-    A tensor as any other, also for what is written into it, except that it cannot be clipped.
-    """
+    @classmethod
+    def check(cls, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        """Raise RuntimeError if this function of torch is not to be called on it."""
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func in CLIPPING:
-            raise RuntimeError(REFUSED["clipping"])
+        cls.check(func, getattr(func, "__name__", ""), args, kwargs)
         return call(func, args, kwargs)
 
 
-class SpreadGradient(torch.Tensor):
+class OwnGradient(Guarded, torch.Tensor):
+    """`parameter.grad` from its backward pass until it is reduced: this rank's, not averaged."""
+
+    @classmethod
+    def check(cls, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        if func in CLIPPING:
+            raise RuntimeError(REFUSED["clipping"])
+
+
+class SpreadGradient(Guarded, torch.Tensor):
     """`parameter.grad` of ZeRO-2 and 3 after it is reduced: its mean is in the shards."""
 
     @classmethod
@@ -84,36 +92,31 @@ class SpreadGradient(torch.Tensor):
         return placeholder(parameter, dtype, parameter.device).as_subclass(cls)
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if getattr(func, "__name__", "") not in DESCRIPTIONS:
+    def check(cls, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        if name not in DESCRIPTIONS:
             raise RuntimeError(REFUSED["spread"])
-        return call(func, args, kwargs)
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"SpreadGradient(shape={list(self.shape)}, dtype={self.dtype})"
 
 
-class ShardedParameter(nn.Parameter):
+class ShardedParameter(Guarded, nn.Parameter):
     """The class of a parameter of ZeRO-3 while its block is sharded; else it is nn.Parameter."""
 
     name_in_module: str
 
     @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Sequence[type], args: Any = (), kwargs: Any = None
-    ) -> Any:
-        known = getattr(func, "__name__", "")
-        if known in DESCRIPTIONS:
-            return call(func, args, kwargs)
+    def check(cls, func: Any, name: str, args: Any, kwargs: Any) -> None:
+        if name in DESCRIPTIONS:
+            return
         used = next(p for p in tree_leaves((args, kwargs)) if isinstance(p, cls))
-        if known in CONVERSIONS:
+        message = REFUSED["sharded"]
+        if name in CONVERSIONS:
             converted = call(func, args, kwargs)
             if converted is used or not isinstance(converted, torch.Tensor):
-                return converted
-            raise RuntimeError(MOVED.format(name=used.name_in_module))
-        raise RuntimeError(REFUSED["sharded"].format(name=used.name_in_module))
+                return
+            message = MOVED
+        raise RuntimeError(message.format(name=used.name_in_module))
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return f"ShardedParameter({self.name_in_module}, shape={list(self.shape)})"
@@ -121,8 +124,7 @@ class ShardedParameter(nn.Parameter):
     def __reduce_ex__(self, _: Any) -> Any:
         raise RuntimeError(REFUSED["copy"])
 
-    def __deepcopy__(self, _: Any) -> Any:
-        raise RuntimeError(REFUSED["copy"])
+    __deepcopy__ = __reduce_ex__
 
 
 class Hook:

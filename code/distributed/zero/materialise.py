@@ -12,21 +12,15 @@ from torch import nn
 from distributed.zero.flat_unit import placeholder
 
 
-def leave_meta(module: nn.Module, device: torch.device) -> dict[torch.Tensor, torch.Tensor]:
-    """Replace parameters and buffers on the meta device by new ones on `device`: old → new.
-
-    What was tied stays tied. The new ones have no values yet.
-    """
-    new: dict[torch.Tensor, torch.Tensor] = {}
-    for part in module.modules():
-        for name, old in own_tensors(part).items():
-            if old.is_meta:
-                if old not in new:
-                    values = placeholder(old, old.dtype, device)
-                    is_parameter = isinstance(old, nn.Parameter)
-                    new[old] = nn.Parameter(values, old.requires_grad) if is_parameter else values
-                setattr(part, name, new[old])
-    return new
+def leave_meta(module: nn.Module, device: torch.device) -> set[torch.Tensor]:
+    """Move what is on the meta device to `device`: the same objects, which have no values yet."""
+    found = {t for t in [*module.parameters(), *module.buffers()] if t.is_meta}
+    for tensor in found:
+        new = placeholder(tensor, tensor.dtype, device)
+        if isinstance(tensor, nn.Parameter):
+            new = nn.Parameter(new, tensor.requires_grad)
+        torch.utils.swap_tensors(tensor, new)
+    return found
 
 
 def own_tensors(part: nn.Module) -> dict[str, torch.Tensor]:

@@ -2,12 +2,12 @@
 
     dW[s] on each rank → optimizer → W[s], with states of size s
 
-A stage is put together from two parts: how gradients become dW[s] (`Gradients`), and how updated
-shards become parameters again (`Weights`). All else is the same in every stage, and stands here.
+A stage has two parts of its own: how gradients become dW[s] (`Gradients`), and how updated shards
+become parameters again (`Weights`).
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import groupby
 from math import inf
@@ -72,20 +72,13 @@ class GradientPhase(Enum):
 class ShardedOptimizer(torch.optim.Optimizer):
     """An optimizer of torch whose parameters, gradients and states are this rank's shards.
 
-    A user's loop and torch's schedulers find what they know: `param_groups` (every rank has all of
-    them), `state`, `state_dict()` (of this rank's shard: `checkpoint.save` writes all ranks'),
-    `step(closure)`, `zero_grad()`. Parameters in the groups are this rank's shards W[s], and their
-    `.grad` is dW[s] while `step()` runs. `step()` forgets gradients, so `zero_grad()` is needed
-    only after a backward pass that failed.
+    A user's loop and torch's schedulers work unchanged. Every rank has all `param_groups`; their
+    parameters are this rank's shards W[s], and `.grad` is dW[s] while `step()` runs. `state_dict()`
+    is this rank's, and `checkpoint.save` writes all ranks'. `step()` drops the gradients, so
+    `zero_grad()` is needed only after a backward pass that failed.
     """
 
-    def __init__(
-        self,
-        plan: ShardingPlan,
-        weights: Weights,
-        gradients: Gradients,
-        settings: Mapping[str, Any],
-    ):
+    def __init__(self, plan: ShardingPlan, weights: Weights, gradients: Gradients, settings: dict):
         trained = [unit for unit in weights.units if unit.layout.trainable]
         local = [mine for unit in trained for mine in local_parameters(unit, plan)]
         # Also a group of which this rank has nothing: a schedule counts on finding all of them.
@@ -157,14 +150,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return norm
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Average the gradients, update this rank's shards, let everyone see them. → EMPTY.
+        """Average the gradients, update this rank's shards, gather all ranks'. → EMPTY.
 
         `closure()`, if there is one, computes the loss and its gradients first; `step` returns it.
         """
-        loss = None
-        if closure:
-            with torch.enable_grad():
-                loss = closure()
+        with torch.enable_grad():
+            loss = closure() if closure else None
         with torch.no_grad():
             self.sync_shards_from_params()
             self.reduce()
@@ -248,10 +239,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def full_gradients(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name and mean gradient of what is trained, gathered a unit at a time; all ranks must ask.
+        """Name and mean gradient of what is trained, as `full_parameters` yields values.
 
-        It is what `step()` will apply: averaged, and clipped if it was. → REDUCED. Copy what you
-        keep: the next unit is gathered into the same buffer.
+        It is what `step()` will apply: averaged, and clipped if it was. → REDUCED.
         """
         self.reduce()
         yield from self._all_gather({unit: unit.reduced() for unit in self.trained})

@@ -1,4 +1,4 @@
-"""Which parameters a stage of ZeRO shards, and in which groups: found and checked before it does.
+"""Sharding plan: which parameters a stage of ZeRO shards, and in which groups.
 
 Every rank must cut up the same parameters in the same way, so what the user gives is compared on
 all ranks, and refused by name before any memory is made.
@@ -14,7 +14,6 @@ from distributed import Group
 from distributed.replicas import check_same_lines, check_same_model
 from distributed.runtime.hooks import check_can_be_wrapped
 
-PARTITIONS = "flat", "parameter"  # as `flat_unit.Layout` makes them
 # These update each element by itself, so that a parameter can be cut anywhere.
 ELEMENTWISE = (
     "SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop",
@@ -26,9 +25,9 @@ class Precision(NamedTuple):
     """FSDP2's policy: gather in `param_dtype`, reduce in `reduce_dtype`, update in neither.
 
     Shards, their sums over micro-batches and the optimizer's states have the dtype of the module's
-    own parameters, and so has what is None here. Of a module in float32,
-    `Precision(torch.bfloat16)` is what people call mixed precision: weights, activations and the
-    parameters' messages have 16 bits, while gradients are added up, averaged and applied in 32.
+    own parameters, and so has what is None here. `Precision(torch.bfloat16)` of a module in float32
+    is called mixed precision: weights, activations and the parameters' messages have 16 bits, while
+    gradients are added up, averaged and applied in 32.
     """
 
     param_dtype: torch.dtype | None = None
@@ -38,10 +37,8 @@ class Precision(NamedTuple):
 class ShardingPlan:
     """Which parameters are sharded, and in which groups: checked, and alike on all ranks.
 
-    `param_groups` are as torch takes them. Raises TypeError for what is no module, and ValueError
-    for a module with nothing to train, for groups that leave out or repeat a parameter, for an
-    optimizer that must see whole parameters, or all of them, for a dtype that makes no sense, and
-    where ranks differ.
+    `param_groups` are as torch takes them. Raises TypeError and ValueError for what the functions
+    below refuse, and ValueError if ranks differ.
     """
 
     def __init__(
@@ -82,8 +79,7 @@ def check_module(module: Any) -> None:
     """
     if isinstance(module, nn.Module):
         check_can_be_wrapped(module)
-        check_memory(module)
-        check_is_real(module)
+        check_tensors(module)
     else:
         raise TypeError(
             f"module={type(module).__name__}: give the module itself, not its parameters: "
@@ -91,13 +87,18 @@ def check_module(module: Any) -> None:
         )
 
 
-def check_memory(module: nn.Module) -> None:
-    """Raise ValueError for a trained parameter at the address of a different tensor.
+def check_tensors(module: nn.Module) -> None:
+    """Raise ValueError for a trained parameter that is complex, or shares a different one's memory.
 
     `head.weight.data = emb.weight.data` does that. One parameter with two names is fine.
     """
     at_address: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.requires_grad and tensor.is_complex():
+            raise ValueError(
+                f"module: {name} is {tensor.dtype}, and ZeRO shards only real parameters: keep "
+                "torch.view_as_real of it, and compute with torch.view_as_complex"
+            )
         if tensor.numel() and not tensor.is_meta and tensor.layout is torch.strided:
             other, first = at_address.setdefault(tensor.data_ptr(), (name, tensor))
             if first is not tensor and (first.requires_grad or tensor.requires_grad):
@@ -105,16 +106,6 @@ def check_memory(module: nn.Module) -> None:
                     f"module: {name} and {other} share memory but are different tensors, so "
                     "sharding would separate them: use one parameter in both places, or clone() one"
                 )
-
-
-def check_is_real(module: nn.Module) -> None:
-    """Raise ValueError for a complex parameter that is trained: shards are averaged as floats."""
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad and parameter.is_complex():
-            raise ValueError(
-                f"module: {name} is {parameter.dtype}, and ZeRO shards only real parameters: keep "
-                "torch.view_as_real of it, and compute with torch.view_as_complex"
-            )
 
 
 def check_precision(module: nn.Module, precision: Precision) -> None:
@@ -137,7 +128,12 @@ def check_groups(
     names: Mapping[nn.Parameter, str], param_groups: Sequence[Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
     """Groups as torch takes them, copied: all that is trained, each parameter once."""
-    check_are_groups(param_groups)
+    for group in param_groups or []:
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise TypeError(
+                f"param_groups: {type(group).__name__} is no group: give dicts, as "
+                "[{'params': [...], 'lr': 1e-3}]"
+            )
     trained = {p: name for p, name in names.items() if p.requires_grad}
     if not any(p.numel() for p in trained):
         raise ValueError("module: no parameter requires a gradient, so nothing is to be trained")
@@ -155,21 +151,11 @@ def check_groups(
     return groups
 
 
-def check_are_groups(param_groups: Any) -> None:
-    """Raise TypeError for what is no list of dicts, such as parameters."""
-    for group in param_groups or []:
-        if not isinstance(group, Mapping) or "params" not in group:
-            raise TypeError(
-                f"param_groups: {type(group).__name__} is no group: give dicts, as "
-                "[{'params': [...], 'lr': 1e-3}]"
-            )
-
-
 def check_optimizer(optimizer_class: type[torch.optim.Optimizer], partition: str) -> None:
     """Raise ValueError for an optimizer that cannot work on shards."""
     name = optimizer_class.__name__
-    if partition not in PARTITIONS:
-        raise ValueError(f"partition={partition!r}: choose one of {', '.join(PARTITIONS)}")
+    if partition not in ("flat", "parameter"):
+        raise ValueError(f"partition={partition!r}: choose one of flat, parameter")
     if issubclass(optimizer_class, torch.optim.LBFGS | torch.optim.SparseAdam):
         raise ValueError(f"optimizer_class={name}: it needs all parameters at once, or sparse ones")
     # These very classes: what is derived from them can look at a whole parameter, as LARS does.

@@ -20,9 +20,7 @@ class Zero1(ShardedOptimizer):
     `backward()`, `step()` averages gradients over the ranks, updates, and forgets them; a gradient
     that did not come counts as zero. Raises what `ShardingPlan` raises, before anything is written.
 
-    `param_dtype` and `reduce_dtype` are FSDP2's (see `Precision`): give the module in float32, and
-    with `param_dtype=torch.bfloat16` its parameters and activations get 16 bits, its inputs have
-    to have them, while gradients are added up, averaged and applied in 32.
+    `param_dtype` and `reduce_dtype` are FSDP2's: see `Precision`. Inputs need `param_dtype`, too.
     """
 
     def __init__(
@@ -62,7 +60,8 @@ class ReplicatedWeights(Weights):
             if layout.param_dtype != layout.dtype:
                 shard = shard.clone()  # all other digits can go
                 full = plan.group.empty(layout.size, layout.param_dtype).copy_(full)
-            layout.show(full)
+            for parameter, view in layout.views(full).items():
+                parameter.data = view
             self.full[FlatUnit(layout, plan.group, shard)] = full
         self.units = [*self.full]
         narrow = plan.precision.param_dtype
@@ -77,7 +76,8 @@ class ReplicatedWeights(Weights):
         """
         for unit, full in self.full.items():
             for parameter, view in unit.layout.views(full).items():
-                if memory_of(parameter) != memory_of(view):
+                alike = parameter.dtype == view.dtype and parameter.stride() == view.stride()
+                if not alike or parameter.data_ptr() != view.data_ptr():
                     raise RuntimeError(MOVED.format(name=self.names[parameter]))
             if unit.is_cast:
                 unit.read_back(full)
@@ -89,11 +89,6 @@ class ReplicatedWeights(Weights):
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return {"parameters": [*self.full.values()]}
-
-
-def memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Where its elements are, and how."""
-    return tensor.data_ptr(), tensor.dtype, tensor.stride()
 
 
 class ReduceInStep(Gradients):

@@ -17,7 +17,7 @@ from distributed.zero.blocks import BlockwiseWeights, check_blocks
 from distributed.zero.materialise import by_reset_parameters, leave_meta, materialise
 from distributed.zero.schedule import Schedule
 from distributed.zero.sharded import GradientPhase, ShardedOptimizer
-from distributed.zero.sharding_plan import Precision, ShardingPlan, check_are_groups, check_module
+from distributed.zero.sharding_plan import Precision, ShardingPlan
 
 STATE_DICT = (
     "a module of ZeRO-3 has no values between its passes: use checkpoint.save and "
@@ -38,16 +38,13 @@ class Zero3(ShardedOptimizer):
     Where a block is sharded its parameters hold no values: use `full_parameters()`. After a
     backward pass `parameter.grad` only has a shape: its mean is in the shards, on all ranks.
 
-    In a forward pass all ranks must call the same blocks in the same order. If the group has a
-    board, ranks that don't get a ValueError that names the block and the rank. Blocks may change
-    from pass to pass. If a rank has no gradient for a parameter of a block that was called, it
-    counts as zero; but a block that is checkpointed with `use_reentrant=True` must have the same
-    gradients on all ranks. A pass that raises must do so on all ranks. Evaluate within
-    `torch.no_grad()`.
+    In a forward pass all ranks must call the same blocks in the same order; with a board, ranks
+    that don't get a ValueError with the block and the rank. A gradient that a rank doesn't have
+    counts as zero, except in a block that is checkpointed with `use_reentrant=True`. A pass that
+    raises must do so on all ranks. Evaluate within `torch.no_grad()`.
 
-    Raises RuntimeError if it would otherwise compute with parameters of a different block. If that
-    isn't noticed before the backward pass, autograd raises "modified by an inplace operation",
-    as it does on one device in a backward pass through what was computed before the last step.
+    Raises RuntimeError if it would otherwise compute with parameters of a different block, at the
+    latest autograd's "modified by an inplace operation".
     """
 
     def __init__(
@@ -66,18 +63,10 @@ class Zero3(ShardedOptimizer):
         reduce_dtype: torch.dtype | None = None,
         **settings: Any,
     ):
-        check_module(module)
-        check_are_groups(param_groups)
-        modules = check_blocks(module, blocks)
-        group = group or Group.default()
-        real = leave_meta(module, group.device)
-        param_groups = [
-            {**given, "params": [real.get(p, p) for p in given["params"]]}
-            for given in param_groups or []
-        ]
         precision = Precision(param_dtype, reduce_dtype)
         plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
-        unmade = {*real.values()}
+        modules = check_blocks(module, blocks)
+        unmade = leave_meta(module, plan.group.device)
 
         def make(tensors: Iterable[torch.Tensor]) -> None:
             materialise(module, unmade.intersection(tensors), initialise)

@@ -20,15 +20,17 @@ HEAD = """\
 <!-- Made from _toc.yml and the docstrings: python -m playground.build.modules -->
 # Lessons, in reading order
 
-**A file in this folder is a lesson; a folder is an engine.** A lesson teaches one idea in at most
-150 lines, which end at its `main`. They import at most two lessons of their own or earlier
-chapters, and `runtime`. Engines are complete, and built from lessons.
+**A file in this folder is a lesson; a folder is an engine.** A lesson teaches one idea, in at most
+150 lines that end at its `main` (`bucketed_ddp`: 200). It imports at most two lessons of its own or
+earlier chapters, and `runtime`. An engine does a whole job for any module and any program: `ddp`
+takes its buckets from a lesson, and `zero` works out the same formulas as the lessons of ZeRO with
+parts of its own.
 """
 BEGIN, END = "in reading order:\n\n", "\n\nREADME.md in this"  # in the docstring of the package
 FLOORS = {
     "runtime": "starts ranks, gives them groups, carries and counts messages; hooks on gradients",
     "ddp": "`DistributedDataParallel` and what it needs: usage, join, the order of buckets",
-    "zero": "`Zero1`, `Zero2`, `Zero3` and `HSDP`, their parts, and checkpoints",
+    "zero": "the classes `Zero1`, `Zero2`, `Zero3` and `HSDP` for any module, and checkpoints",
     "planner": "models of memory, bytes and time: plain numbers, without torch or NumPy",
     "read_trace": "what a trace of `torch.profiler` says of a step: plain Python, in a tab, too",
     "instruments": "what measures and compares: seconds of collectives, bytes that leave a host",
@@ -36,11 +38,12 @@ FLOORS = {
 }
 WHERE = {  # what one looks for first, and the functions that do it, in the order of their calls
     "where a rank begins": "launching.launch runtime/rank.be_a_rank",
-    "who sends the bytes of a ring": "runtime/group.Group.reduce_by all_reduce.ring "
-    "runtime/transport.Transport.relay",
+    "who sends the bytes of a ring": "runtime/group.Group.reduce_by all_reduce.ring",
+    "where the ring adds": "runtime/transport.Transport.relay",
     "where DDP launches a bucket": "bucketed_ddp.Reducer.reduce_full_buckets",
     "where ZeRO-3 gathers a block": "zero/schedule.Schedule.pre_forward zero/blocks.Block.unshard",
-    "where ZeRO-3 frees a block": "zero/schedule.Schedule.post_forward zero/blocks.Block.reshard",
+    "where ZeRO-3 frees a block": "zero/schedule.Schedule.post_forward "
+    "zero/schedule.Schedule.post_backward zero/blocks.Block.reshard",
     "where it prefetches the next": "zero/schedule.Schedule.pre_forward "
     "zero/schedule.Schedule._prefetch",
     "where it gathers a block again": "zero/schedule.Schedule.pre_backward "
@@ -49,6 +52,8 @@ WHERE = {  # what one looks for first, and the functions that do it, in the orde
     "zero/reduce_in_backward.GradientReducer.start",
     "where a shard is updated": "zero/sharded.ShardedOptimizer.step",
     "when a checkpoint is there": "zero/checkpoint_folder.new_checkpoint",
+    "exposed communication, measured": "read_trace/breakdown.breakdown",
+    "exposed communication, modelled": "cost.Step.exposed planner/streams.SimulatedStep.exposed",
 }
 
 
