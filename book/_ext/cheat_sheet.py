@@ -83,7 +83,7 @@ def title_and_remember(page: Path) -> tuple[str, list[str]]:
     """
     text = page.read_text("utf-8")
     title = re.search(r"^# (.+)$", text, re.M)
-    found = re.search(r"^## Remember\n(.*?)(?=^## )", text, re.M | re.S)
+    found = re.search(r"^## Remember\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     if title is None or found is None:
         raise ValueError(f"{page} has nothing to remember")
     lines = re.split(r"^- ", found[1], flags=re.M)[1:]

@@ -1,12 +1,12 @@
-"""Large batches: what more ranks do to learning, and how large a batch is worth it.
+"""Batch size: how many steps and which learning rate a batch needs, given the noise scale.
 
     gradient of b examples = true gradient + noise, whose variance falls as 1/b
     noise scale B = tr(Σ)/|G|²
     steps to a loss: S(b) = S∞ (1 + B/b); examples: b S(b); best rate: η(b) = η∞ / (1 + B/b)
 
-Far below B, twice the batch takes half the steps, with twice the rate. Far above it nothing is
-gained (McCandlish et al. 2018, §2). B is measured from gradients of two batch sizes, which data
-parallelism has anyway: those of single ranks, and their mean.
+Far below B, twice the batch takes half the steps, with twice the rate. Far above it, a larger batch
+doesn't help (McCandlish et al. 2018, §2). B is measured from gradients of two batch sizes, which
+data parallelism has anyway: those of single ranks, and their mean.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,23 +19,23 @@ from torch import nn
 from distributed import Group, launch
 from distributed.runtime.script import run_script
 
-TRAINED = 1500  # digits to train on; the others are to test
+TRAINED = 1500  # digits to train on; the others are for testing
 
 
 class NoiseScale(NamedTuple):
-    """|G|² of the true gradient, tr(Σ) of one example's noise, both estimated without bias."""
+    """|G|² of the true gradient and tr(Σ) of one example's noise, both estimated without bias."""
 
     squared: float
     noise: float
 
     @property
     def examples(self) -> float:
-        """B = tr(Σ)/|G|²: about the batch above which more examples pay less."""
+        """B = tr(Σ)/|G|²: approximately the batch above which more examples help less."""
         return self.noise / self.squared
 
 
 def estimate(small: float, large: float, b_small: int, b_large: int) -> NoiseScale:
-    """From the mean of |g|² over batches of b_small, and of b_large, examples (appendix A.1).
+    """Noise scale from the mean |g|² of batches of b_small and of b_large examples (appendix A.1).
 
     E|g_b|² = |G|² + tr(Σ)/b for each b: two equations. Raises ValueError for equal sizes.
     """
@@ -47,9 +47,9 @@ def estimate(small: float, large: float, b_small: int, b_large: int) -> NoiseSca
 
 
 def noise_of_ranks(group: Group, gradients: list[torch.Tensor]) -> tuple[float, float]:
-    """|g|² of this rank's gradients, averaged over ranks, and |mean over ranks of g|².
+    """|g|² of one rank's gradients, averaged over the ranks, and |mean over ranks of g|².
 
-    Costs one number more than the all-reduce that a step does anyway. Gradients become the mean.
+    Sends one more number than the all-reduce of a step. The gradients become the mean.
     """
     flat = torch.cat([g.reshape(-1) for g in gradients])
     wide = torch.promote_types(flat.dtype, torch.float32)  # squares of 1e-4 are 0 in float16
@@ -61,23 +61,23 @@ def noise_of_ranks(group: Group, gradients: list[torch.Tensor]) -> tuple[float, 
 
 
 def more_steps(noise_scale: float, small: float, large: float) -> float:
-    """How many times the steps of a large batch a small one needs: (1 + B/small) / (1 + B/large).
+    """Steps of a small batch over those of a large one: (1 + B/small) / (1 + B/large).
 
-    The best rate of the large batch is as many times that of the small one.
+    This is also the best rate of the large batch over that of the small one.
     """
     return (1 + noise_scale / small) / (1 + noise_scale / large)
 
 
 def warm_up(steps: int) -> Callable[[int], float]:
-    """The share of the rate in step i: from little to all of it in `steps` (Goyal et al. 2017)."""
+    """Share of the rate in step i, which rises to 1 in `steps` steps (Goyal et al. 2017)."""
     return lambda i: min(1.0, (i + 1) / max(1, steps))
 
 
 def scaled(rate: float, batch: int, base: int, rule: str) -> float:
-    """The rate for a batch, from the rate that is good for `base`: "linear", "root" or "same".
+    """Rate for a batch, from the rate that is good for `base`: "linear", "root" or "same".
 
-    Linear for SGD: k batches of steps become one, so it should go as far (Goyal et al. 2017, §2.1).
-    The root for Adam, whose steps do not grow with the gradient (Malladi et al. 2022).
+    Linear is for SGD, because one step replaces k of them (Goyal et al. 2017, §2.1). The root is
+    for Adam, whose steps don't grow with the gradient (Malladi et al. 2022).
     """
     factors = {"linear": batch / base, "root": (batch / base) ** 0.5, "same": 1.0}
     if rule not in factors:
@@ -86,7 +86,7 @@ def scaled(rate: float, batch: int, base: int, rule: str) -> float:
 
 
 class Run(NamedTuple):
-    """Losses of all steps, the steps until the loss was low enough (None: never), test accuracy."""
+    """Losses of all steps, steps until the loss reached the goal (None: never), test accuracy."""
 
     losses: list[float]
     steps_to_goal: int | None
@@ -96,10 +96,10 @@ class Run(NamedTuple):
 def tune(
     batch: int, rates: Sequence[float], most: int, goal: float, seeds: int = 3
 ) -> tuple[float, list[int | None]]:
-    """The rate that reaches the goal in the fewest steps, and the steps of each seed with it.
+    """Rate that reaches the goal in the fewest steps, and the steps of each seed with that rate.
 
-    The first seed chooses, and a rate is given up when it needs more steps than the best so far.
-    Raises ValueError where no rate gets there in `most` steps.
+    The first seed decides, and a rate is given up when it needs more steps than the best so far.
+    Raises ValueError if no rate reaches the goal in `most` steps.
     """
     best, fewest = None, most
     for rate in rates:
@@ -119,12 +119,12 @@ def follow_noise(
     losses: Iterable[torch.Tensor],
     batch: int,
 ) -> NoiseScale:
-    """Train on this rank's `losses`, each computed when asked for; the noise scale of all steps.
+    """Train on this rank's `losses`, which are computed one at a time; noise scale of all steps.
 
     Each loss is the mean over this rank's batch / N examples. |g|² is averaged over steps before
-    the noise scale is computed: that of a single step can be anything, negative included. Raises
-    ValueError for one rank, and for a batch that is no multiple of the ranks: |g|² would be of
-    other sizes than it is said to.
+    the noise scale is computed, because that of a single step can be anything, even negative.
+    Raises ValueError for one rank, and for a batch that isn't a multiple of the ranks, because |g|²
+    would then belong to different batch sizes.
     """
     if group.size < 2 or batch % group.size:
         raise ValueError(f"batch={batch}, {group.size} ranks: 2 or more, and a multiple of them")
@@ -164,10 +164,10 @@ def train(
     optimizer: str = "SGD",
     seed: int = 0,
 ) -> Run:
-    """Train on one device; the loss is a running mean, and training ends when it is below `goal`.
+    """Train on one device until the running mean of the loss is below `goal`.
 
-    On N ranks with a shard of the batch each the steps are the same, so one device is enough here.
-    Raises ValueError for an optimizer that torch.optim has not.
+    On N ranks with a shard of the batch each, the steps are the same, so one device is enough here.
+    Raises ValueError for an optimizer that torch.optim doesn't have.
     """
     from distributed.workbench.data import batches, digits
     from distributed.workbench.training import make_network
@@ -197,7 +197,7 @@ def train(
 
 
 def measure_noise(group: Group, batch: int, steps: int, rate: float) -> NoiseScale:
-    """One rank: learn digits with shards of the batch, and measure the noise scale by the way."""
+    """One rank: learn digits with shards of the batch, and measure the noise scale."""
     from distributed.dp import shard
     from distributed.workbench.data import batches, digits
     from distributed.workbench.training import make_network

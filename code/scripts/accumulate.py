@@ -1,6 +1,6 @@
 """Stage 2, a large batch in small pieces: torchrun --nproc-per-node 8 accumulate.py
 
-It saves nothing. In train.py: `Job.backward`, with --batch and --micro.
+It doesn't save anything. `train.py --batch B --micro b` does the same: see `Job.backward`.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Stage 1, a replica on every GPU: torchrun --nproc-per-node 8 ddp.py
 
-It saves nothing. In train.py this is `--ddp`: `distribute`, and `Tokens.order` for the sampler.
+It doesn't save anything. `train.py --ddp` does the same: see `distribute` and `Tokens.order`.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Your model and your data. Nothing here knows of ranks, and no stage changes it."""
+"""Your model and your data. Nothing here depends on ranks, and all stages use it as it is."""
 
 import torch
 from torch import nn
@@ -35,12 +35,12 @@ class Adder(nn.Module):
         self.head = nn.Linear(width, 10)
 
     def forward(self, digits: torch.Tensor, following: torch.Tensor) -> torch.Tensor:
-        """Mean cross entropy of the sum's digits; those of the summands nobody can foretell."""
+        """Mean cross entropy of the sum's digits. Those of the two numbers can't be predicted."""
         h = self.digit(digits) + self.place
         mask = nn.Transformer.generate_square_subsequent_mask(6, digits.device, h.dtype)
         for block in self.blocks:
             h = block(h, src_mask=mask, is_causal=True)
         logits = self.head(h[:, 3:]).flatten(0, 1)
-        if logits.dtype == torch.bfloat16:  # enough to compute with, too little to average
+        if logits.dtype == torch.bfloat16:  # precise enough to compute with, but not to average
             logits = logits.float()
         return nn.functional.cross_entropy(logits, following[:, 3:].flatten())

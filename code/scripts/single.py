@@ -1,6 +1,7 @@
 """Stage 0, one device: python single.py
 
-The stages are a lesson. For a job copy train.py: `torchrun --nproc-per-node 1 train.py DATA RUN`.
+The stages are for learning. For a job, copy train.py, and start that one with
+`torchrun --nproc-per-node 1 train.py DATA RUN`.
 """
 
 import torch

@@ -4,9 +4,9 @@
     torchrun --nproc-per-node 8 train.py DATA RUN --batch 512 --micro 16
 
 DATA has train*.bin and val*.bin. RUN is a folder that all hosts see, for checkpoints and the log.
-Start it again, on any number of ranks that divides the batch: it goes on there. SIGTERM or Ctrl+C
-saves first. Every random number follows from the seed, its purpose, the step and the place in the
-global batch, so there is no generator to save, and nothing depends on how many ranks there are.
+Start it again, on any number of ranks that divides the batch, and it continues. SIGTERM and Ctrl+C
+make it save and exit. Every random number follows from the seed, its purpose, the step and its
+place in the global batch, so no generator is saved, and the number of ranks makes no difference.
 """
 
 import argparse
@@ -47,7 +47,7 @@ PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)
 
 @dataclass(frozen=True)
 class Settings:
-    """What can be set: `--min-lr 1e-5` sets min_lr, and `--no-bf16` a flag that is on."""
+    """All options: `--min-lr 1e-5` sets min_lr, and `--no-bf16` turns off a flag that is on."""
 
     data: str
     run: str
@@ -58,24 +58,24 @@ class Settings:
     layers: int = 12
     heads: int = 12
     dropout: float = 0.0
-    # the recipe; `batch` is global: it stays the same on any number of ranks
+    # the recipe; `batch` is global, so it stays the same on any number of ranks
     steps: int = 20_000
-    batch: int = 512  # sequences of a step
-    micro: int = 16  # sequences that a rank takes at once
+    batch: int = 512  # sequences per step
+    micro: int = 16  # sequences that a rank processes at a time
     lr: float = 6e-4
     min_lr: float = 6e-5
     warmup: int = 700  # steps
     decay: float = 0.1
-    clip: float = 1.0  # the norm of all gradients; inf for never
+    clip: float = 1.0  # largest norm of all gradients; inf turns clipping off
     seed: int = 0
-    # how it is computed
-    ddp: bool = False  # a replica on every rank, in place of shards
+    # how to compute
+    ddp: bool = False  # a replica on every rank, instead of shards
     bf16: bool = True
-    recompute: bool = False  # activations of a block, in the backward pass
+    recompute: bool = False  # each block's activations, in the backward pass
     compile: bool = False
-    deterministic: bool = False  # the same bits again on GPUs, too, at a price
+    deterministic: bool = False  # the same bits in every run on GPUs, too; slower
     timeout: int = 600  # s that a collective may take
-    # when to speak and to save, in steps
+    # when to log and to save, in steps
     log_every: int = 10
     eval_every: int = 500
     eval_batches: int = 20
@@ -84,7 +84,7 @@ class Settings:
 
 
 class Stop(Exception):
-    """The end on all ranks alike: a line for whoever started the job, and the exit status."""
+    """End all ranks in the same way, with a line for the user and an exit status."""
 
     def __init__(self, line: str, status: int = 1):
         super().__init__(line)
@@ -92,7 +92,7 @@ class Stop(Exception):
 
 
 def agree(problem: str | None) -> None:
-    """Raise Stop on all ranks if some of them, which all call this, have a problem."""
+    """Raise Stop on all ranks if any of them has a problem. Every rank must call it."""
     problems: list[str | None] = [None] * dist.get_world_size()
     dist.all_gather_object(problems, problem)
     for rank, found in enumerate(problems):
@@ -101,7 +101,7 @@ def agree(problem: str | None) -> None:
 
 
 def tried(function: Callable, *args: Any) -> tuple[Any, str | None]:
-    """What it returns, and what is wrong with a file or a setting: for `agree`, on all ranks."""
+    """The result of the call, and the problem with a file or a setting, which is for `agree`."""
     try:
         return function(*args), None
     except (OSError, ValueError) as error:
@@ -109,7 +109,7 @@ def tried(function: Callable, *args: Any) -> tuple[Any, str | None]:
 
 
 def any_rank(*flags: bool) -> list[bool]:
-    """Which of them are true on some rank. On CPUs: it does not wait for a GPU's work."""
+    """Which flags are true on any rank. It runs on CPUs, so it doesn't wait for a GPU's work."""
     found = torch.tensor(flags, dtype=torch.int32)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return found.bool().tolist()
@@ -119,11 +119,11 @@ def seed_of(*what: int | str) -> int:
     return zlib.crc32(repr(what).encode())
 
 
-# --- The data: files of tokens, mapped into memory. No loader, so none of its processes is left.
+# --- The data: files of tokens, mapped into memory. There is no loader, and so no loader process.
 
 
 class Tokens:
-    """The sequences of all files of a part: `context` tokens, and the one that follows each."""
+    """The sequences in all files of a part: `context` tokens and the one that follows them."""
 
     def __init__(self, part: str, settings: Settings):
         self.settings, self.epoch = settings, -1
@@ -137,7 +137,7 @@ class Tokens:
             raise ValueError(f"{part}*.bin: {len(self)} sequences, fewer than --batch")
 
     def map(self, path: Path) -> torch.Tensor:
-        """uint16 (or uint32: the format of llm.c knows both), after a header of 1 KiB."""
+        """Tokens in uint16 or uint32, after a header of 1 KiB: the format of llm.c."""
         with path.open("rb") as file:
             head = file.read(1024)
         magic, _, tokens = struct.unpack("<iii", head[:12]) if len(head) == 1024 else (0, 0, 0)
@@ -177,7 +177,7 @@ class Tokens:
         return torch.stack(rows)
 
 
-# --- The model. YOURS HERE: it has `blocks`, and called with tokens and targets it gives the loss.
+# --- The model. YOURS HERE: it needs `blocks`, and its forward(tokens, targets) returns the loss.
 
 
 class Block(nn.Module):
@@ -219,7 +219,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def init(self) -> None:
-        """Each weight from its own name: whole on each rank for a moment, which keeps its shard."""
+        """Each weight is seeded by its name; each rank draws all of it and keeps its shard."""
         deep = 0.02 / math.sqrt(2 * self.settings.layers)
         for name, weight in self.named_parameters():
             whole = torch.ones(weight.shape, device=weight.device)
@@ -233,7 +233,7 @@ class Model(nn.Module):
             weight.copy_(whole)
 
     def flops(self) -> int:
-        """Of a token, forward and backward: 6 for each weight that multiplies, and attention's."""
+        """FLOP per token, forward and backward: 6 per weight that multiplies, plus attention."""
         settings = self.settings
         looked_up = (settings.vocab + settings.context) * settings.width
         weights = sum(weight.numel() for weight in self.parameters()) - looked_up
@@ -241,7 +241,7 @@ class Model(nn.Module):
 
 
 def distribute(model: Model, settings: Settings, device: torch.device) -> nn.Module:
-    """From the meta device to this rank's: no rank ever holds the whole model, but with DDP."""
+    """Move the model from the meta device to this rank's. Only with DDP does it hold all."""
     if settings.compile:
         for block in model.blocks:  # equal blocks share what was compiled
             block.compile()
@@ -251,7 +251,7 @@ def distribute(model: Model, settings: Settings, device: torch.device) -> nn.Mod
         policy = bf16 if settings.bf16 else MixedPrecisionPolicy()
         for part in (*model.blocks, model):  # the root last: it takes what no block has
             fully_shard(part, mesh=mesh, mp_policy=policy)
-    # Your buffers are empty after this, and tied weights are two (--ddp): see to both in `init`
+    # Your buffers are empty after this, and tied weights are untied (--ddp): fix both in `init`
     model.to_empty(device=device)
     model.init()
     if settings.ddp:
@@ -260,13 +260,13 @@ def distribute(model: Model, settings: Settings, device: torch.device) -> nn.Mod
     return model
 
 
-# --- Checkpoints: RUN/step-00000500, …, and RUN/latest, which names the last one that is whole.
+# --- Checkpoints: RUN/step-00000500, …, and RUN/latest, which names the last complete one.
 
 
 class Checkpoints:
-    """Written in a thread, which needs collectives of its own. All ranks call all methods."""
+    """Written in a thread, which needs its own collectives. All ranks call all methods."""
 
-    OURS = "step-" + 8 * "[0-9]"  # another name, as step-00000500-best, is the user's own
+    OURS = "step-" + 8 * "[0-9]"  # a different name, such as step-00000500-best, is the user's
 
     def __init__(self, settings: Settings):
         self.folder, self.keep, self.rank = Path(settings.run), settings.keep, dist.get_rank()
@@ -274,12 +274,12 @@ class Checkpoints:
         self.saving: Future | None = None
 
     def latest(self) -> Path | None:
-        """Rank 0 looks, and all must see the same: they may be on hosts that share nothing."""
+        """Rank 0 looks, and all ranks must see the same folder: their hosts may not share it."""
         named, file = [""], self.folder / "latest"
         if self.rank == 0:
             named = [file.read_text().strip() if file.exists() else ""]
             for folder in self.folder.glob(self.OURS):
-                if not (folder / ".metadata").exists():  # it was never whole
+                if not (folder / ".metadata").exists():  # it was never completed
                     shutil.rmtree(folder)
         dist.broadcast_object_list(named)
         if not named[0]:
@@ -290,10 +290,10 @@ class Checkpoints:
         return folder
 
     def save(self, state: dict[str, Any], step: int) -> None:
-        """Copy it now, and write it while training goes on; `finish` makes it the latest."""
+        """Copy it now, and write it while training continues; `finish` makes it the latest."""
         self.finish()
         self.path = self.folder / f"step-{step:08}"
-        if self.rank == 0:  # one that was begun before; others write only after rank 0 has planned
+        if self.rank == 0:  # an incomplete one; others write only after rank 0 has planned
             shutil.rmtree(self.path, ignore_errors=True)
         self.saving = dcp.async_save(state, checkpoint_id=self.path, process_group=self.group)
 
@@ -301,7 +301,7 @@ class Checkpoints:
         return self.saving is not None and not self.saving.done()
 
     def finish(self) -> None:
-        """Wait until all have written; name it the latest; delete old ones, and only then."""
+        """Wait until all ranks have written, then name it the latest, and then delete old ones."""
         if self.saving is None:
             return
         problem = None
@@ -309,7 +309,7 @@ class Checkpoints:
             self.saving.result()
             if self.rank == 0:
                 self.publish()
-        except (dcp.CheckpointException, OSError) as error:  # of a full disk they speak in riddles
+        except (dcp.CheckpointException, OSError) as error:  # unclear if the disk is full
             free = f"{shutil.disk_usage(self.folder).free / 2**30:.3f} GiB are free there"
             problem = f"{self.path} was not written ({free}): {str(error).splitlines()[-1]}"
             if self.rank == 0:
@@ -326,11 +326,11 @@ class Checkpoints:
         fresh.replace(self.folder / "latest")
         whole = sorted(file.parent for file in self.folder.glob(f"{self.OURS}/.metadata"))
         for old in whole[: whole.index(self.path) + 1][: -self.keep]:
-            (old / ".metadata").unlink()  # first: without it nobody takes the rest for whole
+            (old / ".metadata").unlink()  # first, so the rest doesn't look complete
             shutil.rmtree(old)
 
 
-# --- The job: a process for each GPU, and each of them does all of this
+# --- The job: one process per GPU, and each of them does all of this
 
 
 class Job:
@@ -361,7 +361,7 @@ class Job:
         self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
         self.checkpoints, self.step, self.saved = Checkpoints(settings), 0, -1  # steps done, saved
         self.resume()
-        self.recent: list[torch.Tensor] = []  # loss and norm of steps that nobody has looked at
+        self.recent: list[torch.Tensor] = []  # loss and norm of steps since the last look
         self.history: list[float] = []  # the mean loss of each step of this run
         self.restart_clock()
 
@@ -377,7 +377,7 @@ class Job:
         return {"model": model, "optimizer": optimizer, "step": self.step, "order": self.order()}
 
     def order(self) -> str:
-        """What the order of the data follows from, beside the step."""
+        """The settings that determine the order of the data, besides the step."""
         settings = self.settings
         return f"--seed {settings.seed}, --batch {settings.batch}, {len(self.data)} sequences"
 
@@ -399,7 +399,7 @@ class Job:
 
     def save(self) -> None:
         if self.saved != self.step:
-            self.look()  # what is not finite ends here
+            self.look()  # which ends the run if a loss isn't finite
             self.checkpoints.save(self.state(), self.step)
             self.saved = self.step
 
@@ -417,7 +417,7 @@ class Job:
                 self.save()
                 self.checkpoints.finish()
                 line = f"ended by a signal. Step {self.step} is saved: start it again to go on"
-                raise Stop(line, 128 + signal.SIGTERM)  # not 0, which would mean that all is done
+                raise Stop(line, 128 + signal.SIGTERM)  # not 0, which would mean done
 
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate()
@@ -440,7 +440,7 @@ class Job:
         self.checkpoints.finish()
 
     def rate(self) -> float:
-        """Learning rate: up in a line, and down in half a cosine."""
+        """Learning rate: linear warmup, then half a cosine down."""
         settings = self.settings
         if self.step < settings.warmup:
             return settings.lr * (self.step + 1) / settings.warmup
@@ -449,7 +449,7 @@ class Job:
         return settings.min_lr + above
 
     def backward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Add up the gradients of this rank's pieces; the last sends them. This rank's loss. []"""
+        """Add up the gradients of this rank's pieces; the last one sends. Returns the loss. []"""
         settings, total = self.settings, torch.zeros((), device=self.device)
         for number, piece in enumerate(self.to_device(rows)):
             last = number == self.pieces - 1
@@ -464,17 +464,17 @@ class Job:
         return total
 
     def loss(self, piece: torch.Tensor) -> torch.Tensor:
-        ddp = self.settings.ddp and self.settings.bf16  # shards have a policy of their own
+        ddp = self.settings.ddp and self.settings.bf16  # shards have their own policy
         with torch.autocast(self.device.type, torch.bfloat16, enabled=ddp):
             return self.model(piece[:, :-1], piece[:, 1:])
 
     def to_device(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if self.device.type == "cuda":
-            rows = rows.pin_memory()  # then the copy does not wait for the GPU
+            rows = rows.pin_memory()  # so the copy doesn't wait for the GPU
         return rows.to(self.device, non_blocking=True).split(self.settings.micro)
 
     def look(self) -> None:
-        """Fetch the losses of all ranks since the last look, and stop where one is not finite."""
+        """Fetch the losses of all ranks since the last look, and stop if one isn't finite."""
         if not self.recent:
             return
         own = torch.stack(self.recent)
@@ -491,7 +491,7 @@ class Job:
 
     @torch.no_grad()
     def validate(self) -> None:
-        """The mean loss of the same sequences each time, and on any number of ranks."""
+        """The mean loss of the same sequences each time, on any number of ranks."""
         self.look()
         settings, total = self.settings, torch.zeros((), device=self.device)
         batches = min(settings.eval_batches, len(self.val) // settings.batch)
@@ -511,7 +511,7 @@ class Job:
         self.since, self.timed_from = time.perf_counter(), self.step
 
     def report(self) -> None:
-        self.look()  # which waits for the GPU: only then is the time that of the work
+        self.look()  # waits for the GPU, so the clock measures its work
         loss, rate = self.history[-1], self.optimizer.param_groups[0]["lr"]
         tokens = (self.step - self.timed_from) * self.settings.batch * self.settings.context
         speed = tokens / (time.perf_counter() - self.since)
@@ -525,23 +525,23 @@ class Job:
                 record["mfu"] = speed * self.flops / (self.ranks * peaks[0] * 1e12)
                 line += f" · MFU {record['mfu']:.1%}"
         self.say(line, record)
-        gc.collect(1)  # what is young, on all ranks at once
+        gc.collect(1)  # young objects, on all ranks at the same time
         self.restart_clock()
 
     def say(self, line: str, record: dict[str, Any]) -> None:
-        """A line to read, and one of JSON. (A step that was done again has two: take the last.)"""
+        """A line to read, and one of JSON. If a step was repeated, the last counts."""
         if self.rank == 0:
             print(f"step {self.step} · {line}", flush=True)
             try:
                 with Path(self.settings.run, "log.jsonl").open("a") as file:
                     file.write(json.dumps({"step": self.step, **record}) + "\n")
-            except OSError as error:  # the disk is full: no reason to end here
+            except OSError as error:  # the disk is full, which is no reason to end
                 print(error, file=sys.stderr)
             # YOUR LOGGER HERE: wandb.log(record, step=self.step)
 
 
 def join(settings: Settings) -> torch.device:
-    """Meet the other ranks. Gloo is there beside NCCL, for checkpoints, `agree` and `any_rank`."""
+    """Meet the other ranks. Gloo, next to NCCL, is for checkpoints, `agree` and `any_rank`."""
     meet: dict[str, Any] = {}
     if "RANK" not in os.environ:  # without torchrun: one rank, which no other has to reach
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
@@ -554,7 +554,7 @@ def join(settings: Settings) -> torch.device:
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) and not os.environ.get(share):
         sys.exit(f"set {share}=1: else ranks that torchrun restarts look for the dead, and hang")
     device, backend, where = torch.device("cpu"), "gloo", "gloo · no GPU found, so on CPUs"
-    if torch.cuda.is_available():  # some clusters show a rank only its own
+    if torch.cuda.is_available():  # some clusters show a rank only its own GPU
         local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
         device, backend = torch.device("cuda", local), "cpu:gloo,cuda:nccl"
         torch.cuda.set_device(device)
@@ -583,12 +583,12 @@ def parse(words: tuple[str, ...]) -> Settings:
 
 
 def watch_signals() -> list[int]:
-    """Those that have come: a step ends before its rank does. A second Ctrl+C ends it at once."""
+    """Signals received so far; a step is finished first. A second Ctrl+C ends it immediately."""
     come: list[int] = []
 
     def note(number: int, _: Any) -> None:
         come.append(number)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # not SIGTERM: Slurm's comes by torchrun, too
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # not SIGTERM: torchrun repeats Slurm's
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, note)
@@ -598,7 +598,7 @@ def watch_signals() -> list[int]:
 
 
 def main(*words: str, signals: Sequence[int] = ()) -> list[float]:
-    """Train, on this rank; the mean loss of each step of this run. Raises Stop, on all ranks."""
+    """Train, and return the mean loss of each step of this run. Raises Stop on all ranks."""
     settings = parse(words)
     device = join(settings)
     torch.set_float32_matmul_precision("high")
@@ -606,11 +606,11 @@ def main(*words: str, signals: Sequence[int] = ()) -> list[float]:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True)
     job = Job(settings, device, signals)
-    gc.disable()  # it would stop each rank at another step, and all others wait
+    gc.disable()  # it would stop each rank in a different step, and all others wait
     try:
         job.train()
     except Stop:
-        job.checkpoints.finish()  # the last good one may still be on its way
+        job.checkpoints.finish()  # the last good one may not be written yet
         raise
     finally:
         gc.enable()

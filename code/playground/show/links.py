@@ -1,6 +1,7 @@
-"""Links beside each other: latency, bandwidth, and the size of message at which both cost the same.
+"""Links compared: latency, bandwidth, and the size of a message at which both cost the same.
 
-Bandwidths come from `distributed.planner.hardware`, per GPU and in one direction.
+Line rates come from `distributed.planner.hardware`, in one direction. No collective quite reaches
+them, so the bandwidths here are `ACHIEVED` of that.
 """
 
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from playground.show.colours import RANKS
 from playground.show.figures import use_style
 from playground.show.tables import Table
 
+ACHIEVED = 0.8  # of line rate, an assumption
 # NCCL's own model of a step around a ring over NVLink, src/graph/tuning.cc: ring, Simple protocol.
 NVLINK_LATENCY = 3.4e-6
 
@@ -24,7 +26,7 @@ class Line(NamedTuple):
     name: str
     latency: float
     bandwidth: float
-    source: str = ""  # of its bandwidth
+    source: str = ""  # of its line rate
 
     @property
     def even(self) -> float:
@@ -36,16 +38,19 @@ class Line(NamedTuple):
 
 
 def links() -> list[Line]:
-    """From fast to slow."""
+    """From fast to slow. Between hosts, the bandwidth is that of all ports of one host."""
     h100, ndr = gpu("h100"), network("ndr")
-    named = {"Ethernet, 100 Gbit/s": "ethernet-100", "Ethernet, 10 Gbit/s": "ethernet-10"}
-    ethernets = [Line(title, *network(name)[1::-1], network(name).source)
-                 for title, name in named.items()]  # fmt: skip
+    slower = [network(f"ethernet-{speed}") for speed in (100, 10)]
+    named = {
+        "NVLink, H100": (NVLINK_LATENCY, h100.inside, h100.source),
+        "eight ports of 400 Gbit/s per host": (ndr.latency, h100.host_network, h100.host),
+        "one port of 400 Gbit/s per host": (ndr.latency, ndr.bandwidth, ndr.source),
+        "one port of 100 Gbit/s per host": (slower[0].latency, slower[0].bandwidth, ""),
+        "one port of 10 Gbit/s per host": (slower[1].latency, slower[1].bandwidth, ""),
+    }
     return [
-        Line("NVLink, H100", NVLINK_LATENCY, h100.inside, h100.source),
-        Line("a host's eight ports of 400 Gbit/s", ndr.latency, h100.host_network, h100.host),
-        Line("one port of 400 Gbit/s", ndr.latency, ndr.bandwidth, ndr.source),
-        *ethernets,
+        Line(name, latency, ACHIEVED * line_rate, source)
+        for name, (latency, line_rate, source) in named.items()
     ]
 
 
@@ -57,34 +62,19 @@ def size_of(n: float) -> str:
     return f"{n:.0f} B"
 
 
-def table_of(lines: list[Line], ranks: int = 64) -> Table:
-    """Each link, where its two costs are even, and where they are for a ring of `ranks`."""
+def table_of(lines: list[Line]) -> Table:
+    """Each link, and the size of a message at which its two costs are the same."""
     rows = [
         (
             line.name,
             f"{line.bandwidth / 1e9:.3g}\xa0GB/s",
             f"{float(f'{line.latency * 1e6:.2g}'):g} µs",
             size_of(line.even),
-            size_of(ranks * line.even),
         )
         for line in lines
     ]
     sources = "; ".join(line.source for line in lines if line.source)
-    header = ["link, one direction", "W", "α", "even at αW", f"ring of {ranks}: NαW"]
-    return Table(header, rows, f"Bandwidths: {sources}.")
-
-
-def figure_of(lines: list[Line]) -> Figure:
-    """Time of a message over its size, with a dot where latency and bytes cost the same."""
-    use_style()
-    sizes = np.logspace(1, 9, 200)
-    figure, axis = plt.subplots(figsize=(7.2, 3.4))
-    for line, colour in zip(lines, RANKS, strict=False):
-        axis.plot(sizes, [line.seconds(n) * 1e6 for n in sizes], color=colour, label=line.name)
-        axis.plot([line.even], [line.seconds(line.even) * 1e6], "o", color=colour, ms=7)
-    axis.set(xscale="log", yscale="log", xlabel="size of the message (bytes)", ylabel="time (µs)")
-    axis.legend(fontsize=9)
-    return figure
+    return Table(["link, one direction", "W", "α", "αW"], rows, f"Line rates: {sources}.")
 
 
 def measured_figure(sizes: list[int], seconds: list[float], line: Line) -> Figure:

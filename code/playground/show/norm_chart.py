@@ -67,7 +67,7 @@ def norm_chart(ranks: int = 4) -> Calculator:
     )
     return Calculator(
         style(chart).properties(height=150, width=520),
-        f"{len(NUMBERS)} numbers as dots on a line, in the colours of the {ranks} ranks that have "
-        "them, with a tick at each rank's mean. Below, the same numbers after a norm of each "
-        "rank's own: their order is another one. With two rows on each rank all lie at −1 or 1.",
+        f"{len(NUMBERS)} numbers as dots on a line, in the colors of the {ranks} ranks that have "
+        "them, with a tick at each rank's mean. Below, the same numbers after BatchNorm on each "
+        "rank, in a different order. With two rows on each rank, all are −1 or 1.",
     )

@@ -29,13 +29,13 @@ def waiting_buckets(layers: int = 9, unused: int = 5) -> Frames:
         elif not bucket.missing:
             said += f" Bucket {bucket.index} is full, but bucket {reducer.sent} must leave first."
         elif layer == unused - 1:
-            said += f" That of layer {unused} should have come before it."
+            said += f" The gradient of layer {unused} should have arrived before it."
         frames.append(_draw_buckets(reducer, layers, said))
     (missing,) = reducer.missing()
     stuck = reducer.bucket_of[missing].index
     said = (
         f"The backward pass is over. Layer {unused} had no part in the loss, so bucket {stuck} is "
-        f"not full, and what lies behind it has not left either."
+        f"not full, and the bucket behind it can't leave either."
     )
     frames.append(_draw_buckets(reducer, layers, said))
     return Frames("buckets of a pass in which one gradient never comes", {1: frames}, 1)

@@ -1,7 +1,8 @@
 """The recorded sweep of collectives over sizes and ranks, predicted from the cost of one message.
 
-α and β are those of a message between two ranks, in collectives that are one message there. All
-else is predicted with them: by what the busiest rank sends, and by what all ranks send together.
+α and β are those of a message between two ranks, measured in collectives that are one message
+there. They predict all other times in two ways: from the messages of the busiest rank, or from the
+messages of all ranks together.
 """
 
 import json
@@ -12,15 +13,12 @@ from distributed.collectives import SENT
 from distributed.instruments.algorithms import SENT as ALL_REDUCE_SENT
 from distributed.workbench.measure import fit
 from playground.show import recorded
-from playground.show.tables import Table
 
 Row = dict[str, Any]
 WAYS: dict[str, Callable[..., Any]] = {"the busiest rank": max, "all ranks together": sum}
 SENDS = SENT | {("all_reduce", algorithm): sent for algorithm, sent in ALL_REDUCE_SENT.items()}
 ONE_MESSAGE = [("broadcast", "linear"), ("broadcast", "tree"), ("scatter", "linear"),
                ("gather", "linear")]  # fmt: skip
-SHOWN = [("broadcast", "linear"), ("scatter", "linear"), ("reduce", "linear"),
-         ("all_gather", "ring"), ("all_reduce", "tree"), ("all_reduce", "ring")]  # fmt: skip
 
 
 class Sweep:
@@ -59,21 +57,6 @@ class Sweep:
     def misses(self, rows: list[Row], way: str) -> list[float]:
         """How far the times are from what was predicted, as shares of that."""
         return [row["s"] / self.predicted(row, way) - 1 for row in rows]
-
-    def table(self, ranks: int = 4) -> Table:
-        """Some collectives, small and large, beside what both models say."""
-        lines = []
-        for name in SHOWN:
-            for row in self.on(ranks, name):
-                if row["bytes"] in (4_000, 64_000_000):
-                    own, all_of = (self.predicted(row, way) for way in WAYS)
-                    times = [f"{t * 1e3:.1f} ms" for t in (own, all_of, row["s"])]
-                    size = "4 kB" if row["bytes"] == 4_000 else "64 MB"
-                    off = f"{row['s'] / all_of - 1:+.0%}"
-                    lines.append((f"{row['op']}, {row['algorithm']}", size, *times, off))
-        header = [f"{ranks} ranks", "size", "predicted: busiest", "all together", "measured"]
-        note = f"The difference is from what all together predict. {self.stamp}"
-        return Table([*header, "difference"], lines, note)
 
 
 def counts(row: Row, whose: Callable[..., Any]) -> tuple[int, int]:
