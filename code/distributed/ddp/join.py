@@ -13,7 +13,7 @@ from distributed.runtime.script import run_script
 
 
 class Join:
-    """What ranks with more and fewer batches agree on before each step."""
+    """Agreement of ranks with more and fewer batches, before each step."""
 
     def __init__(self, group: Group, divide_by_initial_world_size: bool):
         self.group, self.divide_by_all = group, divide_by_initial_world_size

@@ -1,7 +1,7 @@
-"""Which gradients come in a backward pass, and how often: what a wrapper waits for.
+"""Usage of parameters: how many gradients a wrapper waits for in a backward pass.
 
 A pass uses every parameter once, unless the caller says that it may leave some out
-(`find_unused_parameters`), or that all passes are like the first one (`static_graph`). Where
+(`find_unused_parameters`), or that all passes are like the first one (`static_graph`). If
 parameters may be left out, ranks compare what they used.
 """
 
@@ -12,14 +12,14 @@ from distributed import Group
 
 
 class Usage:
-    """Which gradients come in a backward pass, and how often: what a bucket waits for."""
+    """The number of gradients of each parameter in a backward pass: a bucket waits for them."""
 
     def __init__(self, names: dict[nn.Parameter, str], static_graph: bool, find_unused: bool):
         self.names, self.static_graph = names, static_graph
         self.find_unused = find_unused and not static_graph
         # How often each comes in one pass. A static graph's first pass finds it out: None so far.
         self.expected = None if static_graph else dict.fromkeys(names, 1)
-        self.counts: dict[nn.Parameter, int] = {}  # of this pass; the last to come stands last
+        self.counts: dict[nn.Parameter, int] = {}  # of this pass; the last to come is the last
         self.used_by_any = set(names)  # those that get a mean: some rank has a gradient for them
 
     @property
@@ -52,7 +52,7 @@ class Usage:
         return f"{self.names[parameter]} got {times} gradients in one backward pass: {advice}"
 
     def compare(self, group: Group) -> None:
-        """What another rank used gets a mean here too; what no rank used keeps no gradient.
+        """A parameter that any rank used gets a mean on all; one that no rank used has no gradient.
 
         A gradient may be of an earlier pass, within `no_sync`: so what is there counts, not what
         came in this one.

@@ -46,7 +46,7 @@ TRANSITIONS = {
 
 @dataclass
 class Pass:
-    """What one backward pass has noted while it is LOCAL. `_begin` makes it."""
+    """Notes of one backward pass while it is LOCAL. `_begin` makes them."""
 
     came: list[nn.Parameter] = field(default_factory=list)  # their gradients are in the buckets
     came_first: str = ""  # a parameter whose gradient came before any output's, outside no_sync()
@@ -331,7 +331,7 @@ class DistributedDataParallel(nn.Module):
         self._enter(Phase.IDLE)  # a pass without gradients of ours was for others
 
     def _fail_pass(self) -> None:
-        """The backward pass has raised. What a local one has added up is this rank's own affair."""
+        """The backward pass has raised. The sums of a local one stay on this rank."""
         self._enter(Phase.FAILED if self.phase is Phase.BACKWARD else Phase.IDLE)
 
     def _finish(self) -> None:
@@ -363,7 +363,7 @@ class DistributedDataParallel(nn.Module):
             self._use_order(order_of(root, order, [*self.names], self.group))
 
     def _take_part_with_zeros(self) -> None:
-        """What a rank without data does while others run forward and backward."""
+        """On a rank without data: take part while others run forward and backward."""
         self._share_buffers()
         self.reducer.start_pass()
         for parameter in self.names:
@@ -434,7 +434,7 @@ class DistributedDataParallel(nn.Module):
 
 
 def layout(parameter: nn.Parameter) -> tuple[Any, ...]:
-    """What a gradient has in common with its parameter, so that a view of a bucket fits both."""
+    """Properties that a gradient shares with its parameter, so a view of a bucket fits both."""
     return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
 
 

@@ -30,7 +30,7 @@ WRITTEN = (
 
 
 class BlockState(Enum):
-    """Where the parameters of a block are."""
+    """Place of a block's parameters."""
 
     SHARDED = auto()  # only W[s] is here: the module's parameters are NaN
     GATHERING = auto()  # an all-gather writes W[N·s] into the buffer; the parameters are NaN

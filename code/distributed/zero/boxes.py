@@ -2,8 +2,8 @@
 
     flattened matrix[start:stop] = the rest of a row, whole rows, the beginning of a row
 
-Files of `torch.distributed.checkpoint` know where each box of a parameter is. Whoever reads asks
-for its own boxes, and gets the overlaps.
+Files of `torch.distributed.checkpoint` know where each box of a parameter is. A rank that
+loads asks only for its own boxes, and gets the overlaps.
 """
 
 from collections.abc import Iterator, Sequence

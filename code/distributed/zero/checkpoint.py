@@ -32,7 +32,7 @@ MODEL, STATE, GROUPS = "model.", "optim.state.", "optim.param_groups."
 
 
 class Contents(NamedTuple):
-    """What a file has. An entry tells a tensor's size and dtype."""
+    """The contents of a file. An entry tells a tensor's size and dtype."""
 
     model: dict[str, Any]  # name → entry
     states: dict[str, dict[str, Any]]  # name of a parameter → key → entry
@@ -43,9 +43,9 @@ class Contents(NamedTuple):
 
 
 def state(zero: ShardedOptimizer) -> dict[str, dict[str, Any]]:
-    """What this rank has of everything, on its own memory: to be saved, or to be written into.
+    """This rank's part of everything, on its own memory: to be saved, or to be written into.
 
-    Names are those of PyTorch's FSDP. Raises ValueError for an optimizer's state that is no tensor.
+    Names are those of PyTorch's FSDP. Raises ValueError for a state that isn't a tensor.
     """
     zero.sync_shards_from_params()
     return {"model": model_state(zero), "optim": optimizer_states(zero) | group_settings(zero)}
@@ -112,7 +112,7 @@ def names_in_group(zero: ShardedOptimizer, number: int) -> list[str]:
 def save(zero: ShardedOptimizer, folder: str | Path, step: int, /, **extra: Any) -> Path:
     """Write folder/step-N. Every rank must call it; with HSDP, those of the first host write.
 
-    What rank 0 gives as `extra` is returned by `load`; it may have any names. Buffers that ranks
+    `load` returns what rank 0 gives as `extra`, which may have any names. Buffers that ranks
     don't share, such as running statistics, are rank 0's, as in `full_state_dict`.
     """
     parts: dict[str, Any] = state(zero)
@@ -216,8 +216,8 @@ def scalar_states(zero: ShardedOptimizer) -> list[str]:
 def check_model(zero: ShardedOptimizer, contents: Contents, path: str | Path) -> None:
     """Raise ValueError, naming the first difference, if it is of another model, or other dtypes.
 
-    What is frozen may have another dtype: under a `param_dtype`, stages 1 and 2 keep it as it was
-    cast, and stage 3 as it came.
+    A frozen tensor may have a different dtype: under a `param_dtype`, stages 1 and 2 keep it as it
+    was cast, and stage 3 as it came.
     """
     there = {k: f"{v.properties.dtype}{list(v.size)}" for k, v in contents.model.items()}
     dtypes = {p: unit.layout.dtype for unit in zero.units for p in unit.layout.parameters}

@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 
 class Layout:
-    """Where parameters of one dtype stand in a flat buffer of N shards.
+    """Layout of parameters of one dtype in a flat buffer of N shards.
 
     `partition="flat"` cuts at equal lengths, even through a parameter: at most N − 1 elements of
     padding. "parameter" gives each parameter whole to one rank, the largest first to the rank that
@@ -108,7 +108,7 @@ class Layout:
         return flat[rank * self.shard_size : (rank + 1) * self.shard_size]
 
     def pieces(self, rank: int) -> list[Piece]:
-        """What one rank's shard holds, in order; padding belongs to no piece."""
+        """The pieces in one rank's shard, in order, without padding."""
         begin, end = rank * self.shard_size, (rank + 1) * self.shard_size
         found = []
         for parameter, start in sorted(self.start.items(), key=lambda item: item[1]):
@@ -120,7 +120,7 @@ class Layout:
 
 
 class FlatUnit:
-    """A layout and this rank's shard of it: what is gathered, reduced and updated at once.
+    """A layout and this rank's shard of it: the unit of gathering, reducing and updating.
 
     shard[s]     this rank's W[s], what the optimizer updates: a master copy, where `param_dtype`
                  has fewer bits than it
@@ -142,14 +142,14 @@ class FlatUnit:
         return self.group.empty(self.layout.size, self.layout.reduce_dtype)
 
     def all_gather(self, out: torch.Tensor, async_op: bool = False) -> Any:
-        """W[s], another shard on each rank → out[N·s], in out's dtype, which may be narrower."""
+        """W[s], different on each rank → out[N·s], in out's dtype, which may be narrower."""
         shard = self.shard
         if out.dtype != shard.dtype:
             shard = self.layout.shard(out, self.group.rank).copy_(shard)
         return self.group.all_gather(shard, out, async_op)
 
     def read_back(self, full: torch.Tensor) -> None:
-        """W[s] ← what somebody wrote into full[N·s] since it was gathered from W[s].
+        """W[s] ← what was written into full[N·s] since it was gathered from W[s].
 
         Elements that are W[s] as it was cast keep all of their digits.
         """

@@ -47,7 +47,7 @@ def materialise(
     """Give parameters and buffers from the meta device their first values, and nothing else.
 
     Each part of the module that holds a wanted one is initialised as a whole: what it has beside
-    is made for that time, and forgotten. Raises ValueError for a wanted one that has a NaN then.
+    gets its old values back. Raises ValueError for a wanted one that has a NaN then.
     """
     remaining = set(wanted)
     for path, part in module.named_modules():

@@ -1,8 +1,8 @@
-"""What all stages of ZeRO share: torch's optimizer interface over shards.
+"""Sharded optimizer: torch's optimizer interface over shards, the same for all stages of ZeRO.
 
     dW[s] on each rank → optimizer → W[s], with states of size s
 
-A stage has two parts of its own: how gradients become dW[s] (`Gradients`), and how updated shards
+Each stage has two parts: how gradients become dW[s] (`Gradients`), and how updated shards
 become parameters again (`Weights`).
 """
 
@@ -26,7 +26,7 @@ from distributed.zero.sharding_plan import Precision, ShardingPlan
 
 
 class Weights(Protocol):
-    """How a stage holds the parameters."""
+    """The parameters, as a stage holds them."""
 
     units: list[FlatUnit]
 
@@ -37,11 +37,11 @@ class Weights(Protocol):
         """W[s] has changed on every rank: no rank may compute with the old W[N·s] after this."""
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
-        """What this rank holds beside its shards, by what it is for."""
+        """Tensors that this rank holds beside its shards, by purpose."""
 
 
 class Gradients(Protocol):
-    """How a stage makes each unit's dW[s].
+    """The gradients: how a stage makes each unit's dW[s].
 
     A forward pass while `sync` is False is such that its backward pass sends nothing.
     """
@@ -58,11 +58,11 @@ class Gradients(Protocol):
         """Before the next step's first backward pass, or after one that raised."""
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
-        """What this rank holds beside each unit's `gradient`, by what it is for."""
+        """Tensors that this rank holds beside each unit's `gradient`, by purpose."""
 
 
 class GradientPhase(Enum):
-    """What is true of the gradients, from one step to the next."""
+    """State of the gradients, from one step to the next."""
 
     EMPTY = auto()  # there is none: a step would have nothing to do
     PARTIAL = auto()  # there are some; they can still grow
@@ -81,7 +81,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def __init__(self, plan: ShardingPlan, weights: Weights, gradients: Gradients, settings: dict):
         trained = [unit for unit in weights.units if unit.layout.trainable]
         local = [mine for unit in trained for mine in local_parameters(unit, plan)]
-        # Also a group of which this rank has nothing: a schedule counts on finding all of them.
+        # Also a group without parameters on this rank: a schedule counts on finding all of them.
         groups = [{**group, "params": []} for group in plan.param_groups]
         for mine in local:
             groups[mine.group]["params"].append(mine.parameter)
@@ -173,7 +173,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.weights.check_or_read_params()
 
     def _update(self) -> None:
-        """dW[s], W[s], states[s] → W[s]: an N-th of the work on each rank."""
+        """dW[s], W[s], states[s] → W[s]: 1/N of the work on each rank."""
         for mine in self.local:
             mine.parameter.grad = mine.unit.reduced()[mine.shard_slice].view(mine.parameter.shape)
         self.optimizer.step()
@@ -181,7 +181,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             mine.parameter.grad = None
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients. A missing one counts as zero, so both settings do the same."""
+        """Drop the gradients. A missing one counts as zero, so both settings do the same."""
         self.gradients.reset()
         for unit in self.trained:
             for parameter in unit.layout.parameters:
@@ -258,12 +258,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 yield self.names[parameter], view
 
     def in_no_unit(self) -> list[nn.Parameter]:
-        """What is whole on every rank: what is frozen, before ZeRO-3, and what has no elements."""
+        """Parameters that are whole on every rank: frozen ones before ZeRO-3, and empty ones."""
         sharded = {parameter for unit in self.units for parameter in unit.layout.parameters}
         return [parameter for parameter in self.names if parameter not in sharded]
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
-        """What this rank holds, by what it is for."""
+        """Tensors that this rank holds, by purpose."""
         states = [value for found in self.optimizer.state.values() for value in found.values()]
         found = {
             "parameters": [unit.shard for unit in self.units if not unit.is_cast],
@@ -297,7 +297,7 @@ def layouts(
 
 
 class LocalParameter(NamedTuple):
-    """What the optimizer has of a unit: a run of pieces that one group updates alike.
+    """A run of a unit's pieces in one parameter group, which the optimizer updates alike.
 
     `optimizer.state[parameter]` holds tensors of its shape, and scalars.
     """

@@ -35,7 +35,7 @@ class Precision(NamedTuple):
 
 
 class ShardingPlan:
-    """Which parameters are sharded, and in which groups: checked, and alike on all ranks.
+    """The parameters that are sharded, and their groups: checked, and alike on all ranks.
 
     `param_groups` are as torch takes them. Raises TypeError and ValueError for what the functions
     below refuse, and ValueError if ranks differ.
@@ -109,7 +109,7 @@ def check_tensors(module: nn.Module) -> None:
 
 
 def check_precision(module: nn.Module, precision: Precision) -> None:
-    """Raise ValueError for a dtype that is no float's, and for shards of fewer than 32 bits."""
+    """Raise ValueError for a dtype that isn't a float's, and for shards of fewer than 32 bits."""
     for name, dtype in precision._asdict().items():
         if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
             raise ValueError(f"{name}={dtype!r}: give a dtype of floats, as torch.bfloat16")
@@ -127,7 +127,7 @@ def check_precision(module: nn.Module, precision: Precision) -> None:
 def check_groups(
     names: Mapping[nn.Parameter, str], param_groups: Sequence[Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """Groups as torch takes them, copied: all that is trained, each parameter once."""
+    """Groups as torch takes them, copied: each trained parameter once."""
     for group in param_groups or []:
         if not isinstance(group, Mapping) or "params" not in group:
             raise TypeError(

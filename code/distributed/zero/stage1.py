@@ -17,8 +17,8 @@ class Zero1(ShardedOptimizer):
 
     `optimizer_class` and `settings` are those of `torch.optim`, `param_groups` a list of dicts as
     torch takes it, `group` by default the process group of `init_process_group`. After
-    `backward()`, `step()` averages gradients over the ranks, updates, and forgets them; a gradient
-    that did not come counts as zero. Raises what `ShardingPlan` raises, before anything is written.
+    `backward()`, `step()` averages gradients over the ranks, updates, and drops them; a gradient
+    that didn't come counts as zero. Raises what `ShardingPlan` raises, before anything is written.
 
     `param_dtype` and `reduce_dtype` are FSDP2's: see `Precision`. Inputs need `param_dtype`, too.
     """
@@ -42,7 +42,7 @@ class Zero1(ShardedOptimizer):
         super().__init__(plan, weights, self.make_gradients(weights), settings)
 
     def make_gradients(self, weights: "ReplicatedWeights") -> Gradients:
-        """What reduces gradients; stage 2 has a different way."""
+        """The part that reduces gradients, which stage 2 replaces."""
         return ReduceInStep(weights.units)
 
 
@@ -118,7 +118,7 @@ class ReduceInStep(Gradients):
                 if grad is None:
                     view.zero_()
                 elif grad.data_ptr() != view.data_ptr():
-                    view.copy_(grad)  # the user's own, in place of what autograd gave
+                    view.copy_(grad)  # the user's own instead of autograd's
                 parameter.grad = None
             unit.gradient = unit.reduce_scatter(buffer).to(unit.shard.dtype)
 

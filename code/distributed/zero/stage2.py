@@ -39,7 +39,7 @@ class Zero2(Zero1):
 
 
 class BackwardPhase(Enum):
-    """Where a backward pass is. One that raised stays there until `reset`."""
+    """State of a backward pass. One that raised stays there until `reset`."""
 
     NONE = auto()  # none is under way
     LOCAL = auto()  # it has reached only forward passes in no_sync(): it sends nothing
@@ -124,7 +124,7 @@ class ReduceFullBuckets(Gradients):
             )
         self.missing[unit].discard(parameter)
         self.unreduced = True
-        # A reentrant checkpoint is a pass within the pass. What it gives isn't all that comes.
+        # A reentrant checkpoint is a pass within the pass, and more gradients can follow.
         is_nested = torch._C._current_graph_task_id() != self.task
         if is_nested and self.phase is BackwardPhase.REDUCING:
             self._enter(BackwardPhase.DEFERRED)

@@ -35,7 +35,7 @@ class Zero3(ShardedOptimizer):
     own buffer, and is gathered once. A model on the meta device is made one block at a time
     by `initialise(module)`, for each module that has parameters or buffers.
 
-    Where a block is sharded its parameters hold no values: use `full_parameters()`. After a
+    Parameters of a sharded block hold no values: use `full_parameters()`. After a
     backward pass `parameter.grad` only has a shape: its mean is in the shards, on all ranks.
 
     In a forward pass all ranks must call the same blocks in the same order; with a board, ranks
