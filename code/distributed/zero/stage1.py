@@ -52,6 +52,7 @@ class ReplicatedWeights(Weights):
     def __init__(self, plan: ShardingPlan, bucket_bytes: float):
         self.names = plan.names
         self.full: dict[FlatUnit, torch.Tensor] = {}
+        self.views: dict[nn.Parameter, torch.Tensor] = {}  # of `full`
         # From the last parameter: its gradient is ready first.
         trained = [p for p in reversed(plan.names) if p.requires_grad]
         for layout in layouts(plan, trained, bucket_bytes):
@@ -61,7 +62,7 @@ class ReplicatedWeights(Weights):
                 shard = shard.clone()  # all other digits can go
                 full = plan.group.empty(layout.size, layout.param_dtype).copy_(full)
             for parameter, view in layout.views(full).items():
-                parameter.data = view
+                parameter.data = self.views[parameter] = view
             self.full[FlatUnit(layout, plan.group, shard)] = full
         self.units = [*self.full]
         narrow = plan.precision.param_dtype
@@ -74,11 +75,11 @@ class ReplicatedWeights(Weights):
 
         Raises RuntimeError for a parameter that is not a view of W[N·s] any more.
         """
+        for parameter, view in self.views.items():
+            alike = parameter.dtype == view.dtype and parameter.stride() == view.stride()
+            if not alike or parameter.data_ptr() != view.data_ptr():
+                raise RuntimeError(MOVED.format(name=self.names[parameter]))
         for unit, full in self.full.items():
-            for parameter, view in unit.layout.views(full).items():
-                alike = parameter.dtype == view.dtype and parameter.stride() == view.stride()
-                if not alike or parameter.data_ptr() != view.data_ptr():
-                    raise RuntimeError(MOVED.format(name=self.names[parameter]))
             if unit.is_cast:
                 unit.read_back(full)
 
@@ -98,7 +99,6 @@ class ReduceInStep(Gradients):
         self.buffers = {unit: unit.new_gradients().zero_() for unit in units}
         self.unit_of = {p: unit for unit in units for p in unit.layout.parameters}
 
-    @torch.no_grad()  # a pass with create_graph=True would record the copy
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """The first gradient is copied into the buffer. Autograd adds later ones to it there."""
         unit, grad = self.unit_of[parameter], parameter.grad
@@ -106,7 +106,7 @@ class ReduceInStep(Gradients):
             return  # a function of autograd gave none: it counts as zero
         view = unit.layout.view(self.buffers[unit], parameter)
         if grad.data_ptr() != view.data_ptr():
-            view.copy_(grad)
+            view.copy_(grad.detach())  # a pass with create_graph=True would record the copy
             parameter.grad = view
 
     @torch.no_grad()
