@@ -126,11 +126,6 @@ USED = {
         lambda: hasattr(torch.nn.Parameter(torch.ones(1)), "_post_accumulate_grad_hooks"),
         "DDP refuses a module that is wrapped already",
     ),
-    "_active_ddp_module": Use(
-        "torch",
-        lambda: hasattr(torch.nn.parallel.DistributedDataParallel, "_active_ddp_module"),
-        "ZeRO refuses a module that PyTorch's DDP runs",
-    ),
     **{
         name: Use("torch", partial(getattr, torch, name), "what clipping calls: ZeRO refuses it")
         for name in ("_foreach_norm", "_foreach_clamp_min_", "_foreach_clamp_max_")

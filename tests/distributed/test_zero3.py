@@ -373,30 +373,6 @@ def test_a_block_that_computes_twice(pools):
             torch.testing.assert_close(found[name], value.detach(), rtol=1e-12, atol=1e-12)
 
 
-def whole_at_the_input(group, stray):
-    """Whole gradients, and reduced blocks, when a backward pass has come to the input."""
-    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(4)])
-    zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
-    found = []
-
-    def count(_):
-        spread = zero.gradients.reducer.is_spread
-        whole = [p for p in model.parameters() if p.grad is not None and p not in spread]
-        found.append((len(whole), len(zero.gradients.reduced)))
-
-    if stray:
-        model(torch.ones(2, 8))  # in grad mode, and without a backward pass
-    x = torch.ones(2, 8, requires_grad=True)
-    x.register_hook(count)
-    model(x).sum().backward()
-    zero.step()
-    return found
-
-
-def test_a_forward_pass_without_a_backward_pass_leaves_the_next_one_its_memory(pools):
-    assert pools[2](whole_at_the_input, True) == pools[2](whole_at_the_input, False)
-
-
 def two_passes(group):
     """Two forward passes under one backward pass."""
     model = Loop()

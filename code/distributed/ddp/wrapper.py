@@ -48,7 +48,7 @@ TRANSITIONS = {
 class Pass:
     """Notes of one backward pass while it is LOCAL. `_begin` makes them."""
 
-    came: list[nn.Parameter] = field(default_factory=list)  # their gradients are in the buckets
+    stored: list[nn.Parameter] = field(default_factory=list)  # their gradients are in buckets
     came_first: str = ""  # a parameter whose gradient came before any output's, outside no_sync()
 
 
@@ -266,9 +266,9 @@ class DistributedDataParallel(nn.Module):
     def _start_pass(self, _gradient: Any = None) -> None:
         """Called by autograd when the backward pass reaches an output of the module."""
         self._begin(Phase.BACKWARD)
-        for parameter in self.this_pass.came:
+        for parameter in self.this_pass.stored:
             self._count(parameter)
-        self.this_pass.came.clear()
+        self.this_pass.stored.clear()
 
     def _start_local_pass(self, _gradient: Any = None) -> None:
         """The same, of a forward pass in no_sync()."""
@@ -299,7 +299,7 @@ class DistributedDataParallel(nn.Module):
         if self.phase is Phase.LOCAL:
             self.usage.check_may_come(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
-            self.this_pass.came.append(parameter)
+            self.this_pass.stored.append(parameter)
         else:
             self._count(parameter)
 

@@ -223,10 +223,10 @@ def check_model(zero: ShardedOptimizer, contents: Contents, path: str | Path) ->
     dtypes = {p: unit.layout.dtype for unit in zero.units for p in unit.layout.parameters}
     here = {}
     for name, tensor in tensors_of(zero.module).items():
-        here[name] = f"{dtypes.get(tensor, tensor.dtype)}{list(tensor.shape)}"
+        dtype = dtypes.get(tensor, tensor.dtype)
         if tensor in zero.frozen and name in there:
-            kept = contents.model[name].properties.dtype
-            here[name] = f"{kept}{list(tensor.shape)}"
+            dtype = contents.model[name].properties.dtype
+        here[name] = f"{dtype}{list(tensor.shape)}"
     for name in sorted(there.keys() | here.keys()):
         read, wanted = there.get(name, "missing"), here.get(name, "missing")
         if read != wanted:

@@ -1,7 +1,6 @@
 """Checkpoints of PyTorch's FSDP: what a file doesn't note, and how it shows all the same.
 
-Such a file has the model, and the optimizer's states and groups, as `get_state_dict` names them. It
-has neither the optimizer's class, nor which states are one element for a whole parameter.
+It has neither the optimizer's class, nor which states are one element for a whole parameter.
 """
 
 from collections.abc import Mapping

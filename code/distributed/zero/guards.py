@@ -60,11 +60,9 @@ def call(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 
 class Guarded:
-    """A tensor that refuses some functions of torch, and is a plain one to all others."""
+    """A tensor that is a plain one to functions of torch, unless `check` raises RuntimeError."""
 
-    @classmethod
-    def check(cls, func: Any, name: str, args: Any, kwargs: Any) -> None:
-        """Raise RuntimeError if this function of torch is not to be called on it."""
+    check: Any
 
     @classmethod
     def __torch_function__(

@@ -1,7 +1,7 @@
 """Models on the meta device: shapes without memory, made real one part at a time.
 
-`with torch.device("meta"): model = Model()` takes no memory, however large the model. Each rank
-then makes one block, cuts out its shard, and frees the block before it makes the next.
+`with torch.device("meta"): model = Model()` takes no memory. Each rank then makes one block, cuts
+out its shard, and frees the block before it makes the next.
 """
 
 from collections.abc import Callable, Iterable

@@ -69,8 +69,8 @@ class Schedule(Gradients):
               theirs; len(turns) if none has
     reduces   in BACKWARD: whether it has reached a call outside of no_sync()
     reduced   in BACKWARD: blocks that it has reduced
-    last_turn in BACKWARD: each block in `turns` → its call that has the last turn, the first one
-    unreduced blocks whose gradients are to be reduced: a backward pass has come to them
+    last_turn block → its first call since a backward pass ended, in any forward pass
+    unreduced blocks with a call or a gradient since they were reduced: it is to be done
     """
 
     def __init__(self, weights: BlockwiseWeights, names: Mapping[nn.Parameter, str]):
@@ -126,6 +126,7 @@ class Schedule(Gradients):
             self.recorded |= bool(tensors)
             if self.recorded:
                 self.calls.append(Call(block, self.sync))
+                self._expect(self.calls[-1])
             calls, index = self.calls, len(self.calls) - 1
             if not block.stays_after_forward:
                 with torch.no_grad():
@@ -182,6 +183,11 @@ class Schedule(Gradients):
         if block.prefetch and block.buffer is not beside.buffer:
             block.unshard()
 
+    def _expect(self, call: Call) -> None:
+        """The gradients of this call are to be reduced, with those of later calls of the block."""
+        self.last_turn.setdefault(call.block, call)
+        self.unreduced.add(call.block)
+
     def _find_call(self, block: Block) -> int:
         """Index of the call that a checkpoint computes again: the last whose turn isn't over."""
         indices = range(min(self.position + 1, len(self.turns)))
@@ -209,11 +215,10 @@ class Schedule(Gradients):
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _turn_to(self, calls: list[Call]) -> None:
-        """Go back through these calls from now on: the first one of a block has its last turn."""
+        """Go back through these calls from now on."""
         self.turns, self.position = calls, len(calls)
-        self.last_turn = {call.block: call for call in reversed(calls)}
-        self.unreduced |= self.last_turn.keys()
-        self.reduced -= self.last_turn.keys()
+        for call in calls:
+            self._expect(call)
 
     def _go_back_to(self, calls: list[Call], index: int) -> None:
         """Give all calls down to this one their turn, whatever this rank's graph has of them."""
@@ -249,6 +254,7 @@ class Schedule(Gradients):
     def _reduce(self, block: Block) -> None:
         """dW[N·s]{partial over ranks} of a block → dW[s], beside the backward pass."""
         self.unreduced.remove(block)
+        self.last_turn.pop(block, None)
         self.reduced.add(block)
         for unit in block.units:
             if unit.layout.trainable:

@@ -289,8 +289,7 @@ def layouts(
     for trained in (True, False):
         alike = [p for p in parameters if p.numel() and p.requires_grad == trained]
         for bucket in fill_buckets(alike, most, most):
-            is_float = bucket[0].dtype.is_floating_point
-            precision = plan.precision if is_float else Precision()
+            precision = plan.precision if bucket[0].is_floating_point() else Precision()
             ordered = sorted(bucket, key=lambda p: plan.group_of.get(p, -1))  # -1: it is frozen
             found.append(Layout(ordered, plan.group.size, plan.partition, *precision))
     return found

@@ -64,10 +64,10 @@ class ShardingPlan:
 
     def check_same_groups(self, group: Group) -> None:
         """Raise ValueError where a rank's parameters are in other groups than rank 0's."""
-        lines = []
-        for parameter, name in self.names.items():
-            trained = f"in group {self.group_of.get(parameter)}"
-            lines.append(f"{name}, {trained if parameter.requires_grad else 'frozen'}")
+        lines = [
+            f"{name}, in group {self.group_of[p]}" if p.requires_grad else f"{name}, frozen"
+            for p, name in self.names.items()
+        ]
         check_same_lines("parameter", lines, group)
 
 

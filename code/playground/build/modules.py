@@ -42,8 +42,8 @@ WHERE = {  # what one looks for first, and the functions that do it, in the orde
     "where the ring adds": "runtime/transport.Transport.relay",
     "where DDP launches a bucket": "bucketed_ddp.Reducer.reduce_full_buckets",
     "where ZeRO-3 gathers a block": "zero/schedule.Schedule.pre_forward zero/blocks.Block.unshard",
-    "where ZeRO-3 frees a block": "zero/schedule.Schedule.post_forward "
-    "zero/schedule.Schedule.post_backward zero/blocks.Block.reshard",
+    "where ZeRO-3 frees a block": "zero/schedule.Schedule.post_forward zero/blocks.Block.reshard",
+    "where it frees a block in the backward pass": "zero/schedule.Schedule.post_backward",
     "where it prefetches the next": "zero/schedule.Schedule.pre_forward "
     "zero/schedule.Schedule._prefetch",
     "where it gathers a block again": "zero/schedule.Schedule.pre_backward "
@@ -52,6 +52,8 @@ WHERE = {  # what one looks for first, and the functions that do it, in the orde
     "zero/reduce_in_backward.GradientReducer.start",
     "where a shard is updated": "zero/sharded.ShardedOptimizer.step",
     "when a checkpoint is there": "zero/checkpoint_folder.new_checkpoint",
+}
+MODELS = {  # the same, of what isn't done but computed about it
     "exposed communication, measured": "read_trace/breakdown.breakdown",
     "exposed communication, modelled": "cost.Step.exposed planner/streams.SimulatedStep.exposed",
 }
@@ -119,7 +121,7 @@ def readme(root: Path) -> str:
     lines += ["\n## Engines\n"]
     lines += [f"- [`{folder}/`]({folder}): {what}." for folder, what in FLOORS.items()]
     lines += ["\n## Where to look\n"]
-    for what, functions in WHERE.items():
+    for what, functions in (WHERE | MODELS).items():
         lines.append(f"- {what}: " + ", then ".join(link_to(f, root) for f in functions.split()))
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
 
