@@ -122,8 +122,7 @@ class Layout:
 class FlatUnit:
     """A layout and this rank's shard of it: the unit of gathering, reducing and updating.
 
-    shard[s]     this rank's W[s], what the optimizer updates: a master copy, where `param_dtype`
-                 has fewer bits than it
+    shard[s]     this rank's W[s], which the optimizer updates; under a `param_dtype` a master copy
     gradient[s]  dW[s], the mean over the ranks, in the shard's dtype; None until it is reduced
     """
 

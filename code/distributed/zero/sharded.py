@@ -228,9 +228,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def full_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and value of each parameter, gathered a unit at a time; all ranks must ask.
 
-        Values are in the dtype of shards, with all of their digits, also under a `param_dtype`.
-        Those that are in no unit, for they are frozen or empty, are whole on every rank: they come
-        last. Copy what you keep: the next unit is gathered into the same buffer.
+        Values have the dtype of shards, also under a `param_dtype`. Frozen and empty ones can be in
+        no unit, and come last. Copy what you keep: the next unit is gathered into the same buffer.
         """
         self.sync_shards_from_params()
         yield from self._all_gather({unit: unit.shard for unit in self.units})

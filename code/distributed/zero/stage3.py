@@ -1,8 +1,7 @@
 """ZeRO-3, also called FSDP, and HSDP: a rank keeps a shard of the parameters, and gathers blocks.
 
 The lessons `zero3.py` and `hsdp.py` gather within the autograd graph. Here hooks gather, so blocks
-take turns in two buffers: while one computes, the parameters of the next are gathered (Rajbhandari
-et al. 2020, §5.3; Zhao et al. 2023, §3). `schedule.py` says what happens when.
+take turns in two buffers: while one computes, the parameters of the next are gathered.
 """
 
 from collections.abc import Callable, Iterable, Sequence
