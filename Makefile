@@ -71,7 +71,7 @@ constraints: .venv/.installed-dev book/web/node_modules/.installed  ## look for 
 	@$(BIN)/python -m bench.downloads --record
 
 lint: .venv/.installed-dev  ## style, types and spelling
-	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell
+	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell && $(BIN)/python -m playground.build.prose
 
 clean:  ## remove all that was built or installed here
 	rm -rf .venv book/web/node_modules _build
