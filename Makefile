@@ -33,7 +33,7 @@ serve: _build/html/.built  ## build the book and open it with live cells (PORT=9
 dev: .venv/.installed book/web/node_modules/.installed  ## the same, and whatever you save is built and shown
 	@$(BIN)/python -m playground.build.dev $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)
 
-PYTEST = $(BIN)/python -m pytest --ignore tests/gpu -n auto --dist loadfile
+PYTEST = $(BIN)/python -m pytest --ignore tests/gpu -n auto --dist loadfile --no-loadscope-reorder
 
 test: lint book/web/node_modules/.installed  ## the tests: numbers, scripts, pages, server, browser
 	@$(PYTEST) -m "not slow" --hypothesis-profile quick
@@ -71,7 +71,7 @@ constraints: .venv/.installed-dev book/web/node_modules/.installed  ## look for 
 	@$(BIN)/python -m bench.downloads --record
 
 lint: .venv/.installed-dev  ## style, types and spelling
-	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell
+	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell && $(BIN)/python -m playground.build.prose
 
 clean:  ## remove all that was built or installed here
 	rm -rf .venv book/web/node_modules _build

@@ -224,7 +224,8 @@ def made_here(model: Model) -> Transformer:
 def batch_of(job: Job) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Random words, in as many micro-batches as the job has. A batch of zeros computes faster."""
     shape = int(job.rows), job.context
-    words = [torch.randint(job.model.words, shape, device=DEVICE) for _ in range(job.accumulate)]
+    vocab_size, count = job.model.vocab_size, job.accumulate
+    words = [torch.randint(vocab_size, shape, device=DEVICE) for _ in range(count)]
     return [(each, each.roll(-1, 1)) for each in words]
 
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -52,6 +53,15 @@ def pytest_configure(config: pytest.Config) -> None:
     """Which pages are stale takes two seconds to find out: once, and not in each worker."""
     if getattr(config.option, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
         os.environ["STALE_PAGES"] = " ".join(stale(ROOT, pages_in_order(ROOT)))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with many tests first. Of those that need the built book, one begins, and the others
+    come last: by then it has been built, and no worker waits."""
+    number = Counter(item.path for item in items)
+    users = {item.path for item in items if "built" in getattr(item, "fixturenames", ())}
+    first = max(sorted(users), key=lambda path: number[path], default=None)
+    items.sort(key=lambda item: (item.path != first, item.path in users, -number[item.path]))
 
 
 gc.disable()  # thousands of tests and all of torch stay to the end: no looking for garbage there

@@ -2,8 +2,8 @@
 
     dW = Σ over micro-batches and ranks of (sum of losses)' / (number of tokens in all of them)
 
-A mean of means is the mean only when all parts are equal. Texts are not: so sum first, count what
-was summed, and divide once. And only the last pass needs to communicate.
+A mean of means is the mean only if all parts have the same size, and texts don't. So sum first,
+count the tokens, and divide once. Only the last pass has to communicate.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ IGNORED = -100
 
 
 class Replica(Protocol):
-    """A wrapped module: `DistributedDataParallel`, or any other that has these."""
+    """A wrapped module: this book's `DistributedDataParallel`, or any class with these members."""
 
     group: Group
 
@@ -32,10 +32,10 @@ class Replica(Protocol):
 def accumulate(
     model: Replica, micro_batches: Sequence[MicroBatch], every_pass: bool = False
 ) -> float:
-    """Gradients of the mean loss per token over all micro-batches of all ranks; that mean.
+    """Gradients of the mean loss per token over all micro-batches of all ranks; return the mean.
 
-    Only the last backward pass communicates, unless `every_pass`. Raises ValueError for no batch,
-    and on every rank, before any pass, where no label of any rank counts: a mean of nothing.
+    Only the last backward pass communicates, unless `every_pass`. ValueError if there is no
+    micro-batch. Also if no label of any rank counts, on every rank and before any pass.
     """
     if not micro_batches:
         raise ValueError("micro_batches: give one or more")
@@ -51,7 +51,7 @@ def accumulate(
 
 
 def count_tokens(group: Group, micro_batches: Sequence[MicroBatch]) -> int:
-    """How many tokens of this step count, on all ranks together; ValueError where none does."""
+    """Number of tokens that count in this step, on all ranks together; ValueError if it's 0."""
     mine = sum(int((labels != IGNORED).sum()) for _, labels in micro_batches)
     tokens = group.all_reduce(torch.tensor(mine, device=group.device)).item()
     if tokens == 0:
@@ -60,15 +60,15 @@ def count_tokens(group: Group, micro_batches: Sequence[MicroBatch]) -> int:
 
 
 def share_of_mean(model: Replica, batch: MicroBatch, tokens: int) -> torch.Tensor:
-    """What a micro-batch adds to the mean loss of `tokens` tokens, times the number of ranks."""
+    """This micro-batch's part of the mean loss over `tokens` tokens, times the number of ranks."""
     x, labels = batch
     losses = nn.functional.cross_entropy(model(x), labels, ignore_index=IGNORED, reduction="sum")
-    # The wrapper will divide by the ranks. We want a sum over them: take that back.
+    # The wrapper will divide by the number of ranks, but this mean needs a sum over them.
     return losses * model.group.size / tokens
 
 
 def accumulate_means(model: Replica, micro_batches: Sequence[MicroBatch]) -> None:
-    """The bug that was found in 2024: the mean of each micro-batch, divided by their number."""
+    """The bug that was found in 2024: a mean per micro-batch, divided by their number."""
     for number, (x, labels) in enumerate(micro_batches):
         last = number == len(micro_batches) - 1
         with contextlib.nullcontext() if last else model.no_sync():
@@ -88,7 +88,7 @@ def main(ranks: int = 4, passes: int = 4) -> None:
 
 
 def uneven_batches(rank: int, ranks: int, count: int, rows: int = 8) -> list[MicroBatch]:
-    """Micro-batches whose numbers of counted tokens differ widely, as lengths of texts do."""
+    """Micro-batches with very different numbers of tokens that count, like texts."""
     made = []
     for number in range(count):
         generator = torch.Generator().manual_seed(100 * number + rank)
@@ -105,7 +105,7 @@ def network() -> nn.Module:
 
 
 def count_bytes(group: Group, passes: int, every_pass: bool) -> int:
-    """What this rank sends to accumulate over so many passes (bytes, by the counter)."""
+    """Bytes that this rank sends to accumulate over this number of passes, as counted."""
     from distributed.ddp import DistributedDataParallel
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace

@@ -2,9 +2,9 @@
 
     μ[c] = Σ x[b, c] / B      σ²[c] = Σ (x[b, c] − μ[c])² / B      y = γ (x − μ) / √(σ² + ε) + β
 
-The sums run over the rows of *all* ranks: {partial over ranks} → all_reduce. Backward needs two
-more sums over all rows, for each row's gradient depends on every other row. Rows are counted, and
-sums made, in float32 where x has 16 bits: float16 ends at 65,504 rows.
+The sums run over the rows of *all* ranks: {partial over ranks} → all_reduce. The backward pass
+needs two more sums over all rows, because each row's gradient depends on every other row. If x has
+16 bits, rows are counted and sums are made in float32, because float16 ends at 65,504.
 """
 
 from typing import Any

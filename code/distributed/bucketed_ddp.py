@@ -3,10 +3,10 @@
     buffer[n] = gradient of the first parameter, of the second, …; each `p.grad` is a view of it
     buffer[n]{partial over ranks} → all_reduce(avg) → buffer[n], as soon as it is full
 
-A message has a price of its own, so a few large all-reduces cost less than many small ones. But a
-bucket can leave only when its last gradient is ready, so one bucket for all leaves too late.
-Gradients appear from the last layer to the first: buckets are filled in that order, and each is
-sent as soon as it is full, beside the rest of the backward pass (Li et al. 2020, §3.2).
+Every message has a fixed cost, so a few large all-reduces cost less than many small ones. But a
+bucket can leave only when its last gradient is ready, so a single bucket would leave too late.
+Gradients become ready from the last layer to the first. Buckets are filled in that order, and each
+is sent as soon as it is full, during the rest of the backward pass (Li et al. 2020, §3.2).
 """
 
 from collections.abc import Callable, Iterable
@@ -24,8 +24,8 @@ from distributed.runtime.script import run_script
 
 class State(Enum):
     IDLE = auto()  # between two passes: the buffer holds the means of the last one
-    FILLING = auto()  # in a pass: gradients are missing, or an earlier bucket has not left
-    REDUCING = auto()  # the all-reduce is under way: nobody may touch the buffer
+    FILLING = auto()  # in a pass: gradients are missing, or an earlier bucket hasn't left yet
+    REDUCING = auto()  # the all-reduce is running: don't touch the buffer
 
 
 class Bucket:
@@ -36,7 +36,7 @@ class Bucket:
         parts = buffer.split([p.numel() for p in parameters])
         self.views = {p: view_as(part, p) for p, part in zip(parameters, parts, strict=True)}
         self.state = State.IDLE
-        self.missing: set[nn.Parameter] = set()  # whose gradients this pass still waits for
+        self.missing: set[nn.Parameter] = set()  # parameters without a gradient in this pass
         self.work: Any = None  # what the hook returned, while REDUCING
 
     def start_pass(self) -> None:
@@ -45,7 +45,7 @@ class Bucket:
 
     @torch.no_grad()  # a pass with create_graph=True would record the copy
     def store(self, parameter: nn.Parameter) -> None:
-        """Make p.grad a view of the buffer. A parameter without a gradient: zeros."""
+        """Make p.grad a view of the buffer; if there is no gradient, fill the view with zeros."""
         assert self.state is not State.REDUCING
         view = self.views[parameter]
         if parameter.grad is None:
@@ -55,7 +55,7 @@ class Bucket:
             parameter.grad = view
 
     def fill(self, parameter: nn.Parameter) -> None:
-        """Nothing more is added to this parameter's gradient in this pass."""
+        """Record that this parameter's gradient is complete in this pass."""
         assert self.state is State.FILLING
         assert parameter in self.missing, "ready for the second time in one pass"
         self.store(parameter)
@@ -94,12 +94,12 @@ def fill_buckets(
 ) -> list[list[nn.Parameter]]:
     """Split parameters, in this order, into lists of one dtype and at most `bucket_bytes` each.
 
-    The first list is smaller if `first_bucket_bytes` are less, so that communication starts early.
-    A parameter that is larger than a bucket has a list of its own.
+    The first list can be smaller (`first_bucket_bytes`), so that communication starts early. A
+    parameter that is larger than a bucket gets a list to itself.
     """
     lists: list[list[nn.Parameter]] = []
-    last: dict[torch.dtype, list[nn.Parameter]] = {}  # the list of each dtype that can get more
-    free: dict[torch.dtype, float] = {}  # bytes that it can still hold
+    last: dict[torch.dtype, list[nn.Parameter]] = {}  # the open list of each dtype
+    free: dict[torch.dtype, float] = {}  # bytes that the open list can still hold
     for parameter in parameters:
         dtype = parameter.dtype
         if dtype not in last or parameter.nbytes > free[dtype]:
@@ -129,8 +129,8 @@ class Reducer:
         self.reduce_full_buckets()
 
     def reduce_full_buckets(self) -> None:
-        # In order, even where a later one is full first: all-reduces match by the order in which
-        # they start, and rank 0's second bucket must not be added to rank 1's third.
+        # In order, even if a later bucket is full first: all-reduces are matched by the order in
+        # which they start, and rank 0's second bucket must not be added to rank 1's third.
         while self.sent < len(self.buckets) and not self.buckets[self.sent].missing:
             self.buckets[self.sent].reduce(self.group, self.hook)
             self.sent += 1
@@ -144,10 +144,10 @@ class Reducer:
             bucket.wait()
 
     def abandon_pass(self) -> None:
-        """Where a backward pass raised: nothing of it may reach the next one."""
+        """After a backward pass that raised: drop its gradients, so the next pass starts clean."""
         if self.buckets[0].state is State.IDLE:  # it raised before the first gradient came
             self.start_pass()
-        for bucket in self.buckets:  # another rank may have sent more or less: now all send all
+        for bucket in self.buckets:  # ranks may have sent different numbers: now all send the rest
             bucket.missing.clear()
         self.reduce_full_buckets()
         self.finish_pass()
@@ -159,10 +159,10 @@ class BucketedDDP(nn.Module):
     """`module` on every rank of `group`, with gradients averaged in every backward pass.
 
     Gradients are views of buckets of up to `bucket_bytes`. The first one is smaller, so that
-    communication starts early. Means are made in the gradients' dtype (`all_reduce_hook`). Without
-    a `group` it is the default process group. RuntimeError, at the end of the backward pass, names
-    a parameter that got no gradient. A pass that raises after its first gradient has to raise on
-    every rank: the next forward pass drops what it computed, and the step begins anew.
+    communication starts early. Means are made in the gradients' dtype (`all_reduce_hook`). The
+    default `group` is the default process group. RuntimeError, at the end of the backward pass,
+    names the parameters that got no gradient. A pass that raises after its first gradient has to
+    raise on every rank: the next forward pass drops what it computed, and the step starts again.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class BucketedDDP(nn.Module):
         self.module, self.group = module, group or Group.default()
         broadcast_module(module, self.group)
         self.names = {p: name for name, p in module.named_parameters() if p.requires_grad}
-        in_backward_order = [*reversed(self.names)]  # about: DistributedDataParallel looks
+        in_backward_order = [*reversed(self.names)]  # roughly; DistributedDataParallel records it
         buckets: list[Bucket] = []
         for ps in fill_buckets(in_backward_order, bucket_bytes, first_bucket_bytes):
             buffer = self.group.empty(sum(p.numel() for p in ps), ps[0].dtype)

@@ -1,9 +1,9 @@
-"""Data parallelism: every rank has the whole network and a share of the batch.
+"""Data parallelism: every rank has all the weights and a share of the batch.
 
     dW[d, f]{partial over ranks} → all_reduce(avg) → dW[d, f]
 
-The forward pass needs no communication. After the backward pass the ranks average their
-gradients, so all of them take the same step and stay equal.
+The forward pass needs no communication. After the backward pass, the ranks average their
+gradients, so all of them take the same step and their weights stay equal.
 """
 
 import numpy as np
@@ -22,7 +22,10 @@ from distributed.single_device import (
 
 
 class DataParallel(SingleDevice):
-    """SingleDevice on every rank of `group`, with gradients averaged over the ranks."""
+    """SingleDevice on every rank of `group`, with gradients averaged over the ranks.
+
+    It works like PyTorch's DistributedDataParallel, and not like torch.nn.DataParallel.
+    """
 
     def backward(self, grads: Array) -> Arrays:
         """dy[b/N, o] → dW0[d, f], dW1[f, o], the average of all ranks' gradients."""
@@ -58,7 +61,7 @@ def main(
     print("step   all ranks    one device")
     for step in range(0, steps, max(1, steps // 5)):
         print(f"{step:4}   {losses[step]:.8f}   {expected[step]:.8f}")
-    # The same numbers, summed in another order: rounding errors, which training carries along.
+    # The ranks add the same numbers in a different order, so the losses differ by rounding.
     apart = max(abs(np.array(losses) / expected - 1))
     print(f"largest relative difference: {apart:.1e} in {dtype}")
     assert apart < {"float32": 1e-4, "float64": 1e-12}[dtype]
@@ -70,7 +73,7 @@ def main(
 def train_rank(
     group: Group, images: np.ndarray, labels: np.ndarray, sizes: Sizes, steps: int, library: str
 ) -> tuple[list[float], Arrays]:
-    """Train on this rank's share of every batch; the losses of the whole batches, the weights."""
+    """Train on this rank's share of every batch; return the batches' losses, and the weights."""
     from distributed.workbench.data import batches
 
     weights = initial_weights(sizes, seed=group.rank, dtype=str(images.dtype))
@@ -79,12 +82,12 @@ def train_rank(
         x, y = as_torch({"x": images, "y": labels}, group.device).values()
     else:
         x, y = images, labels
-    # Every rank drew other weights. From here on all of them have those of rank 0.
+    # Every rank drew different weights. From here on, all of them have those of rank 0.
     model = DataParallel({name: group.broadcast(w) for name, w in weights.items()}, group)
 
     mine = (shard(rows, group.rank, group.size) for rows in batches(len(x), sizes.b, steps))
-    # Shards differ by a row when N does not divide b. Each rank divides its sum by the average
-    # shard b/N, not by its own rows: then the average over ranks is the mean over the batch.
+    # Shards differ by a row if N doesn't divide b. So each rank divides its sum by the average
+    # shard, b/N, and then the average over ranks is the mean over the batch.
     losses = train(model, ((x[r], y[r]) for r in mine), 0.5, examples=sizes.b / group.size)
     return group.all_reduce(np.array(losses), op="avg").tolist(), model.weights
 
@@ -97,9 +100,9 @@ def train_data_parallel(
     library: str = "torch",
     device: str = "auto",
 ) -> tuple[list[float], list[Arrays]]:
-    """Learn the digits on `ranks` ranks: the losses, and every rank's final weights.
+    """Learn the digits on `ranks` ranks; return the losses, and every rank's final weights.
 
-    Raises ValueError, before a rank starts, for arguments that make no sense.
+    Raises ValueError before any rank starts if an argument is out of range.
     """
     from distributed.workbench.data import digits
 
@@ -111,7 +114,7 @@ def train_data_parallel(
         raise ValueError(f"steps={steps}: train for 1 step or more")
     images, labels = digits(dtype)
     if not ranks <= batch <= len(images):
-        raise ValueError(f"batch={batch}: choose {ranks} (one example a rank) to {len(images)}")
+        raise ValueError(f"batch={batch}: choose {ranks} (one example per rank) to {len(images)}")
     sizes = Sizes(b=batch, d=images.shape[1], f=128, o=10)
     results = launch(train_rank, images, labels, sizes, steps, library, ranks=ranks, device=device)
     return results[0][0], [weights for _, weights in results]

@@ -1,8 +1,8 @@
-"""A world of ranks: run one function in several processes at once.
+"""Launcher: run one function in several processes, which form a group of ranks.
 
 `launch(fn, ranks=4)` starts four processes, joins them into one group, calls `fn(group)` in each
-and returns the four results in rank order. No call outlives its timeout, and no process outlives
-its call.
+and returns the four results in rank order. A call ends when its timeout is over, and its processes
+end with it.
 """
 
 import contextlib
@@ -28,12 +28,14 @@ def launch(
 ) -> list[Any]:
     """Call `fn(group, *args)` in each of `ranks` processes; return the results in rank order.
 
-    `device` is "auto", "cpu" or "cuda"; `threads` is how many compute threads each rank has (1, if
-    not given); `timeout` is in seconds. Under torchrun this process is a rank already: `fn` runs
-    here, in the world that is there, with torchrun's threads if none are given, and no collective
-    waits longer than `timeout`. Raises ValueError or TypeError before any process starts when an
-    argument is wrong, RankError when a rank raises or dies, and RanksHang (a TimeoutError), with
-    the line on which each rank stands, when they do not finish.
+    `device` is "auto", "cpu" or "cuda". `threads` is the number of compute threads per rank
+    (default: 1). `timeout` is in seconds. Under torchrun, this process is a rank already, so `fn`
+    runs here, in torchrun's world and with torchrun's threads unless `threads` is given, and no
+    collective waits longer than `timeout`.
+
+    Raises ValueError or TypeError before any process starts if an argument is wrong, RankError if a
+    rank raises or dies, and RanksHang (a TimeoutError) if ranks don't finish in time. The message
+    of RanksHang has the line in which each rank is waiting.
     """
     check_timeout(timeout)
     check_threads(threads)
@@ -46,7 +48,7 @@ def launch(
 
 @contextlib.contextmanager
 def world(ranks: int = 4, device: str = "auto", threads: int | None = None) -> Iterator[World]:
-    """Keep ranks warm for many calls: `with world(4) as run: run(fn, 1); run(fn, 2)`."""
+    """Keep ranks running for several calls: `with world(4) as run: run(fn, 1); run(fn, 2)`."""
     run = World(ranks, device, threads)
     try:
         yield run
@@ -56,7 +58,7 @@ def world(ranks: int = 4, device: str = "auto", threads: int | None = None) -> I
 
 
 def main(ranks: int = 4) -> None:
-    """Start ranks, let each say who it is, and add up their numbers."""
+    """Start ranks, print the number and the process of each, and add up the numbers."""
 
     def introduce(group: Group) -> float:
         print(f"I am rank {group.rank} of {group.size}, process {os.getpid()}")

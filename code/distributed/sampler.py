@@ -1,9 +1,9 @@
-"""Which rank reads which examples: a sampler that repeats nothing and leaves nothing out.
+"""Sampler: deals out the examples of an epoch to the ranks, each example exactly once.
 
     order = permutation(seed + epoch), the same on every rank;  rank r reads order[r::N]
 
-The rank decides the share, the epoch decides the order. What the order is must never depend on
-the rank, and each worker's random numbers must.
+The rank decides the share, and the epoch decides the order. The order must never depend on the
+rank. The random numbers of each loader's worker must.
 """
 
 import random
@@ -20,11 +20,12 @@ from distributed.runtime.script import run_script
 class ShardSampler(Sampler[int]):
     """The indices, in 0 … length − 1, of the examples that `rank` of `ranks` reads.
 
-    All ranks together read each example once an epoch. Shares differ by one at most; `drop_last`
-    makes them equal by leaving out up to N − 1 examples. Raises ValueError for no such rank.
+    All ranks together read each example once per epoch. Shares differ by one at most; `drop_last`
+    makes them equal by leaving out up to N − 1 examples. Raises ValueError if `rank` isn't one of
+    the ranks.
 
-    `epoch` is what the order is made of; `done` is how many examples of it this rank has trained
-    on, as the training loop says with `advance`.
+    The order follows from `seed` and `epoch`. `done` counts the examples of this epoch that this
+    rank has trained on, as the training loop reports them with `advance`.
     """
 
     def __init__(
@@ -46,15 +47,15 @@ class ShardSampler(Sampler[int]):
         self.was_loaded = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Another order for another epoch. Call it on every rank, with the same number.
+        """Change the order for a new epoch. Call it on every rank, with the same number.
 
-        The epoch of a state that was loaded goes on where it stood.
+        If the epoch is that of a loaded state, the sampler continues in the middle of it.
         """
         if epoch != self.epoch:
             self.epoch, self.done = epoch, 0
 
     def advance(self, examples: int) -> None:
-        """The loop has trained on so many more. What was read may be more: a loader reads ahead."""
+        """Report that the loop has trained on `examples` more. A loader may have read further."""
         if not 0 <= examples <= len(self) - self.done:
             raise ValueError(
                 f"examples={examples}: {self.done} of {len(self)} are done in epoch {self.epoch}"
@@ -63,7 +64,7 @@ class ShardSampler(Sampler[int]):
         self.was_loaded = False
 
     def order(self) -> np.ndarray:
-        """This epoch's order of all examples, the same on every rank."""
+        """The order of all examples in this epoch, the same on every rank."""
         order = np.arange(self.length)
         if self.shuffle:
             np.random.default_rng([self.seed, self.epoch]).shuffle(order)
@@ -71,11 +72,11 @@ class ShardSampler(Sampler[int]):
 
     @property
     def kept(self) -> int:
-        """How many examples all ranks together read in an epoch."""
+        """The number of examples that all ranks together read in an epoch."""
         return self.length - self.length % self.ranks if self.drop_last else self.length
 
     def __iter__(self) -> Iterator[int]:
-        """The rest of this epoch, however often it is read: `advance` alone moves on in it."""
+        """The rest of this epoch. Only `advance` moves on, so it can be read several times."""
         if self.done == len(self) > 0 and not self.was_loaded:
             raise RuntimeError(f"epoch {self.epoch} is done: begin the next one with set_epoch()")
         return iter(self.order()[self.rank :: self.ranks][self.done :].tolist())
@@ -84,11 +85,11 @@ class ShardSampler(Sampler[int]):
         return len(range(self.rank, self.kept, self.ranks))
 
     def state_dict(self) -> dict[str, int]:
-        """Where it stands: the epoch, and how many examples of it each rank has trained on."""
+        """The epoch, and the number of its examples that each rank has trained on."""
         return {"epoch": self.epoch, "done": self.done, "ranks": self.ranks}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on there. Raises ValueError on another number of ranks: shares would be others."""
+        """Continue there. Raises ValueError if the number of ranks differs, as shares would."""
         if state["ranks"] != self.ranks:
             raise ValueError(
                 f"state: it is of {state['ranks']} ranks, and here are {self.ranks}, who would "
@@ -98,25 +99,25 @@ class ShardSampler(Sampler[int]):
 
 
 def worker_seed(seed: int, rank: int, worker: int, epoch: int = 0) -> int:
-    """A seed of its own for every loader process of every rank, the same in every run."""
+    """A different seed for every loader process of every rank, the same in every run."""
     return int(np.random.SeedSequence([seed, epoch, rank, worker]).generate_state(1)[0])
 
 
 def seed_worker(seed: int) -> None:
-    """Seed all three sources of random numbers that augmentation may draw from."""
+    """Seed the three generators that augmentation may use: Python's, NumPy's and torch's."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
 def torchs_share(length: int, rank: int, ranks: int, drop_last: bool = False) -> list[int]:
-    """What PyTorch's DistributedSampler gives a rank, unshuffled: it repeats to fill up."""
+    """The indices that PyTorch's DistributedSampler gives a rank, unshuffled and padded."""
     data: Any = range(length)
     return list(DistributedSampler(data, ranks, rank, shuffle=False, drop_last=drop_last))
 
 
 def main(length: int = 10, ranks: int = 4) -> None:
-    """Both samplers' shares of a few examples."""
+    """Print the shares of a few examples from both samplers."""
     ours = [list(ShardSampler(length, rank, ranks, shuffle=False)) for rank in range(ranks)]
     theirs = [torchs_share(length, rank, ranks) for rank in range(ranks)]
     print("rank   ours            PyTorch's")

@@ -93,11 +93,11 @@ class Transformer(nn.Module):
 
     def __init__(self, model: Model):
         super().__init__()
-        self.words = nn.Embedding(model.words, model.d)
+        self.words = nn.Embedding(model.vocab_size, model.d)
         self.places = nn.Embedding(model.positions, model.d) if model.positions else None
         self.layers = nn.ModuleList(Block(model) for _ in range(model.layers))
         self.norm = nn.LayerNorm(model.d, bias=False)
-        self.head = nn.Linear(model.d, model.words, bias=False)
+        self.head = nn.Linear(model.d, model.vocab_size, bias=False)
         if model.tied:
             self.head.weight = self.words.weight
 

@@ -43,15 +43,15 @@ def own(path: str) -> Own:
     blocks = rows.get(name)
     if blocks is None or not alike(blocks):
         raise ValueError(f"{none}it has no row of equal blocks{way}")
-    (words, d), block = embedding.weight.shape, parameters_of(blocks[0])
+    (vocab_size, d), block = embedding.weight.shape, parameters_of(blocks[0])
     ffn = round((block / d - 4 * d - 2) / 2)
     if ffn < 1:
         raise ValueError(f"{none}a block of {block:,} parameters is too small for width {d}{way}")
     rest = count - len(blocks) * block
-    tied = rest < 1.5 * words * d
-    positions = max(0, round(rest / d - (1 if tied else 2) * words - 1))
+    tied = rest < 1.5 * vocab_size * d
+    positions = max(0, round(rest / d - (1 if tied else 2) * vocab_size - 1))
     heads = max(1, d // 128)
-    model = Model(len(blocks), d, heads, heads, ffn, words, False, tied, positions)
+    model = Model(len(blocks), d, heads, heads, ffn, vocab_size, False, tied, positions)
     return Own(make, model, name)
 
 

@@ -6,7 +6,7 @@ def communication_ratio(trace):
     """(Time in which at least one communication span is open) / (time of the step).
 
     Each of trace.spans has a kind ("compute", "communication" or "waiting"), a start and an end
-    (s), and they stand in the order in which they ended. Spans overlap. The step lasts from the
+    (s), and they are in the order in which they ended. Spans overlap. The step lasts from the
     first start to the last end of all of them.
     """
     spans = [span for span in trace.spans if span.kind == "communication"]

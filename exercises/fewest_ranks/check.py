@@ -10,10 +10,10 @@ from playground.exercises.check import Draw, Wrong
 HINTS = [
     "With a batch of B examples it takes least · (1 + noise / B) steps. One measurement gives the "
     "least: steps / (1 + noise / batch).",
-    "The deadline allows deadline // seconds steps. Where that is not more than the least, no "
+    "The deadline allows deadline // seconds steps. If that isn't more than the least, no "
     "batch is large enough.",
-    "Solve least · (1 + noise / B) = allowed for B, and divide by the rows of a rank. Round up: a "
-    "rank too few is too late.",
+    "Solve least · (1 + noise / B) = allowed for B, and divide by the rows of a rank. Round up, "
+    "because with one rank too few you miss the deadline.",
 ]
 
 

@@ -6,7 +6,7 @@ def fewest_ranks(rows, noise, batch, steps, seconds, deadline):
 
     Each rank takes `rows` examples in a step, and a step takes `seconds`, however many ranks there
     are. With a global batch of `batch` it took `steps` steps, and `noise` is the noise scale, in
-    examples. `deadline` is in seconds. The learning rate follows the batch as it should.
+    examples. `deadline` is in seconds. The learning rate is the best one for each batch size.
     """
     raise NotImplementedError
 

@@ -18,7 +18,7 @@ def ledger(model, tokens, ranks, stage, checkpoint):
         "gathered": gathered,
         "buckets": buckets,
         "layers": 2 * tokens * (kept + 2 * d),
-        "logits": 12 * tokens * model.words,
+        "logits": 12 * tokens * model.vocab_size,
     }
 
 

@@ -5,9 +5,9 @@ def ledger(model, tokens, ranks, stage, checkpoint):
     """Bytes on each rank when the loss is computed, by the lines below: a dict.
 
     bf16, Adam in fp32, fp32 master copy; stage 0 is DDP. `model` has layers, d, heads, kv (heads of
-    keys, or of values), ffn and words; and, counted in parameters: block (one layer's), root (all
-    that is in no layer) and parameters (all). The network is gated (SwiGLU), and with `checkpoint`
-    each layer keeps its input alone.
+    keys, or of values), ffn and vocab_size; and, counted in parameters: block (one layer's), root
+    (all that is in no layer) and parameters (all). The network is gated (SwiGLU), and with
+    `checkpoint` each layer keeps its input alone.
 
         states      parameters, gradients, master copy and Adam's two averages, cut by the stage
         gathered    with ZeRO-3 on several ranks: two layers and the root, in bf16

@@ -1,4 +1,4 @@
-"""Data parallelism by hand: what all ranks start from, and what they average."""
+"""Data parallelism by hand: a common start on all ranks, and the mean of their gradients."""
 
 from collections.abc import Callable
 from itertools import chain

@@ -2,7 +2,7 @@ from playground.exercises.check import check
 
 
 def share(module, group):
-    """Rank 0's parameters and buffers, on every rank. Each rank's module has numbers of its own."""
+    """Give every rank the parameters and buffers of rank 0. At first, they differ between ranks."""
     raise NotImplementedError
 
 

@@ -6,7 +6,7 @@ def backward(group, module, loss):
 
     loss.backward() computes gradients from the last layer to the first. Start an all-reduce,
     group.all_reduce(x, op="avg", async_op=True), as soon as a gradient is complete. It returns a
-    handle at once; wait() for all of them at the end.
+    handle immediately; wait() for all of them at the end.
     """
 
     def hook(parameter):

@@ -1,4 +1,4 @@
-"""Which rank reads which examples: none twice, none left out, another order each epoch."""
+"""Which rank reads which examples: none twice, none left out, a new order each epoch."""
 
 import random
 from collections import Counter

@@ -13,12 +13,12 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import normal, recognise
 
 HINTS = [
-    "First add the gradient to the memory. What you send is chosen from the sum, and what is sent "
-    "leaves the memory.",
-    "`memory.abs().topk(k).indices` are the places of the largest, by size: a large negative "
-    "number counts, too.",
-    "Ranks choose different places: all-gather k values and k places, and add each rank's values "
-    "at its places with `mean.index_add_(0, places, values)`. Divide by N.",
+    "First add the gradient to the memory. Choose the elements to send from the sum, and "
+    "remove them from the memory.",
+    "`memory.abs().topk(k).indices` are the indices of the largest by size, so a large "
+    "negative number counts, too.",
+    "Ranks choose different places, so all-gather k values and k places, and add each rank's "
+    "values at its places with `mean.index_add_(0, places, values)`. Divide by N.",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "taken with their signs": "topk",

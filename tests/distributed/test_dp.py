@@ -105,8 +105,8 @@ def test_several_ranks_learn_the_curve_of_one_device(ranks, batch, dtype):
     [
         ("--ranks 0", "ranks=0: a world has 1 rank or more"),
         ("--ranks -1", "ranks=-1: a world has 1 rank or more"),
-        ("--batch 3", "batch=3: choose 4 (one example a rank) to 1797"),
-        ("--batch 1798", "batch=1798: choose 4 (one example a rank) to 1797"),
+        ("--batch 3", "batch=3: choose 4 (one example per rank) to 1797"),
+        ("--batch 1798", "batch=1798: choose 4 (one example per rank) to 1797"),
         ("--device tpu", "device='tpu': choose 'auto', 'cpu' or 'cuda'"),
         ("--dtype int8", "dtype='int8': choose 'float32' or 'float64'"),
         ("--library jax", "library='jax': choose 'torch' or 'numpy'"),

@@ -12,7 +12,7 @@ from distributed.planner.shapes import CHECKPOINTS, PRESETS, Model
 from recipes.executed import Block, Transformer, execute, world_of
 
 SEVEN = PRESETS["llama-2-7b"]
-SHALLOW = SEVEN._replace(layers=4, words=4096)  # of a small vocabulary, so that blocks count
+SHALLOW = SEVEN._replace(layers=4, vocab_size=4096)  # of a small vocabulary, so that blocks count
 IN_FP32 = "fp32, Adam"
 ROWS = [
     ("ZeRO-1", IN_FP32, "selective"),
@@ -67,7 +67,7 @@ def test_scores_of_a_large_vocabulary_have_twelve_bytes_each_in_the_loss():
     job = Job(many, 2, 8192, 1, "none", RECIPES[RECIPE])
     cluster = cluster_of(GPUS["h100"], 8, speed=4e14)
     found = execute(option(job, "ZeRO-3", cluster, 1e15), job, cluster)
-    assert found.held > 12 * job.tokens * many.words
+    assert found.held > 12 * job.tokens * many.vocab_size
     assert sum(held(job, "ZeRO-3", cluster, "none").values()) == pytest.approx(found.held, rel=0.05)
 
 

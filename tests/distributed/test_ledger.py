@@ -19,7 +19,7 @@ from distributed.zero import Zero1
 from recipes.executed import Transformer, execute
 
 SEVEN = PRESETS["llama-2-7b"]
-SMALL = Model(layers=4, d=128, heads=4, kv=2, ffn=352, words=1000)
+SMALL = Model(layers=4, d=128, heads=4, kv=2, ffn=352, vocab_size=1000)
 IN_FP32 = "fp32, Adam"
 
 
@@ -60,7 +60,7 @@ def test_both_models_of_a_gpt_count_scores_alike():
     alike = gpt(shape.layers, shape.d, shape.heads, shape.v, shape.t)
     for words in (shape.v, 4 * shape.v):
         ours = activations(shape._replace(v=words), 1, 2)
-        theirs = alike._replace(words=words).activations(shape.t, "none", 2)
+        theirs = alike._replace(vocab_size=words).activations(shape.t, "none", 2)
         assert ours == pytest.approx(theirs, rel=0.01)
 
 
@@ -126,4 +126,4 @@ def test_the_ledgers_lines_are_the_plan_with_logits_apart():
             lines = ledger(job, name, cluster, "none", stack)
             logits, plan = lines.pop("logits"), held(job, name, cluster, "none", stack)
             assert plan == lines | {"activations": lines["activations"] + logits}
-            assert logits == job.tokens * SEVEN.words * (10 if stack == "megatron" else 12)
+            assert logits == job.tokens * SEVEN.vocab_size * (10 if stack == "megatron" else 12)

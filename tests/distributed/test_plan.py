@@ -460,7 +460,7 @@ def gpt_2_in_the_small():
 
 def test_a_module_tells_its_shape():
     model = own(f"{__name__}:gpt_2_in_the_small").model
-    assert (model.layers, model.d, model.words) == (5, 256, 50_000)
+    assert (model.layers, model.d, model.vocab_size) == (5, 256, 50_000)
     count = sum(p.numel() for p in gpt_2_in_the_small().parameters())
     assert model.parameters == pytest.approx(count, rel=0.01)
 
@@ -541,4 +541,4 @@ def test_words_take_memory_and_a_fused_loss_takes_less():
         memory_of(job._replace(fused_loss=f), "DDP", cluster, "none")["activations"]
         for f in (False, True)
     )
-    assert plain - fused == pytest.approx(10 * 2048 * job.model.words)
+    assert plain - fused == pytest.approx(10 * 2048 * job.model.vocab_size)

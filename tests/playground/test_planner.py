@@ -418,5 +418,5 @@ def test_each_control_has_a_label_and_a_place_for_its_message():
         assert f'<label for="planner-{name}">' in text
         assert f'aria-describedby="planner-{name}-wrong"' in text
     assert json.loads(answer(""))["html"] in text
-    assert [field.name for field in SHAPE] == ["layers", "width", "heads", "kv", "ffn", "words"]
+    assert [field.name for field in SHAPE] == ["layers", "width", "heads", "kv", "ffn", "vocab"]
     assert len(text) < 30_000

@@ -1,8 +1,8 @@
-"""Usage of parameters: how many gradients a wrapper waits for in a backward pass.
+"""Usage of parameters: which gradients a wrapper waits for in a backward pass, and how often.
 
-A pass uses every parameter once, unless the caller says that it may leave some out
-(`find_unused_parameters`), or that all passes are like the first one (`static_graph`). If
-parameters may be left out, ranks compare what they used.
+A pass uses every parameter once, unless the caller allows it to leave some out
+(`find_unused_parameters`), or says that all passes are like the first one (`static_graph`). If
+parameters may be left out, the ranks compare which ones they used.
 """
 
 import torch
@@ -12,14 +12,14 @@ from distributed import Group
 
 
 class Usage:
-    """The number of gradients of each parameter in a backward pass: a bucket waits for them."""
+    """The gradients that the buckets wait for in a backward pass, and how often each arrives."""
 
     def __init__(self, names: dict[nn.Parameter, str], static_graph: bool, find_unused: bool):
         self.names, self.static_graph = names, static_graph
         self.find_unused = find_unused and not static_graph
-        # How often each comes in one pass. A static graph's first pass finds it out: None so far.
+        # How often each arrives in one pass. In the first pass of a static graph: None.
         self.expected = None if static_graph else dict.fromkeys(names, 1)
-        self.counts: dict[nn.Parameter, int] = {}  # of this pass; the last to come is the last
+        self.counts: dict[nn.Parameter, int] = {}  # of this pass, in order of arrival
         self.used_by_any = set(names)  # those that get a mean: some rank has a gradient for them
 
     @property
@@ -52,10 +52,10 @@ class Usage:
         return f"{self.names[parameter]} got {times} gradients in one backward pass: {advice}"
 
     def compare(self, group: Group) -> None:
-        """A parameter that any rank used gets a mean on all; one that no rank used has no gradient.
+        """Exchange usage: a parameter that any rank used gets a mean, and others keep none.
 
-        A gradient may be of an earlier pass, within `no_sync`: so what is there counts, not what
-        came in this one.
+        A gradient may come from an earlier pass, within `no_sync`. So a gradient that exists
+        counts, whether or not it arrived in this pass.
         """
         here = [self.counts.get(p, 0) for p in self.names]
         have = [int(p.grad is not None) for p in self.names]

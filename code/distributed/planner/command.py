@@ -32,7 +32,7 @@ INTERCONNECTS = {
     "pcie": Link(10e-6, 32e9),  # 16 lanes of the fourth generation
     "ethernet": Link(30e-6, 12.5e9),  # 100 Gbit/s
 }
-SHAPE = "layers,width,heads,kv,ffn,words"
+SHAPE = "layers,width,heads,kv,ffn,vocab"
 
 
 def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: float = 0.0) -> str:
@@ -123,14 +123,14 @@ def model_shaped(text: str) -> Model:
         re.fullmatch(r"[1-9]\d{0,8}", p) for p in parts
     ):
         raise ValueError(f"shape={text!r}: give {SHAPE}, six whole numbers above 0")
-    layers, width, heads, kv, ffn, words = map(int, parts)
+    layers, width, heads, kv, ffn, vocab_size = map(int, parts)
     if layers > 10_000:
         raise ValueError(f"layers={layers}: give 1 to 10,000")
     if width % heads:
         raise ValueError(f"heads={heads}: a width of {width:,} is no multiple of it")
     if heads % kv:
         raise ValueError(f"kv={kv}: {heads} heads are no multiple of it")
-    return llama(layers, width, heads, kv, ffn, words)
+    return llama(layers, width, heads, kv, ffn, vocab_size)
 
 
 def arguments() -> Parser:

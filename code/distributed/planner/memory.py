@@ -73,7 +73,7 @@ def as_listed(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: s
     found["activations"] = model.activations(
         job.tokens, checkpoint, recipe.parameters, 0, None, job.compiled
     )
-    found["logits"] = job.tokens * scores * model.words
+    found["logits"] = job.tokens * scores * model.vocab_size
     if n == 1:
         return found
     if stage == 3:
@@ -151,7 +151,8 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     at_the_loss = size * (count + model.block) if stays else one
     # What the block before sends, the last layer's gradients, then this block's: its activations go
     sends = recipe.gradients * model.block
-    begun, ended = size * model.words * model.d, size * (model.words * model.d + model.block)
+    begun = size * model.vocab_size * model.d
+    ended = begun + size * model.block
     of_root = (recipe.gradients + size) * model.root
 
     moments = {
@@ -186,7 +187,7 @@ def activations(
     layer = with_all - ends
     again = one.activations(job.tokens, checkpoint, size, 0, stream) - ends
     saved = layer if checkpoint == "none" else again - layer
-    return saved, layer, ends, job.tokens * job.scores * job.model.words
+    return saved, layer, ends, job.tokens * job.scores * job.model.vocab_size
 
 
 def sent(job: "Job", name: str, cluster: Cluster) -> Held:

@@ -27,7 +27,7 @@ class Model(NamedTuple):
     heads: int
     kv: int
     ffn: int
-    words: int
+    vocab_size: int
     gated: bool = True  # three matrices in the network (SwiGLU), not two (GELU)
     tied: bool = False  # the last layer is the embedding
     positions: int = 0  # learned ones
@@ -46,7 +46,7 @@ class Model(NamedTuple):
     @property
     def root(self) -> float:
         """Parameters of embeddings, last layer and last norm."""
-        return ((1 if self.tied else 2) * self.words + self.positions + 1) * self.d
+        return ((1 if self.tied else 2) * self.vocab_size + self.positions + 1) * self.d
 
     @property
     def parameters(self) -> float:
@@ -55,7 +55,7 @@ class Model(NamedTuple):
     @property
     def multiplied(self) -> float:
         """Parameters of all products, norms among them; an embedding is looked up."""
-        return self.parameters - (self.positions + (0 if self.tied else self.words)) * self.d
+        return self.parameters - (self.positions + (0 if self.tied else self.vocab_size)) * self.d
 
     def flops(self, context: int) -> float:
         """Operations of a training step for each token, without anything computed again.
@@ -103,19 +103,19 @@ class Model(NamedTuple):
             raise ValueError(f"checkpoint={checkpoint!r}: choose {', '.join(CHECKPOINTS)}")
         again = 0.0 if checkpoint == "none" else self.kept("none")
         layers = self.layers * self.kept(checkpoint, compiled) + again
-        found = size * (layers + 2 * self.d) + scores * self.words
+        found = size * (layers + 2 * self.d) + scores * self.vocab_size
         if stream is not None:
             inputs = self.layers * (2 if checkpoint == "none" else 1) + (2 if again else 0) + 1
             found += (stream - size) * inputs * self.d
         return tokens * found
 
 
-def llama(layers: int, d: int, heads: int, kv: int, ffn: int, words: int) -> Model:
-    return Model(layers, d, heads, kv, ffn, words)
+def llama(layers: int, d: int, heads: int, kv: int, ffn: int, vocab_size: int) -> Model:
+    return Model(layers, d, heads, kv, ffn, vocab_size)
 
 
-def gpt(layers: int, d: int, heads: int, words: int = 50257, positions: int = 2048) -> Model:
-    return Model(layers, d, heads, heads, 4 * d, words, False, True, positions)
+def gpt(layers: int, d: int, heads: int, vocab_size: int = 50257, positions: int = 2048) -> Model:
+    return Model(layers, d, heads, heads, 4 * d, vocab_size, False, True, positions)
 
 
 PRESETS = {
@@ -148,16 +148,16 @@ PRESETS = {
 }
 
 
-def of_size(parameters: float, words: int = 50257, positions: int = 2048) -> Model:
+def of_size(parameters: float, vocab_size: int = 50257, positions: int = 2048) -> Model:
     """A GPT of about so many parameters: deeper and wider together, heads of 128."""
     layers = 2
     while 12 * layers * (128 * layers) ** 2 < parameters and layers < 512:
         layers += 1
-    # 12 · layers · d² + (words + positions + 2 · layers + 1) · d = parameters, solved for d
-    linear = words + positions + 2 * layers + 1
+    # 12 · layers · d² + (vocab_size + positions + 2 · layers + 1) · d = parameters, solved for d
+    linear = vocab_size + positions + 2 * layers + 1
     root = (linear**2 + 48 * layers * parameters) ** 0.5
     d = max(1, int((root - linear) / (24 * layers)))
-    return gpt(layers, d, max(1, d // 128), words, positions)
+    return gpt(layers, d, max(1, d // 128), vocab_size, positions)
 
 
 def main(context: int = 2048) -> None:

@@ -40,11 +40,14 @@ def taught(root: Path) -> list[str]:
 
 
 def core_path(root: Path) -> dict[str, str]:
-    """The chapters that `{core-path}` in `book/index.md` lists: page → its result, in order."""
-    text = (root / "book/index.md").read_text("utf-8")
+    """The chapters that `{core-path}` on the front page lists: page → its result, in order.
+
+    Empty if the front page has no such list, as in a small book.
+    """
+    text = (root / f"{first_page(root)}.md").read_text("utf-8")
     block = re.search(r"^```\{core-path\}\n(.+?)^```", text, re.M | re.S)
     if block is None:
-        raise ValueError("book/index.md lists no core path")
+        return {}
     pages = {Path(name).name: name for name in pages_in_order(root)}
     lines = [line.split(": ", 1) for line in block[1].splitlines()]
     if wrong := [name for name, _ in lines if name not in pages]:

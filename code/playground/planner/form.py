@@ -64,7 +64,7 @@ SHAPE = (  # in the order in which --shape has them
     Field("heads", "heads", "32", "whole", most=10**6),
     Field("kv", "heads of keys", "8", "whole", most=10**6),
     Field("ffn", "width of the network", "14336", "whole", most=10**8),
-    Field("words", "words", "128256", "whole", most=10**8),
+    Field("vocab", "vocabulary", "128256", "whole", most=10**8),
 )
 FIRST = (
     Field("model", "model", "llama-3-70b", "choice", MODELS | {OWN: "a shape of your own"}),

@@ -22,7 +22,7 @@ RECIPE = "the same, gradients in fp32"  # FSDP2 with fp32 shards and fp32 reduct
 SHAPES = {
     "gpt-2-124m": (PRESETS["gpt-2-124m"], 1024),
     "llama-2-7b, 4 layers": (PRESETS["llama-2-7b"]._replace(layers=4), 2048),
-    "tiny": (gpt(layers=2, d=64, heads=4, words=96, positions=32), 32),
+    "tiny": (gpt(layers=2, d=64, heads=4, vocab_size=96, positions=32), 32),
 }
 
 

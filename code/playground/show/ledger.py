@@ -62,10 +62,11 @@ SEVEN = Job(PRESETS["llama-2-7b"], rows=1, context=4096)  # one row, as long as 
 def numbers(model: Model) -> list[float]:
     """What the chart's expressions take of a model: see `SHAPE`."""
     kept = [model.kept(checkpoint) for checkpoint in CHECKPOINTS]
-    return [model.layers, model.block, model.root, model.d, model.words, model.multiplied, *kept]
+    shape = [model.layers, model.block, model.root, model.d, model.vocab_size, model.multiplied]
+    return [*shape, *kept]
 
 
-SHAPE = ("layers", "block", "root", "d", "words", "multiplied")
+SHAPE = ("layers", "block", "root", "d", "vocab_size", "multiplied")
 
 
 def ledger_of(
@@ -224,7 +225,7 @@ def _compute(chart: alt.Chart) -> alt.Chart:
         layer="datum.T * (datum.p * datum.every + 2 * datum.extra)",
         keeps="datum.T * (datum.p * datum.some + (checkpoint ? 1 : 2) * datum.extra)",
         ends="datum.T * (2 * datum.p * datum.d + datum.extra)",
-        scored="datum.T * scores * datum.words",
+        scored="datum.T * scores * datum.vocab_size",
         done="[0, 1, 1, datum.layers - 2, datum.layers - 2, datum.layers - 1, datum.layers - 1, 0]"
         "[datum.moment]",
         root_and_block="datum.p * (datum.root + datum.block)",
@@ -243,7 +244,7 @@ def _compute(chart: alt.Chart) -> alt.Chart:
         " datum.root_and_block) : datum.stays && datum.moment < 3 ? datum.p * datum.count :"
         " datum.moment < 5 ? datum.root_and_block + datum.p * datum.block : datum.root_and_block",
         "buckets": "datum.moment == 0 ? 0 : datum.g * datum.block + (datum.moment == 7 ?"
-        " (datum.g + datum.p) * datum.root : datum.p * (datum.words * datum.d"
+        " (datum.g + datum.p) * datum.root : datum.p * (datum.vocab_size * datum.d"
         " + (datum.moment % 2 ? 0 : datum.block)))",
     }
     of_replicas = {

@@ -1,7 +1,7 @@
-"""What BatchNorm makes of a batch that is dealt out to ranks: a figure with a slider, no kernel.
+"""BatchNorm on each rank: a figure with a slider that deals out a batch to ranks, no kernel.
 
-The same numbers stand twice, as a layer computed them and as a norm over each rank's own rows makes
-them: x̂ = (x − μ) / σ. Of two rows it always makes −1 and 1.
+It shows the same numbers twice, before and after a norm over each rank's own rows:
+x̂ = (x − μ) / σ. Two rows always become −1 and 1.
 """
 
 import math

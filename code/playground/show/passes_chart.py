@@ -1,7 +1,7 @@
-"""Gradient accumulation as two charts to drag: of what a batch consists, and when it is sent.
+"""Gradient accumulation as two charts: what a global batch consists of, and when it is sent.
 
-Their expressions are those of the page *Gradient accumulation*: B = N·k·b, a pass of 6ΨT/C, and a
-message of 2gΨ/W that can hide behind the backward pass in which it leaves.
+The expressions are those of the chapter *Gradient accumulation*: B = N·k·b, a pass takes 6ΨT/C, and
+a message takes 2gΨ/W. It can hide only behind the backward pass that sends it.
 """
 
 import altair as alt
@@ -12,7 +12,7 @@ from playground.show.threshold_chart import BILLIONS, LINKS
 
 MOST = 8  # ranks, passes, and examples of a micro-batch
 TERAFLOPS, GRADIENT = 400, 2  # of a rank; bytes of an element, in bf16
-LANES = ["send each: computes", "send each: sends", "send once: computes", "send once: sends"]
+LANES = ["every pass: computes", "every pass: sends", "once: computes", "once: sends"]
 
 
 def global_batch_chart(ranks: int = 4, passes: int = 4, examples: int = 2) -> Calculator:
@@ -63,7 +63,7 @@ def global_batch_chart(ranks: int = 4, passes: int = 4, examples: int = 2) -> Ca
     )
 
 
-def accumulation_chart(passes: int = 4, tokens: int = 2000, link: float = 50.0) -> Calculator:
+def accumulation_chart(passes: int = 4, tokens: int = 2500, link: float = 40.0) -> Calculator:
     """A step of several passes: gradients sent in each of them, and once, with no_sync."""
     rows = [{"lane": lane, "i": i} for lane in LANES for i in range(2 * MOST)]
     compute = f"(6 * {BILLIONS} * tokens / {TERAFLOPS})"  # ms: 10⁹ parameters, 10¹² FLOP/s
@@ -108,8 +108,8 @@ def accumulation_chart(passes: int = 4, tokens: int = 2000, link: float = 50.0) 
     )
     words = (
         waits.transform_calculate(
-            said="'waiting per 100 ms of computing: ' + format(100 * datum.each, '.0f')"
-            " + ' ms, or sent once ' + format(100 * datum.once, '.0f') + ' ms'"
+            said="'per 100 ms of computing, you wait ' + format(100 * datum.each, '.0f')"
+            " + ' ms, or ' + format(100 * datum.once, '.0f') + ' ms if you send once'"
         )
         .mark_text(align="left", fontWeight="bold", dy=-42)
         .encode(x=alt.value(-130), y=alt.value(0), text="said:N")
@@ -119,11 +119,11 @@ def accumulation_chart(passes: int = 4, tokens: int = 2000, link: float = 50.0) 
         *slider(
             "tokens", "T, tokens of a pass", (1000, 16_000, 500), tokens, "format(tokens, ',')"
         ),
-        *choice("link", "W", LINKS, next(name for name, w in LINKS.items() if w == link)),
+        *choice("link", "W, per host", LINKS, next(name for name, w in LINKS.items() if w == link)),
     )  # fmt: skip
     return Calculator(
         style(chart).properties(height=150, width=430),
-        f"A step of {passes} passes as bars over time. In the two upper lanes each pass sends its "
-        "gradients, and the next one begins when they are through. In the two lower lanes the "
-        "passes follow each other at once, and only the last one sends.",
+        f"A step of {passes} passes as bars over time. In the two upper lanes, each pass sends its "
+        "gradients, and the next one begins when they have arrived. In the two lower lanes, each "
+        "pass begins as soon as the one before ends, and only the last one sends.",
     )

@@ -172,7 +172,7 @@ def dependences(sizes: Sizes) -> dict[str, np.ndarray]:
 
 
 def data_parallel_step(ranks: Sequence[int] = (4,), rows: int = 8) -> Frames:
-    """One step of `DataParallel` on real ranks: who has which rows, and whose are in dW."""
+    """One step of `DataParallel` on real ranks: which rows each rank has, and which are in dW."""
     with contextlib.redirect_stdout(io.StringIO()):
         runs = {n: _pictures(launch(rows_in_gradients, rows, ranks=n), rows) for n in ranks}
     return Frames("one step of data parallelism", runs)
@@ -186,11 +186,11 @@ def _pictures(recorded: Sequence[tuple[list[int], int, int]], rows: int) -> list
     averaged = [whole for _, _, whole in recorded]
     captions = [
         f"A batch of {rows} rows, and {ranks} ranks with the same weights W.",
-        "Each rank takes its share of the rows. The weights are not cut.",
-        "Forward and backward pass, without a word to the others: each rank has the gradient dW of "
-        "its own rows. It is one part of a sum, so it is hatched.",
-        "All-reduce. Now every rank has the gradient of all rows, and all have the same.",
-        "All ranks take the same step. Their weights stay equal, and nobody ever sends them.",
+        "Each rank takes its share of the rows. The weights aren't divided.",
+        "Forward and backward pass. Without any message, each rank has the gradient dW of its own "
+        "rows. It's one part of a sum, so it is hatched.",
+        "All-reduce. Now every rank has the gradient of all rows, and it's the same on all ranks.",
+        "All ranks take the same step. Their weights stay equal, so no rank has to send them.",
     ]
     bits = [[0] * ranks, [0] * ranks, local, averaged, averaged]
     frames = []
