@@ -37,7 +37,7 @@ def test_active_parameters_are_those_published_with_one_embedding_or_two_or_none
 def test_every_preset_says_who_published_its_shape_and_its_count():
     from importlib.resources import files
 
-    text = files("distributed.planner").joinpath("published_configs.json").read_text(encoding="utf-8")
+    text = files("distributed.planner").joinpath("configs.json").read_text(encoding="utf-8")
     sources = json.loads(text)["sources"]
     assert len(PUBLISHED) >= 20
     for known in PUBLISHED.values():

@@ -1,6 +1,6 @@
 """Models by name: presets with their shapes, most of them as their published `config.json` has it.
 
-`published_configs.json` has the fields of those files, where they are published, and how many parameters the
+`configs.json` has the fields of those files, where they are published, and how many parameters the
 publisher, or a library that loads the weights, counts. `shapes.PRESETS` has models that papers
 describe. A name is a preset's, or its repository's: "Qwen/Qwen3-8B" is qwen3-8b.
 """
@@ -20,7 +20,7 @@ SHAPE = "layers,width,heads,kv,ffn,vocab"
 
 def published() -> dict[str, dict[str, Any]]:
     """Name → repository, source, config, parameters and who counted them, in some also active."""
-    text = files("distributed.planner").joinpath("published_configs.json").read_text(encoding="utf-8")
+    text = files("distributed.planner").joinpath("configs.json").read_text(encoding="utf-8")
     models: dict[str, dict[str, Any]] = json.loads(text)["models"]
     return models
 
