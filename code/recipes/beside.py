@@ -64,6 +64,9 @@ def beside(
         raise ValueError(f"stack={stack!r}: --execute runs PyTorch's recipes alone")
     if job.fused_loss:
         raise ValueError("fused_loss: PyTorch's own loss is executed: leave it out")
+    if job.model.experts or job.model.latent:
+        what = "a mixture of experts" if job.model.experts else "latent attention"
+        raise ValueError(f"execute: there is no recipe for {what}: leave --execute out")
     if job.compiled:
         raise ValueError("compile: nothing is compiled in a fake world: leave it out")
     if job.rows != int(job.rows):

@@ -63,10 +63,10 @@ class Block(nn.Module):
     def __init__(self, model: Model):
         super().__init__()
         self.heads, self.kv, d = model.heads, model.kv, model.d
-        narrow = d * model.kv // model.heads
+        wide, narrow = round(model.q_width), round(model.kv_width)
         # A norm without a bias; for RMSNorm PyTorch has one kernel on GPUs and many here
         self.norms = nn.ModuleList(nn.LayerNorm(d, bias=False) for _ in range(2))
-        self.q, self.out = (nn.Linear(d, d, bias=False) for _ in range(2))
+        self.q, self.out = nn.Linear(d, wide, bias=False), nn.Linear(wide, d, bias=False)
         self.k, self.v = (nn.Linear(d, narrow, bias=False) for _ in range(2))
         self.up, self.down = (
             nn.Linear(d, model.ffn, bias=False),

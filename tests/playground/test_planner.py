@@ -418,5 +418,6 @@ def test_each_control_has_a_label_and_a_place_for_its_message():
         assert f'<label for="planner-{name}">' in text
         assert f'aria-describedby="planner-{name}-wrong"' in text
     assert json.loads(answer(""))["html"] in text
-    assert [field.name for field in SHAPE] == ["layers", "width", "heads", "kv", "ffn", "vocab"]
+    numbers = ["layers", "width", "heads", "kv", "ffn", "vocab"]
+    assert [field.name for field in SHAPE] == [*numbers, "head_dim", "tied"]
     assert len(text) < 30_000

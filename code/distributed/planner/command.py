@@ -9,16 +9,18 @@ import json
 import re
 from difflib import get_close_matches
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.cost import Cluster, Link
 from distributed.model_states import RECIPES
 from distributed.planner.batch import Batch, in_rows
-from distributed.planner.hardware import GPUS, gpu, look_up
+from distributed.planner.config_json import Read
+from distributed.planner.hardware import GPUS, Gpu, gpu
 from distributed.planner.job import RECIPE, Job, cluster_of
 from distributed.planner.limits import rate, size, within
+from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
-from distributed.planner.shapes import CHECKPOINTS, PRESETS, Model, llama, of_size
+from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
 from distributed.planner.speed import achieved, measure
 from distributed.planner.strategy import Plan, plan, run_of
 from distributed.runtime.script import Parser
@@ -32,7 +34,19 @@ INTERCONNECTS = {
     "pcie": Link(10e-6, 32e9),  # 16 lanes of the fourth generation
     "ethernet": Link(30e-6, 12.5e9),  # 100 Gbit/s
 }
-SHAPE = "layers,width,heads,kv,ffn,vocab"
+SHAPE_MORE = (
+    "; after them head_dim=128, the width of a head, and tied, if the head is the embedding"
+)
+
+
+class Asked(NamedTuple):
+    """What a command line asks for: the GPU, and notes on what is left out of the model."""
+
+    job: Job
+    cluster: Cluster
+    memory: float
+    gpu: Gpu
+    notes: tuple[str, ...] = ()
 
 
 def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: float = 0.0) -> str:
@@ -108,29 +122,35 @@ def step_in_words(job: Job, ranks: int) -> str:
     return f"a step: {ranks:,} × {micro} × {rows} = {ranks * job.accumulate * job.tokens:,.0f}"
 
 
-def model_named(name: str) -> Model:
-    """A preset by its name. Raises ValueError with the nearest names."""
-    return look_up(name, PRESETS, "model")
-
-
 def model_shaped(text: str) -> Model:
     """A network like Llama's by its numbers: "32,4096,32,8,14336,128256" is Llama 3 8B.
 
-    Raises ValueError for anything else.
+    After them may come "head_dim=128", the width of a head, and "tied" if the last layer is the
+    embedding. Raises ValueError for anything else.
     """
-    parts = text.split(",")
-    if len(parts) != len(SHAPE.split(",")) or not all(
-        re.fullmatch(r"[1-9]\d{0,8}", p) for p in parts
-    ):
-        raise ValueError(f"shape={text!r}: give {SHAPE}, six whole numbers above 0")
-    layers, width, heads, kv, ffn, vocab_size = map(int, parts)
+    parts = [part.strip() for part in text.split(",")]
+    numbers, more = parts[: len(SHAPE.split(","))], parts[len(SHAPE.split(",")) :]
+    whole = r"[1-9]\d{0,8}"
+    if len(numbers) != len(SHAPE.split(",")) or not all(re.fullmatch(whole, p) for p in numbers):
+        raise ValueError(f"shape={text!r}: give {SHAPE}, six whole numbers above 0{SHAPE_MORE}")
+    tied, head_dim = False, 0
+    for word in more:
+        if word == "tied":
+            tied = True
+        elif found := re.fullmatch(rf"head_dim=({whole})", word):
+            head_dim = int(found[1])
+        else:
+            raise ValueError(f"shape={text!r}: {word!r} is not known{SHAPE_MORE}")
+    layers, width, heads, kv, ffn, vocab_size = map(int, numbers)
     if layers > 10_000:
         raise ValueError(f"layers={layers}: give 1 to 10,000")
-    if width % heads:
-        raise ValueError(f"heads={heads}: a width of {width:,} is no multiple of it")
+    if not head_dim and width % heads:
+        way = "give the width of a head, such as head_dim=128"
+        raise ValueError(f"heads={heads}: a width of {width:,} is no multiple of it; {way}")
     if heads % kv:
         raise ValueError(f"kv={kv}: {heads} heads are no multiple of it")
-    return llama(layers, width, heads, kv, ffn, vocab_size)
+    model = llama(layers, width, heads, kv, ffn, vocab_size)
+    return model._replace(tied=tied, head_dim=0 if heads * head_dim == width else head_dim)
 
 
 def arguments() -> Parser:
@@ -138,9 +158,12 @@ def arguments() -> Parser:
     parser = Parser(prog="python -m distributed.planner", description=__doc__)
     parser._negative_number_matcher = re.compile(r"-[\d.]+(e[-+]?\d+)?$")  # -2e12 is one, too
     add = parser.add_argument
-    add("--model", help=f"a preset: {', '.join(PRESETS)}")
+    add(
+        "--model",
+        help=f"path of a Hugging Face config.json, or a preset: {', '.join(MODELS)}",
+    )
     add("--params", type=float, help="or a GPT of about so many parameters, 7e9 unless told")
-    add("--shape", help=f"or your own: {SHAPE}")
+    add("--shape", help=f"or your own, like Llama's: {SHAPE}{SHAPE_MORE}")
     add("--module", help="or what makes one: package.module:function, called without arguments")
     add("--gpu", default="h100", help=f"one of {', '.join(GPUS)}")
     add("--nodes", type=int, help="hosts, all of them full; or give --gpus")
@@ -171,6 +194,12 @@ def arguments() -> Parser:
 
 
 def read(given: Any) -> tuple[Job, Cluster, float]:
+    """The job, the cluster, and bytes of a GPU. Raises ValueError, naming the argument."""
+    asked = understood(given)
+    return asked.job, asked.cluster, asked.memory
+
+
+def understood(given: Any) -> Asked:
     """What the command line asks for. Raises ValueError, naming the argument."""
     one = gpu(given.gpu)
     if given.recipe not in RECIPES:
@@ -182,18 +211,8 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     named = [name for name in ways if getattr(given, name) is not None]
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} are given: one of them says which model")
-    if given.model is not None:
-        model = model_named(given.model)
-    elif given.shape is not None:
-        model = model_shaped(given.shape)
-    elif given.module is not None:
-        from recipes.own import own
-
-        model = own(given.module).model
-    else:
-        parameters = 7e9 if given.params is None else given.params
-        within("params", parameters)
-        model = of_size(parameters)
+    found = model_of(given)
+    model = found.model
     per_host = one.per_host if given.per_host is None else given.per_host
     within("per_host", per_host)
     if given.nodes is not None and given.gpus is not None:
@@ -216,7 +235,23 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
     cluster = cluster_of(one, gpus, per_host, network, speed)
     if given.interconnect:
         cluster = cluster._replace(inside=INTERCONNECTS[given.interconnect])
-    return job, cluster, memory
+    return Asked(job, cluster, memory, one, found.notes)
+
+
+def model_of(given: Any) -> Read:
+    """The one model that is asked for: a file or a preset, a shape, a module, or a size."""
+    if given.model is not None:
+        return model_named(given.model)
+    if given.shape is not None:
+        return Read(model_shaped(given.shape))
+    if given.module is not None:
+        from recipes.own import own
+
+        found = own(given.module)
+        return Read(found.model)
+    parameters = 7e9 if given.params is None else given.params
+    within("params", parameters)
+    return Read(of_size(parameters))
 
 
 def batch_of(given: Any, model: Model) -> Batch | None:
@@ -245,8 +280,9 @@ def main(argv: list[str] | None = None) -> None:
         if given.measure:
             print(f"--speed {measure():.3g}")
             return
-        job, cluster, memory = read(given)
+        job, cluster, memory, _, notes = understood(given)
         found = plan(job, cluster, memory, given.stack, batch_of(given, job.model))
+        found = found._replace(cautions=(*notes, *found.cautions))
         executed = None
         if given.execute:
             from recipes.beside import as_table, beside

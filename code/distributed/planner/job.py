@@ -82,20 +82,22 @@ def memory_of(
 
 
 def work_of(job: Job, cluster: Cluster, checkpoint: str, sent: float | None = None) -> Work:
-    """Embeddings first, then all layers; each computes in proportion to its parameters.
+    """Embeddings first, then all layers; each computes in proportion to its active parameters.
 
     `sent` are bytes of a parameter when it is gathered, the recipe's unless told.
     """
     model = job.model
     sent = job.recipe.parameters if sent is None else sent
     sizes = [model.root, *[model.block] * model.layers]
+    idle = model.idle / max(1, model.layers)
+    computed = [model.root, *[model.block - idle] * model.layers]
     seconds = model.flops(job.context) * job.tokens / cluster.speed
     again = RECOMPUTE[checkpoint] * seconds
     return Work(
         cluster,
         [sent * size for size in sizes],
         [job.recipe.gradients * size for size in sizes],
-        [size / model.parameters for size in sizes],
+        [size / model.active for size in computed],
         seconds / 3,
         seconds * 2 / 3 + again,
         job.accumulate,

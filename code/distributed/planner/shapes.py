@@ -4,7 +4,9 @@
     FLOP per token  6Ψ + 12 · layers · d · t: two for each multiply-add, twice as many backward
     activations     bytes for each token and layer, by what is computed again
 
-The last is that of kernels which keep no matrix of t × t (Dao et al. 2022).
+The last is that of kernels which keep no matrix of t × t (Dao et al. 2022). In a mixture of experts
+every rank stores all experts, sends a gradient for each, and computes with those that a token is
+routed to.
 """
 
 from typing import NamedTuple
@@ -19,6 +21,29 @@ PLAIN, IN_PLACE, FUSED = 12, 10, 2
 LOGARITHM = PLAIN // 3  # of PyTorch's, what the forward pass leaves for the backward pass
 
 
+class Experts(NamedTuple):
+    """A mixture: each token goes through `active` of `routed` networks of width `ffn`."""
+
+    routed: int
+    active: int
+    ffn: int
+    shared: int = 0  # width of the experts that all tokens go through, together
+    dense: float = 0.0  # share of the layers that have one network, of the model's width, instead
+
+
+class Latent(NamedTuple):
+    """Multi-head latent attention: keys and values come from `kv_rank` numbers of each token.
+
+    Section 2.1 of DeepSeek-V2 (2024). A head has queries and keys of width plain + rotated.
+    """
+
+    q_rank: int  # 0: queries come from the layer's input, without a latent vector
+    kv_rank: int
+    plain: int
+    rotated: int  # the keys' rotated part is one for all heads
+    value: int
+
+
 class Model(NamedTuple):
     """So many layers of width d; `kv` heads for keys and values; a network of width `ffn`."""
 
@@ -31,17 +56,66 @@ class Model(NamedTuple):
     gated: bool = True  # three matrices in the network (SwiGLU), not two (GELU)
     tied: bool = False  # the last layer is the embedding
     positions: int = 0  # learned ones
+    head_dim: int = 0  # width of a head; 0: d / heads
+    window: int = 0  # tokens that a token of a local layer attends to, itself among them
+    local: float = 0.0  # share of the layers with that window; others attend to the whole row
+    experts: Experts | None = None
+    latent: Latent | None = None
 
     @property
-    def shared(self) -> float:
-        """Of keys, or values, the width as a share of d."""
-        return self.kv / self.heads
+    def q_width(self) -> float:
+        """Of all heads' queries together."""
+        if self.latent:
+            return self.heads * (self.latent.plain + self.latent.rotated)
+        return self.heads * self.head_dim if self.head_dim else self.d
+
+    @property
+    def kv_width(self) -> float:
+        """Of the keys, or the values, of all their heads together."""
+        return self.kv * self.head_dim if self.head_dim else self.d * self.kv / self.heads
+
+    @property
+    def matrices(self) -> int:
+        """Of a network, or of an expert."""
+        return 3 if self.gated else 2
+
+    @property
+    def attention(self) -> float:
+        """Parameters of one layer's attention."""
+        if self.latent is None:
+            return 2 * self.d * (self.q_width + self.kv_width)
+        q_rank, kv_rank, plain, rotated, value = self.latent
+        queries = q_rank * (self.d + self.q_width) if q_rank else self.d * self.q_width
+        up = kv_rank * self.heads * (plain + value)
+        return queries + self.d * (kv_rank + rotated) + up + self.heads * value * self.d
+
+    @property
+    def network(self) -> float:
+        """Parameters of one layer's network, or of all its experts: the mean over the layers."""
+        one = self.matrices * self.d
+        if self.experts is None:
+            return one * self.ffn
+        routed, _, ffn, shared, dense = self.experts
+        mixed = one * (routed * ffn + shared) + self.d * routed  # the last are the router's
+        return dense * one * self.ffn + (1 - dense) * mixed
 
     @property
     def block(self) -> float:
-        """Parameters of one layer; biases are left out."""
-        attention = (2 + 2 * self.shared) * self.d**2
-        return attention + (3 if self.gated else 2) * self.d * self.ffn + 2 * self.d
+        """Parameters of one layer, the mean over the layers; biases are left out."""
+        return self.attention + self.network + 2 * self.d
+
+    @property
+    def idle(self) -> float:
+        """Parameters of the experts that a token isn't routed to, in all layers."""
+        if self.experts is None:
+            return 0.0
+        routed, active, ffn, _, dense = self.experts
+        return self.layers * (1 - dense) * self.matrices * self.d * (routed - active) * ffn
+
+    @property
+    def active(self) -> float:
+        """Parameters that a token goes through, its row of the embedding counted as all rows."""
+        return self.parameters - self.idle
 
     @property
     def root(self) -> float:
@@ -62,7 +136,20 @@ class Model(NamedTuple):
 
         An embedding is looked up and not multiplied, unless the last layer is the same matrix.
         """
-        return 6 * self.multiplied + 12 * self.layers * self.d * context
+        attended = (1 - self.local) * context + self.local * self.seen(context)
+        values = self.heads * self.latent.value if self.latent else self.q_width
+        widths = self.q_width + values  # q · k, and the result's products with v
+        return 6 * (self.multiplied - self.idle) + 6 * self.layers * widths * attended
+
+    def seen(self, context: int) -> float:
+        """Tokens that a local layer's kernel attends to, counted as the whole row is for others.
+
+        A causal row of t tokens has t²/2 pairs and counts as t for each token. With a window of w
+        it has w (t − w/2), which count as w (2 − w/t).
+        """
+        if not self.window or self.window >= context:
+            return context
+        return self.window * (2 - self.window / context)
 
     def kept(self, checkpoint: str, compiled: bool = False) -> float:
         """Numbers that a layer keeps for each token.
@@ -73,16 +160,43 @@ class Model(NamedTuple):
         the input. Where PyTorch compiles a layer, SwiGLU's result alone is computed again: GELU's
         is an input of a product, and what the backward pass multiplies with stays.
         """
-        qkv = (1 + 2 * self.shared) * self.d
         if checkpoint == "full":
             return self.d
+        width, copies = self.ffn_of_a_token
         if checkpoint == "selective":  # of q, k, v, out, (gate,) up, down: the 1st, 3rd, 5th, 7th
-            products = (1 + self.shared) * self.d + self.ffn + (self.d if self.gated else 0)
-            return 2 * self.d + products
+            return self.d + self.half_of_attention + width + (copies if self.gated else 0)
         results = 4 if self.gated else 2
         if compiled and self.gated:
             results -= 1
-        return 5 * self.d + qkv + results * self.ffn
+        routed = 2 * copies if self.experts else 0.0  # tokens sorted by expert, and each result
+        return 4 * self.d + self.kept_by_attention + routed + results * width
+
+    @property
+    def kept_by_attention(self) -> float:
+        """Numbers of q, k, v and the result for each token, with the latent vectors, if any."""
+        if self.latent is None:
+            return 2 * (self.q_width + self.kv_width)
+        q_rank, kv_rank, _, rotated, value = self.latent
+        return 2 * (self.q_width + self.heads * value) + q_rank + kv_rank + rotated
+
+    @property
+    def half_of_attention(self) -> float:
+        """Numbers of attention's result, and of every second of its products."""
+        if self.latent is None:
+            return 2 * self.q_width + self.kv_width
+        return self.heads * self.latent.value + self.kept_by_attention / 2
+
+    @property
+    def ffn_of_a_token(self) -> tuple[float, float]:
+        """Width of all networks that a token goes through in a layer, and width of their results.
+
+        The mean over the layers.
+        """
+        if self.experts is None:
+            return self.ffn, self.d
+        _, active, ffn, shared, dense = self.experts
+        width = dense * self.ffn + (1 - dense) * (active * ffn + shared)
+        return width, self.d * (dense + (1 - dense) * (active + bool(shared)))
 
     def activations(
         self,

@@ -58,8 +58,19 @@ def plan(
     return found._replace(why=why, cautions=notes)
 
 
+MIXTURES = (
+    "a mixture of experts: every rank is planned with all experts and every expert with as many"
+    " tokens; its small matrices may be slower, and it was compared with no published run"
+)
+
+
 def cautions(job: Job, cluster: Cluster) -> tuple[str, ...]:
-    """What may make a step slower than planned: the launches of kernels are not in the plan."""
+    """What may make a step slower than planned."""
+    return launches(job, cluster) + ((MIXTURES,) if job.model.experts else ())
+
+
+def launches(job: Job, cluster: Cluster) -> tuple[str, ...]:
+    """A micro-batch or a layer so short that launching its kernels, which isn't planned, counts."""
     layer = job.model.flops(job.context) * job.tokens / cluster.speed / job.model.layers
     short = [f"{job.tokens:,.0f} tokens in a micro-batch"] if job.tokens < FEW_TOKENS else []
     short += [f"a layer of {layer * 1e6:,.0f} µs"] if layer < LAUNCHES else []

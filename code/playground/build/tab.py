@@ -92,9 +92,9 @@ def archive(standard: frozenset[str]) -> bytes:
     held, known = io.BytesIO(), modules(standard)
     files = {path.relative_to(CODE): path for path in sorted(CODE.rglob("*.py"))}
     chosen = {at: path for at, path in files.items() if known.get(name_of(path), "") is None}
-    chosen |= {
-        path.relative_to(CODE): path for path in sorted(CODE.glob("distributed/planner/*.csv"))
-    }
+    for kind in ("csv", "json"):
+        data = sorted(CODE.glob(f"distributed/planner/*.{kind}"))
+        chosen |= {path.relative_to(CODE): path for path in data}
     chosen[Path("playground/__init__.py")] = CODE / "playground/__init__.py"
     for name, folder in CARRIED.items():
         chosen |= {Path(name, file.name): file for file in sorted(folder.glob("*.py"))}

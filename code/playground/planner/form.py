@@ -17,8 +17,9 @@ from distributed.planner.command import arguments, batch_of, read
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job
 from distributed.planner.limits import rate, size
+from distributed.planner.models import MODELS as KNOWN
 from distributed.planner.schedules import STACKS
-from distributed.planner.shapes import CHECKPOINTS, PRESETS
+from distributed.planner.shapes import CHECKPOINTS
 
 OWN = "own"  # the model whose shape is typed into fields
 
@@ -47,7 +48,7 @@ def millions(parameters: float) -> str:
 
 MODELS = {
     name: f"{name} · {millions(model.parameters)}"
-    for name, model in sorted(PRESETS.items(), key=lambda item: item[1].parameters)
+    for name, model in sorted(KNOWN.items(), key=lambda item: item[1].parameters)
 }
 RECIPE_OF = {slug(name): name for name in RECIPES}
 WHOSE = {
@@ -58,13 +59,15 @@ WHOSE = {
 }
 assert WHOSE.keys() == STACKS.keys()
 
-SHAPE = (  # in the order in which --shape has them
+SHAPE = (  # in the order in which --shape has them; the last two may be left out
     Field("layers", "layers", "32", "whole", most=10_000),
     Field("width", "width", "4096", "whole", most=10**8),
     Field("heads", "heads", "32", "whole", most=10**6),
     Field("kv", "heads of keys", "8", "whole", most=10**6),
     Field("ffn", "width of the network", "14336", "whole", most=10**8),
     Field("vocab", "vocabulary", "128256", "whole", most=10**8),
+    Field("head_dim", "width of a head", "", "whole", hint="width / heads", most=10**8),
+    Field("tied", "the last layer is the embedding", "", "yes"),
 )
 FIRST = (
     Field("model", "model", "llama-3-70b", "choice", MODELS | {OWN: "a shape of your own"}),
@@ -148,8 +151,10 @@ def words_of(state: Mapping[str, str]) -> list[str]:
             check_field(FIELDS[name], value)
 
     if state["model"] == OWN:
-        shape = ",".join(f"{float(state[field.name]):.0f}" for field in SHAPE)
-        words = ["--shape", shape]
+        numbers = [f"{float(state[field.name]):.0f}" for field in SHAPE if field.default]
+        more = [f"head_dim={float(state['head_dim']):.0f}"] if state["head_dim"] else []
+        more += ["tied"] if state["tied"] else []
+        words = ["--shape", ",".join(numbers + more)]
     else:
         words = ["--model", state["model"]]
     words += ["--gpu", state["gpu"]]
