@@ -127,6 +127,87 @@ def test_a_file_says_which_rank_it_is_of_and_its_name_only_if_it_does_not(tmp_pa
     assert [read_file(path).rank for path in (said, silent)] == [8, 3]
 
 
+# --- recordings and ranks
+
+
+def recording(tmp_path, name, number, at=0.0, long=50, **header):
+    """A file of two steps from `number` on, with a kernel and then a message in each."""
+    events = []
+    for each in range(2):
+        start = at + 100 * each
+        events += [step(number + each, start, 100), *kernel("gemm", start, long, start, each * 2)]
+        events += kernel(NCCL, start + long, 90 - long, start + 1, each * 2 + 1)
+    return written(tmp_path, events, name, **header)
+
+
+def read_all(capsys, *words):
+    """What the command says, as data."""
+    assert main([*map(str, words), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_files_of_one_worker_are_recordings_of_one_rank(tmp_path, capsys):
+    """As `schedule(repeat=2)` and `tensorboard_trace_handler` write them in one process."""
+    recording(tmp_path, "host_7.1759000000000000001.pt.trace.json", 2, 1000)
+    recording(tmp_path, "host_7.1759000000000000002.pt.trace.json", 6, 2000)
+    said = read_all(capsys, tmp_path)
+    assert [[each["number"] for each in rank["steps"]] for rank in said["ranks"]] == [[6, 7]]
+    assert said["notes"][0].startswith("Rank 0 has 2 recordings")
+    assert "the last one, host_7.1759000000000000002.pt.trace.json" in said["notes"][0]
+    first = read_all(capsys, tmp_path, "--recording", 1)
+    assert [each["number"] for each in first["ranks"][0]["steps"]] == [2, 3]
+    assert "this is recording 1" in first["notes"][0]
+    assert main([str(tmp_path), "--recording", "3"]) == 1
+    assert "--recording 3: rank 0 has 2 recordings" in capsys.readouterr().err
+
+
+def test_no_rank_is_called_slow_for_its_earlier_recording(tmp_path, capsys):
+    """Both ranks are equal, but collectives took longer in the first recording."""
+    for rank in range(2):
+        told = {"distributedInfo": {"rank": rank, "world_size": 2}}
+        recording(tmp_path, f"a{rank}.json", 2, 1000, 20, **told)
+        recording(tmp_path, f"b{rank}.json", 6, 2000, 60, **told)
+    said = read_all(capsys, tmp_path)
+    assert [rank["file"] for rank in said["ranks"]] == ["b0.json", "b1.json"]
+    assert said["slow_rank"] is None
+    assert said["notes"][0].startswith("Each rank has up to 2 recordings")
+
+
+def test_the_last_recording_is_one_that_all_ranks_have(tmp_path, capsys):
+    """Rank 1 was stopped before its second recording."""
+    ranks = [{"distributedInfo": {"rank": rank, "world_size": 2}} for rank in range(2)]
+    recording(tmp_path, "a0.json", 2, 1000, **ranks[0])
+    recording(tmp_path, "b0.json", 6, 2000, **ranks[0])
+    recording(tmp_path, "a1.json", 2, 1000, **ranks[1])
+    assert [rank["file"] for rank in read_all(capsys, tmp_path)["ranks"]] == ["a0.json", "a1.json"]
+
+
+def test_the_last_recording_is_the_last_in_time(tmp_path, capsys):
+    for name, base in (("a.json", 2e18), ("b.json", 1e18)):
+        told = {"baseTimeNanoseconds": int(base), "distributedInfo": {"rank": 3}}
+        recording(tmp_path, name, 2, 10, **told)
+    assert [rank["file"] for rank in read_all(capsys, tmp_path)["ranks"]] == ["a.json"]
+
+
+def test_ranks_that_were_recorded_in_different_steps_are_not_compared(tmp_path, capsys):
+    for rank, long in enumerate((20, 60)):
+        told = {"distributedInfo": {"rank": rank, "world_size": 2}}
+        recording(tmp_path, f"{rank}.json", 2 + 4 * rank, 0, long, **told)
+    said = read_all(capsys, tmp_path)
+    assert said["slow_rank"] is None
+    assert "recorded in different steps" in said["notes"][0]
+    assert not any(row["last"] for row in said["collectives"])
+
+
+def test_traces_without_a_rank_get_numbers_that_no_other_has(tmp_path, capsys):
+    recording(tmp_path, "10.json", 2)
+    recording(tmp_path, "9.json", 2)
+    recording(tmp_path, "rank0.json", 2)
+    said = read_all(capsys, tmp_path, tmp_path / "9.json")  # once, though it is named twice
+    files = [(rank["rank"], rank["file"]) for rank in said["ranks"]]
+    assert files == [(0, "rank0.json"), (1, "9.json"), (2, "10.json")]
+
+
 def test_ranks_whose_collectives_differ_are_not_compared():
     reduced, gathered = (
         called(f"ncclDevKernel_{n}_RING", 0, 9, {}) for n in ("AllReduce", "AllGather")

@@ -54,6 +54,23 @@ def test_a_moment_of_a_lane_has_a_name():
     assert found.at(0, "copy", middle) == ""
 
 
+def test_a_page_shows_one_recording_of_a_rank():
+    found = Reading("")
+    for step in (2, 6):
+        events = [
+            {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}"},
+            {"ph": "X", "cat": "kernel", "name": f"kernel_{step}"},
+        ]
+        events = [each | {"ts": 100 * step, "dur": 90} for each in events]
+        assert not found.begin(f"host_7.175900000000000000{step}.pt.trace.json")
+        assert not found.feed(json.dumps({"traceEvents": events}).encode())
+        assert not found.end()
+    html = json.loads(found.answer("{}"))["html"]
+    assert html.count('<li class="traces-row') == 1
+    assert "Rank 0 has 2 recordings" in html
+    assert found.at(0, "compute", 5).startswith("kernel_6")
+
+
 def test_names_of_files_are_text_and_no_html():
     found = Reading("")
     found.begin("<b>.json")

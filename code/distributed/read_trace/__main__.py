@@ -3,10 +3,12 @@
     python -m distributed.read_trace FOLDER [FILE …]
     python -m distributed.read_trace traces/ --model llama-3-8b --tokens 8192 --gpu h100
 
-Files are `.json` or `.json.gz`, one for each rank. With the model's shape it says the MFU.
+Files are `.json` or `.json.gz`. Of several recordings of one rank the last one is read. With the
+model's shape it says the MFU.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,6 +17,7 @@ from distributed.planner.hardware import GPUS, gpu
 from distributed.planner.shapes import PRESETS, of_size
 from distributed.read_trace.events import PIECE, Events, TraceError
 from distributed.read_trace.rank_trace import Collector, RankTrace
+from distributed.read_trace.recordings import one_for_each_rank
 from distributed.read_trace.summary import as_data, as_text
 from distributed.read_trace.verdict import StepWork, judge
 from distributed.runtime.script import Parser
@@ -35,26 +38,23 @@ def read_file(path: Path) -> RankTrace:
     return trace
 
 
+def in_order(path: Path) -> list[tuple[int, str]]:
+    """What sorts names by the numbers in them: 9.json before 10.json."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
 def traces_in(paths: Iterable[Path]) -> list[Path]:
     """The files of folders, and the files themselves. Raises TraceError where there are none."""
     found: list[Path] = []
-    for path in paths:
+    for path in dict.fromkeys(paths):
         if not path.exists():
             raise TraceError(f"{path}: there is no such file or folder")
-        inside = sorted(path.iterdir()) if path.is_dir() else []
+        inside = sorted(path.iterdir(), key=in_order) if path.is_dir() else []
         found += [file for file in inside if file.name.endswith(ENDS)] if path.is_dir() else [path]
     if not found:
         raise TraceError(f"{paths[0] if isinstance(paths, list) else ''}: no *.json or *.json.gz")
-    return found
-
-
-def numbered(traces: Sequence[RankTrace]) -> list[RankTrace]:
-    """In the order of their ranks; those that do not say theirs are counted in order of name."""
-    known = {trace.rank for trace in traces if trace.rank >= 0}
-    if len(known) < len(traces):
-        for rank, trace in enumerate(traces):
-            trace.rank = rank
-    return sorted(traces, key=lambda trace: trace.rank)
+    return list({file.resolve(): file for file in found}.values())
 
 
 def work_of(model: str, tokens: float, context: int, on: str) -> StepWork | None:
@@ -85,6 +85,10 @@ def guess(device: str) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m distributed.read_trace", description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER")
+    parser.add_argument(
+        "--recording", type=int, default=0, metavar="N",
+        help="which recording of each rank, counted from 1 (default: the last one)",
+    )  # fmt: skip
     parser.add_argument("--model", default="", help="a preset of the planner, or its parameters")
     parser.add_argument("--tokens", type=float, default=0.0, help="on one rank, in one step")
     parser.add_argument("--context", type=int, default=0, help="tokens of a sequence")
@@ -92,7 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(argv)
     try:
-        traces = numbered([read_file(path) for path in traces_in(asked.paths)])
+        traces = one_for_each_rank(
+            [read_file(path) for path in traces_in(asked.paths)], asked.recording
+        )
         on = asked.gpu or guess(traces[0].device)
         verdict = judge(traces, work_of(asked.model, asked.tokens, asked.context, on))
     except (TraceError, ValueError, OSError) as error:

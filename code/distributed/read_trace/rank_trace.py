@@ -52,6 +52,7 @@ class RankTrace:
     backend: str = ""
     device: str = ""
     events: int = 0
+    begin: float = 0.0  # µs of the first event that is kept, on a clock that recordings share
     steps: list[ProfilerStep] = field(default_factory=list)
     kernels: list[Kernel] = field(default_factory=list)
     collectives: list[Collective] = field(default_factory=list)
@@ -67,6 +68,11 @@ class RankTrace:
     @property
     def is_gpu(self) -> bool:
         return bool(self.kernels)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the steps, as the profiler counts them."""
+        return [step.number for step in self.steps]
 
     def busy(self, kind: str) -> Stretches:
         """When at least one kernel (without a GPU, operator or collective) of a kind ran."""
@@ -182,6 +188,10 @@ class Collector:
         trace.collectives.sort()
         trace.gradients.sort()
         trace.steps.sort(key=lambda step: step.start)
+        starts = [step.start for step in trace.steps[:1]]
+        starts += [min(trace.operators[::2])] if trace.operators else [trace.kernels[0].start]
+        base = header.get("baseTimeNanoseconds", 0)
+        trace.begin = min(starts) + (base / 1e3 if isinstance(base, int | float) else 0.0)
         trace.loading = union(trace.loading)
         trace.asking = union(trace.asking)
         trace.synchronizing = union(trace.synchronizing)

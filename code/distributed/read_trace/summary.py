@@ -8,7 +8,7 @@ from distributed.read_trace.breakdown import odd_steps
 from distributed.read_trace.kernels import by_name
 from distributed.read_trace.messages import Collective, matched
 from distributed.read_trace.rules import PAGES
-from distributed.read_trace.verdict import RankSteps, Verdict, inside, ms
+from distributed.read_trace.verdict import RankSteps, Verdict, inside, ms, recorded_together
 
 SHOWN = 16  # ranks in a table, and collectives in a list
 
@@ -64,7 +64,8 @@ class Group(NamedTuple):
 def groups(ranks: Sequence[RankSteps]) -> list[Group]:
     """The collectives of a mean step, those that take most first."""
     first = inside(ranks[0])
-    together = matched([inside(each) for each in ranks]) or [(call,) for call in first]
+    together = matched([inside(each) for each in ranks]) if recorded_together(ranks) else []
+    together = together or [(call,) for call in first]
     found: dict[tuple[str, int], list[tuple[Collective, ...]]] = {}
     for calls in together:
         found.setdefault((calls[0].kind, calls[0].bytes), []).append(calls)

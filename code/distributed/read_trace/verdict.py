@@ -93,6 +93,11 @@ def judge(traces: Sequence[RankTrace], work: StepWork | None = None) -> Verdict:
     findings = sorted(
         (each for each in findings if each.time >= LEAST * step.total), key=lambda f: -f.time
     )
+    if not recorded_together(ranks):
+        notes.append(
+            "The ranks were recorded in different steps, so this can't say which rank the others "
+            "wait for."
+        )
     said = max((each.trace.ranks for each in ranks), default=0)
     if said > len(ranks) and any(each.trace.collectives for each in ranks):
         count = "One rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
@@ -107,6 +112,8 @@ def judge(traces: Sequence[RankTrace], work: StepWork | None = None) -> Verdict:
 
 def slow_rank(ranks: Sequence[RankSteps]) -> Late | None:
     """The rank that the others wait for, if that costs enough to be told."""
+    if not recorded_together(ranks):
+        return None
     late = who_comes_last(
         {each.trace.rank: [step.communication for step in each.steps] for each in ranks}
     )
@@ -203,6 +210,11 @@ def check_kernels(
 
 def is_inside(moment: float, rank: RankSteps) -> bool:
     return rank.steps[0].start <= moment <= rank.steps[-1].end
+
+
+def recorded_together(ranks: Sequence[RankSteps]) -> bool:
+    """Whether all ranks were recorded in the same steps, so that their waiting can be compared."""
+    return all(each.trace.numbers == ranks[0].trace.numbers for each in ranks)
 
 
 def inside(rank: RankSteps) -> list[Collective]:

@@ -4,12 +4,13 @@ import json
 from collections.abc import Iterable
 from html import escape
 
-from distributed.read_trace.__main__ import guess, numbered, work_of
+from distributed.read_trace.__main__ import guess, work_of
 from distributed.read_trace.breakdown import odd_steps
 from distributed.read_trace.events import Events, TraceError, too_large
 from distributed.read_trace.intervals import Stretches, minus
 from distributed.read_trace.kernels import by_name, short
 from distributed.read_trace.rank_trace import Collector, RankTrace
+from distributed.read_trace.recordings import one_for_each_rank
 from distributed.read_trace.rules import PAGES
 from distributed.read_trace.summary import describe, format_bytes, groups, head, headline
 from distributed.read_trace.verdict import Finding, RankSteps, Verdict, judge, ms
@@ -71,7 +72,7 @@ class Reading:
         The words of a form: what is left empty is not known.
         """
         state = json.loads(asked)
-        traces = numbered(self.traces)
+        traces = one_for_each_rank(self.traces)
         on = state.get("gpu") or guess(traces[0].device)
         try:
             tokens, context = number(state, "tokens"), number(state, "context")
@@ -83,7 +84,7 @@ class Reading:
 
     def at(self, rank: int, lane: str, time: float) -> str:
         """What runs on a lane at a moment (µs of the timeline)."""
-        trace = next(each for each in self.traces if each.rank == rank)
+        trace = next(each for each in one_for_each_rank(self.traces) if each.rank == rank)
         moment = begin_of([trace]) + time
         found = [k for k in trace.kernels if k.kind == lane and k.start <= moment <= k.end]
         if not found:
