@@ -441,10 +441,23 @@ def test_of_the_jobs_that_are_slow_for_a_planted_reason_it_is_named(reason, caus
         ("void cutlass::device::Gemm<T<1>, 2>::run<3>(Params)", "cutlass::device::Gemm::run"),
         ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)"),
         ("<unnamed>", "<unnamed>"),
+        ("_ZN2ck12_GLOBAL__N_112kernel_gemm_IN4arg1EE", "ck::kernel_gemm_"),
+        ("_Z10attn_fwd_1PfS_", "attn_fwd_1"),
+        ("_ZSt4swap", "_ZSt4swap"),
     ],
 )
 def test_kernels_are_named_without_their_types(name, said):
     assert short(name) == said
+
+
+def test_a_long_name_is_clipped(tmp_path, capsys):
+    """Of 1,644 characters, as mangled names of composable_kernel are; this one stays long."""
+    long = "Cijk_Alik_Bljk_" + "SB_MT64x64x8_" * 140
+    path = written(tmp_path, [step(0, 0, 100), *kernel(long, 5, 50, 1, 1)])
+    assert main([str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "Cijk_Alik" in said
+    assert max(len(line) for line in said.split("\n\n")[2].splitlines()) < 100
 
 
 def test_kernels_have_families():

@@ -71,6 +71,16 @@ def test_a_page_shows_one_recording_of_a_rank():
     assert found.at(0, "compute", 5).startswith("kernel_6")
 
 
+def test_a_page_clips_long_names_of_kernels():
+    found = Reading("")
+    event = {"ph": "X", "cat": "kernel", "name": "Cijk_" * 400, "ts": 0, "dur": 9}
+    assert not found.begin("rank0.json")
+    assert not found.feed(json.dumps({"traceEvents": [event]}).encode())
+    assert not found.end()
+    assert "Cijk_" * 20 not in json.loads(found.answer("{}"))["html"]
+    assert len(found.at(0, "compute", 5)) < 100
+
+
 def test_names_of_files_are_text_and_no_html():
     found = Reading("")
     found.begin("<b>.json")

@@ -16,6 +16,8 @@ FAMILIES = {
     "softmax and norms": re.compile(r"softmax|norm", re.IGNORECASE),
 }
 OTHER = "element by element"
+MANGLED = re.compile(r"_ZN?K?(?=\d)")
+DIGITS = re.compile(r"[1-9]\d*")
 FP32 = re.compile(r"sgemm|ffma|f32f32_f32f32|simt", re.IGNORECASE)
 
 
@@ -32,7 +34,10 @@ def family(name: str) -> str:
 
 
 def short(name: str) -> str:
-    """A kernel's name without its types: `void at::f<4, …>(int, …)` → `at::f`."""
+    """A kernel's name without its types: `void at::f<4, …>(int, …)` → `at::f`.
+
+    Also of a mangled name, as composable_kernel's come on ROCm: `_ZN2ck4gemmI…` → `ck::gemm`.
+    """
     if " -> " in name:
         return name  # Memcpy DtoD (Device -> Device)
     plain, depth = [], 0
@@ -41,7 +46,27 @@ def short(name: str) -> str:
         if not depth:
             plain.append(letter)
         depth -= letter in ">)]" and depth > 0
-    return "".join(plain).strip() or name[:80]
+    return demangled("".join(plain).strip() or name)
+
+
+def demangled(name: str) -> str:
+    """The identifiers at the beginning of a mangled name; any other name as it is.
+
+    https://itanium-cxx-abi.github.io/cxx-abi/abi.html#mangling-structure
+    """
+    begin = MANGLED.match(name)
+    if not begin:
+        return name
+    found, at = [], begin.end()
+    while digits := DIGITS.match(name, at):
+        at = digits.end() + int(digits[0])
+        found.append(name[digits.end() : at])
+    return "::".join(part for part in found if not part.startswith("_GLOBAL__N")) or name
+
+
+def clipped(name: str, most: int = 70) -> str:
+    """A name for one line: what's longer ends with an ellipsis."""
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def by_name(kernels: Iterable[Kernel], most: int = 8) -> list[Share]:

@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from distributed.read_trace.breakdown import odd_steps
-from distributed.read_trace.kernels import by_name
+from distributed.read_trace.kernels import by_name, clipped
 from distributed.read_trace.messages import Collective, matched
 from distributed.read_trace.rules import PAGES
 from distributed.read_trace.verdict import RankSteps, Verdict, inside, ms, recorded_together
@@ -121,7 +121,7 @@ def as_text(verdict: Verdict) -> str:
         lines.append("\nkernels of a step")
     for kernel in kernels:
         time = ms(kernel.time / rank.number)
-        lines.append(f"  {time:>8}  {kernel.number:5} × {kernel.name[:70]}")
+        lines.append(f"  {time:>8}  {kernel.number:5} × {clipped(kernel.name)}")
     lines += ["", headline(verdict)]
     if verdict.findings:
         lines.append(f"→ {PAGES[verdict.findings[0].page]}")

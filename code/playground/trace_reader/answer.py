@@ -8,7 +8,7 @@ from distributed.read_trace.__main__ import guess, work_of
 from distributed.read_trace.breakdown import odd_steps
 from distributed.read_trace.events import Events, TraceError, too_large
 from distributed.read_trace.intervals import Stretches, minus
-from distributed.read_trace.kernels import by_name, short
+from distributed.read_trace.kernels import by_name, clipped, short
 from distributed.read_trace.rank_trace import Collector, RankTrace
 from distributed.read_trace.recordings import one_for_each_rank
 from distributed.read_trace.rules import PAGES
@@ -90,7 +90,7 @@ class Reading:
         if not found:
             return ""
         kernel = min(found, key=lambda k: k.end - k.start)
-        return f"{short(kernel.name)}, {ms(kernel.end - kernel.start)}"
+        return f"{clipped(short(kernel.name))}, {ms(kernel.end - kernel.start)}"
 
 
 def number(state: dict[str, str], name: str) -> float:
@@ -257,7 +257,7 @@ def details(verdict: Verdict) -> str:
         heads = ["in a step", "collective", "bytes", f"on rank {first.trace.rank}", ""]
         found.append(f"<summary>Collectives</summary>{table(heads, calls)}")
     kernels = [
-        [ms(share.time / first.number), f"{share.number / first.number:.4g}", share.name]
+        [ms(share.time / first.number), f"{share.number / first.number:.4g}", clipped(share.name)]
         for share in by_name(first.trace.kernels, 12)
     ]
     if kernels:
