@@ -348,7 +348,7 @@ def test_a_synchronization_is_named(tmp_path):
         events += [event("cpu_op", "aten::item", at + 9, 492)]
     (finding, *_) = judge([read_file(written(tmp_path, events))]).findings
     assert finding.cause == "synchronization"
-    assert "aten::item, 4 times" in finding.said
+    assert "(aten::item, once in a step)" in finding.said
 
 
 def test_messages_that_would_fit_but_leave_at_the_end(tmp_path):
@@ -448,6 +448,18 @@ def test_of_the_jobs_that_are_slow_for_a_planted_reason_it_is_named(reason, caus
 )
 def test_kernels_are_named_without_their_types(name, said):
     assert short(name) == said
+
+
+def test_kernels_are_counted_per_step(tmp_path, capsys):
+    """Three in each of two steps, and one that was launched before them."""
+    events = kernel("gemm", -50, 20, -60, 99)
+    for number in range(2):
+        at = 100 * number
+        events += [step(number, at, 100)]
+        for each in range(3):
+            events += kernel("gemm", at + 20 * each, 10, at, 10 * number + each + 1)
+    assert main([str(written(tmp_path, events))]) == 0
+    assert "0.03 ms      3.0 × gemm" in capsys.readouterr().out
 
 
 def test_a_long_name_is_clipped(tmp_path, capsys):

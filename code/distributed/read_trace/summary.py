@@ -8,7 +8,14 @@ from distributed.read_trace.breakdown import odd_steps
 from distributed.read_trace.kernels import by_name, clipped
 from distributed.read_trace.messages import Collective, matched
 from distributed.read_trace.rules import PAGES
-from distributed.read_trace.verdict import RankSteps, Verdict, inside, ms, recorded_together
+from distributed.read_trace.verdict import (
+    RankSteps,
+    Verdict,
+    inside,
+    kernels_inside,
+    ms,
+    recorded_together,
+)
 
 SHOWN = 16  # ranks in a table, and collectives in a list
 
@@ -116,12 +123,12 @@ def as_text(verdict: Verdict) -> str:
     for row in calls:
         size = f" of {format_bytes(row.bytes)}" if row.bytes else ""
         lines.append(f"  {row.number:6.1f} × {row.kind}{size}: {ms(row.time)}  {describe(row)}")
-    kernels = by_name(rank.trace.kernels, 5)
+    kernels = by_name(kernels_inside(rank), 5)
     if kernels:
-        lines.append("\nkernels of a step")
+        lines.append(f"\nkernels of a step, on rank {rank.trace.rank}")
     for kernel in kernels:
-        time = ms(kernel.time / rank.number)
-        lines.append(f"  {time:>8}  {kernel.number:5} × {clipped(kernel.name)}")
+        time, count = ms(kernel.time / rank.number), kernel.number / rank.number
+        lines.append(f"  {time:>8}  {count:7.1f} × {clipped(kernel.name)}")
     lines += ["", headline(verdict)]
     if verdict.findings:
         lines.append(f"→ {PAGES[verdict.findings[0].page]}")

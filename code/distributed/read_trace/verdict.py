@@ -13,7 +13,7 @@ from distributed.read_trace.breakdown import StepTimes, breakdown, mean_step
 from distributed.read_trace.intervals import length, minus, union, within
 from distributed.read_trace.kernels import OTHER, by_family, in_fp32
 from distributed.read_trace.messages import Collective, Late, who_comes_last
-from distributed.read_trace.rank_trace import RankTrace
+from distributed.read_trace.rank_trace import Kernel, RankTrace
 from distributed.read_trace.rules import FAST, RULES
 
 LEAST = 0.05  # of a step: what costs less is not told
@@ -165,9 +165,12 @@ def check_communication(
 def check_gaps(ranks: Sequence[RankSteps], step: StepTimes) -> list[Finding]:
     if not ranks[0].trace.is_gpu:
         return [finding("gaps", step.launches, gaps=ms(step.launches))]
-    names = [name for each in ranks for *_, name in each.trace.waiting]
-    calls = f" ({max(set(names), key=names.count)}, {len(names)} times)" if names else ""
-    kernels = sum(len(each.trace.kernels) for each in ranks) / sum(each.number for each in ranks)
+    number = sum(each.number for each in ranks)
+    names = [name for r in ranks for start, _, name in r.trace.waiting if is_inside(start, r)]
+    most = max(set(names), key=names.count, default="")
+    often = "once" if names.count(most) == number else f"{names.count(most) / number:.3g} times"
+    calls = f" ({most}, {often} in a step)" if names else ""
+    kernels = sum(len(kernels_inside(each)) for each in ranks) / number
     asking = step.launches - step.asking
     waited = step.synchronization
     return [
@@ -182,7 +185,7 @@ def check_kernels(
 ) -> list[Finding]:
     if not ranks[0].trace.is_gpu:
         return []
-    kernels = ranks[0].trace.kernels
+    kernels = kernels_inside(ranks[0])
     families = {share.name: share.time for share in by_family(kernels)}
     together = sum(families.values()) or 1.0
     other = sum(families.get(name, 0.0) for name in (OTHER, "softmax and norms")) / together
@@ -220,6 +223,11 @@ def recorded_together(ranks: Sequence[RankSteps]) -> bool:
 def inside(rank: RankSteps) -> list[Collective]:
     """The collectives of the steps, and not of what lies before or after them."""
     return [each for each in rank.trace.collectives if is_inside(each.start, rank)]
+
+
+def kernels_inside(rank: RankSteps) -> list[Kernel]:
+    """The kernels and copies of the steps, and not of what comes before or after them."""
+    return [each for each in rank.trace.kernels if is_inside(each.start, rank)]
 
 
 def most_exposed(rank: RankSteps) -> tuple[str, float]:

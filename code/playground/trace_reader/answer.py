@@ -13,7 +13,7 @@ from distributed.read_trace.rank_trace import Collector, RankTrace
 from distributed.read_trace.recordings import one_for_each_rank
 from distributed.read_trace.rules import PAGES
 from distributed.read_trace.summary import describe, format_bytes, groups, head, headline
-from distributed.read_trace.verdict import Finding, RankSteps, Verdict, judge, ms
+from distributed.read_trace.verdict import Finding, RankSteps, Verdict, judge, kernels_inside, ms
 
 MOST = 600_000_000  # bytes of JSON that a tab reads
 WIDE = 100_000  # of a timeline, in its own units
@@ -258,7 +258,7 @@ def details(verdict: Verdict) -> str:
         found.append(f"<summary>Collectives</summary>{table(heads, calls)}")
     kernels = [
         [ms(share.time / first.number), f"{share.number / first.number:.4g}", clipped(share.name)]
-        for share in by_name(first.trace.kernels, 12)
+        for share in by_name(kernels_inside(first), 12)
     ]
     if kernels:
         heads = ["in a step", "times", "kernel"]
