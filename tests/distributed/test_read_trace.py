@@ -492,7 +492,8 @@ GOOD = json.dumps({"traceEvents": [step(0, 0, 9), event("cpu_op", "aten::mm", 1,
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is no trace"),
+        (b"", "is no trace: it is empty"),
+        (gzip.compress(b"", mtime=0), "is no trace: it is empty"),
         (b"hello", "is no trace"),
         (b'{"loss": [1, 2]}', "is no trace"),
         (b"\x80\x02}q\x00", "is no trace"),
@@ -508,7 +509,7 @@ GOOD = json.dumps({"traceEvents": [step(0, 0, 9), event("cpu_op", "aten::mm", 1,
             "is of MTIA: only GPUs and CPUs",
         ),
     ],
-    ids=range(9),
+    ids=range(10),
 )
 def test_what_is_no_trace_is_one_line(tmp_path, capsys, data, message):
     path = tmp_path / "bad.json.gz"
@@ -520,6 +521,65 @@ def test_what_is_no_trace_is_one_line(tmp_path, capsys, data, message):
     said = capsys.readouterr().err
     assert said.startswith("read_trace: ")
     assert said.count("\n") == 1
+
+
+def written_badly(tmp_path, *lines):
+    """A complete file as Kineto writes it, with these lines as events between two good ones."""
+    good = [json.dumps(each, indent=2) for each in (step(0, 0, 100), *kernel("gemm", 5, 50, 1, 1))]
+    path = tmp_path / "rank0.json"
+    events = ",\n  ".join([*good[:2], *lines, good[2]])
+    path.write_text(
+        f'{{"distributedInfo": {{"rank": 3}}, "traceEvents": [{events}\n  ],\n "a": 1}}'
+    )
+    return path
+
+
+QUOTES = '{"ph": "X", "name": "{"device": "cpu", "dtype": "float32"}(12): run", "ts": 1, "dur": 2}'
+BACKSLASH = r'{"ph": "X", "cat": "python_function", "name": "C:\Users\me\train.py(3): f", "ts": 1}'
+INF = '{"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy", "ts": 2, "args": {"GB/s": inf}}'
+
+
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        (QUOTES, '"{"device": "cpu", "dtype": "float32"}(12): run"'),
+        (BACKSLASH, r'"C:\Users\me\train.py(3): f"'),
+        (INF, '"Memcpy"'),
+        (r'{"ph": "X", "name": "C:\a\", "ts": 1}', r'"C:\a\"'),
+    ],
+    ids=range(4),
+)
+def test_an_event_that_is_not_json_is_named_and_left_out(tmp_path, bad, named):
+    path = written_badly(tmp_path, bad)
+    trace = read_file(path)
+    assert (trace.rank, len(trace.kernels), trace.launched) == (3, 1, {1: 1})
+    assert trace.notes[0].startswith("1 event is left out, because it is not valid JSON: number 3")
+    assert f"with the name {named}. (PyTorch" in trace.notes[0]
+    assert breakdown(trace)[0].compute == 50
+    data, pieces, found = path.read_bytes(), Events("a"), []
+    for at in range(0, len(data), 7):
+        found += pieces.feed(data[at : at + 7])
+    pieces.close()
+    assert (len(found), pieces.damaged, pieces.count) == (3, 1, 4)
+
+
+def test_events_that_are_not_json_may_be_many_and_the_last(tmp_path):
+    trace = read_file(written_badly(tmp_path, QUOTES, INF, BACKSLASH))
+    assert trace.notes[0].startswith("3 events are left out, because they are not valid JSON")
+    path = written(tmp_path, [step(0, 0, 100), *kernel("gemm", 5, 50, 1, 1)])
+    path.write_text(f"{path.read_text()[:-2]}, {QUOTES}, {INF}]}}")
+    trace = read_file(path)
+    assert len(trace.kernels) == 1
+    assert "2 events are left out" in trace.notes[0]
+    path.write_text(f"{path.read_text()[:-30]}")
+    with pytest.raises(TraceError, match="ends in the middle of its events, after 3 of them"):
+        read_file(path)
+
+
+def test_a_header_that_is_not_json_is_read_as_far_as_needed(tmp_path):
+    path = written(tmp_path, [*kernel("gemm", 5, 50, 1, 1)], distributedInfo={"rank": 5})
+    path.write_text(path.read_text().replace("{", r'{"host": "C:\Users", ', 1))
+    assert read_file(path).rank == 5
 
 
 def test_too_much_for_a_tab_is_told_while_it_is_read():

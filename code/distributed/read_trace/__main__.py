@@ -33,9 +33,7 @@ def read_file(path: Path) -> RankTrace:
             for event in reader.feed(data):
                 kept.take(event)
     reader.close()
-    trace = kept.finish(reader.header)
-    trace.events = reader.count
-    return trace
+    return kept.finish(reader)
 
 
 def in_order(path: Path) -> list[tuple[int, str]]:

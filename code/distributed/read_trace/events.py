@@ -3,6 +3,9 @@
 A trace of a few steps is easily 500 MB of JSON, most of which no reader needs. So neither the text
 nor the list of its events is ever whole in memory: bytes go in by the piece, plain or gzipped, and
 each event is handed on as soon as it is complete.
+
+PyTorch does not escape every name, so a complete file may have events that aren't JSON. They are
+left out, and `notes` names the first one.
 """
 
 import codecs
@@ -15,6 +18,11 @@ from typing import Any
 
 GZIP = b"\x1f\x8b"
 BEGIN = re.compile(r'"traceEvents"\s*:\s*\[|^\s*\[')
+NEXT = re.compile(r'\}\s*,\s*(?=\{\s*")')  # between two events
+END = re.compile(r'\}\s*\](?:(?:\s*,\s*"[^{}\[\]]*)?\s*\})?\s*\Z')  # of all events, and of a file
+NAME = re.compile(r'"name"\s*:\s*(.{1,60})')
+FIELD = re.compile(r',\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s)":')
+HEADER = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds")  # what is needed of it
 BETWEEN = re.compile(r"[\s,]*")
 LONGEST = 16_000_000  # characters before the first event, or in one: what is longer is no trace
 PIECE = 1 << 22  # bytes that are unpacked, and characters that are read, at a time
@@ -45,6 +53,8 @@ class Events:
         self.header: dict[str, Any] = {}
         self.unpacked = 0  # bytes of JSON so far
         self.count = 0  # events so far
+        self.damaged = 0  # of these: left out, because they aren't JSON
+        self._first_damaged = ""  # its number and its name
         self._first = b""  # until two bytes tell whether they are gzip's
         self._gzip: Any = None
         self._text = ""  # what was not read yet
@@ -79,6 +89,9 @@ class Events:
             )
         if self._stage == "header":
             raise self._no_trace()
+        if self._stage == "events" and (end := END.search(self._text)):
+            self._leave_out(self._text[: end.start()])
+            return
         if self._stage == "events":
             raise TraceError(
                 f"{self.name} ends in the middle of its events, after {self.count:,} of them: "
@@ -86,6 +99,19 @@ class Events:
             )
         with contextlib.suppress(json.JSONDecodeError):  # a list alone has nothing after it
             self.header |= json.loads("{" + BETWEEN.sub("", self._text, count=1), strict=False)
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know of the file."""
+        if not self.damaged:
+            return []
+        many = self.damaged > 1
+        return [
+            f"{self.damaged:,} event{'s are' if many else ' is'} left out, because "
+            f"{'they are' if many else 'it is'} not valid JSON: {'first ' if many else ''}"
+            f"{self._first_damaged}. (PyTorch may write inf for a bandwidth, and doesn't escape "
+            "quotes and backslashes in the names that with_stack=True records.)"
+        ]
 
     def _unpack(self, data: bytes) -> Iterator[bytes]:
         while data:
@@ -99,6 +125,8 @@ class Events:
                 self._gzip = zlib.decompressobj(31)
 
     def _no_trace(self) -> TraceError:
+        if not self.unpacked and not self._first:
+            return TraceError(f"{self.name} is no trace: it is empty")
         return TraceError(
             f"{self.name} is no trace: it has no list of traceEvents, as torch.profiler's "
             "export_chrome_trace writes it"
@@ -107,16 +135,47 @@ class Events:
     def _read_header(self) -> None:
         begin = BEGIN.search(self._text)
         start = self._text.lstrip()[:1]
+        if start and start not in "{[":
+            raise self._no_trace()
         if begin is None:
-            if (start and start not in "{[") or len(self._text) > LONGEST:
+            if len(self._text) > LONGEST:
                 raise self._no_trace()
             return
         before = self._text[: begin.start()]
         try:
             self.header = json.loads(before + '"": []}', strict=False) if before.strip() else {}
         except json.JSONDecodeError:
-            raise self._no_trace() from None
+            self.header = self._fields(before)
         self._text, self._stage = self._text[begin.end() :], "events"
+
+    def _fields(self, text: str) -> dict[str, Any]:
+        """The fields that are needed, of a header that isn't JSON."""
+        found = {}
+        for name in HEADER:
+            if begin := re.search(rf'"{name}"\s*:\s*', text):
+                with contextlib.suppress(json.JSONDecodeError, StopIteration):
+                    found[name], _ = self._scan(text, begin.end())
+        return found
+
+    def _leave_out(self, text: str) -> None:
+        """Count the damaged events of a text, and keep the name of the first one of the file."""
+        events = NEXT.split(text)
+        if not self.damaged:
+            named = NAME.search(text)
+            name = f", with the name {FIELD.split(named[1])[0].rstrip(', ')}" if named else ""
+            self._first_damaged = f"number {self.count + 1:,}{name}"
+        self.damaged += len(events)
+        self.count += len(events)
+
+    def _after_damage(self, text: str, at: int) -> int:
+        """Where the first whole event after a damaged one begins; −1 if it is still to come."""
+        for between in NEXT.finditer(text, at + 1):
+            with contextlib.suppress(json.JSONDecodeError, StopIteration):
+                event, _ = self._scan(text, between.end())
+                if "ph" in event:
+                    self._leave_out(text[at : between.start()])
+                    return between.end()
+        return -1
 
     def _read_events(self) -> Iterator[Event]:
         text, at = self._text, 0
@@ -128,6 +187,9 @@ class Events:
             try:
                 event, at = self._scan(text, at)
             except (json.JSONDecodeError, StopIteration):
+                if (whole := self._after_damage(text, at)) >= 0:
+                    at = whole
+                    continue
                 if len(text) - at > LONGEST:
                     raise TraceError(
                         f"{self.name} is damaged after {self.count:,} events"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from distributed.read_trace.events import Event, TraceError
+from distributed.read_trace.events import Event, Events, TraceError
 from distributed.read_trace.intervals import Stretches, union
 from distributed.read_trace.messages import Collective, called
 
@@ -167,9 +167,11 @@ class Collector:
         else:
             self.trace.operators.extend((start, end))
 
-    def finish(self, header: dict[str, Any]) -> RankTrace:
+    def finish(self, events: Events) -> RankTrace:
         """The trace, in order. Raises TraceError where it has nothing that we know."""
-        trace = self.trace
+        trace, header = self.trace, events.header
+        trace.events = events.count
+        trace.notes += events.notes
         told = header.get("distributedInfo")
         if isinstance(told, dict):
             trace.rank = int(told.get("rank", -1))

@@ -59,11 +59,9 @@ class Reading:
         assert self.events is not None
         try:
             self.events.close()
-            trace = self.kept.finish(self.events.header)
+            self.traces.append(self.kept.finish(self.events))
         except TraceError as error:
             return str(error)
-        trace.events = self.events.count
-        self.traces.append(trace)
         return ""
 
     def answer(self, asked: str) -> str:
