@@ -18,21 +18,21 @@ async function sizeOf(file) {
   return size < LIKELY * file.size ? size : 0; // a file that was cut off has any four bytes there
 }
 
-/** Throws a line for the reader where a file is no trace. */
+/** What is no trace is left out; throws a line for the reader if no file is one. */
 async function read(Reading, files, root) {
   const next = Reading(root);
+  const unread = [];
   for (const [number, file] of files.entries()) {
-    const tooLarge = next.begin(file.name, await sizeOf(file));
-    if (tooLarge) throw new Error(tooLarge);
-    for (let at = 0; at < file.size; at += PIECE) {
+    let wrong = next.begin(file.name, await sizeOf(file));
+    for (let at = 0; at < file.size && !wrong; at += PIECE) {
       const share = Math.round((100 * at) / file.size);
       postMessage({ progress: `Reading ${file.name}, ${number + 1} of ${files.length}: ${share} % …` });
-      const wrong = next.feed(new Uint8Array(await file.slice(at, at + PIECE).arrayBuffer()));
-      if (wrong) throw new Error(wrong);
+      wrong = next.feed(new Uint8Array(await file.slice(at, at + PIECE).arrayBuffer()));
     }
-    const wrong = next.end();
-    if (wrong) throw new Error(wrong);
+    wrong ||= next.end();
+    if (wrong) unread.push(wrong);
   }
+  if (unread.length === files.length) throw new Error(unread[0]);
   return next;
 }
 

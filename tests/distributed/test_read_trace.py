@@ -17,7 +17,9 @@ from distributed.read_trace.events import Events, TraceError
 from distributed.read_trace.intervals import both, length, minus, union, within
 from distributed.read_trace.kernels import by_family, short
 from distributed.read_trace.messages import called, matched
+from distributed.read_trace.recordings import one_for_each_rank
 from distributed.read_trace.rules import PAGES
+from distributed.read_trace.summary import as_text
 from distributed.read_trace.verdict import StepWork, judge
 
 ROOT = Path(__file__).parents[2]
@@ -481,6 +483,112 @@ def test_kernels_have_families():
 def test_pages_that_are_named_are_there_with_their_titles():
     for page, title in PAGES.items():
         assert f"\n# {title}\n" in (ROOT / f"{page}.md").read_text()
+
+
+# --- odd fields, several GPUs, files that can't be read
+
+junk = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", "0x1f", "x", "7"]),
+    lambda each: (
+        st.lists(each, max_size=2) | st.dictionaries(st.text(max_size=2), each, max_size=2)
+    ),
+    max_leaves=3,
+)
+FIELDS = ["name", "cat", "ts", "dur", "args", "pid", "ph"]
+ARGS = [
+    "correlation",
+    "stream",
+    "device",
+    "In msg nelems",
+    "Group size",
+    "dtype",
+    "Collective name",
+]
+HEADERS = ["distributedInfo", "deviceProperties", "baseTimeNanoseconds"]
+
+
+@given(st.data())
+def test_a_field_with_any_value_is_read_or_refused_in_a_line(tmp_path_factory, data):
+    told = {"In msg nelems": 9, "Out msg nelems": 9, "dtype": "Float", "Group size": 2}
+    events = [step(0, 0, 100), step(1, 100, 100), *kernel("gemm", 5, 50, 1, 1)]
+    events += [*kernel(NCCL, 60, 20, 40, 2, **told), *kernel("gemm", 110, 50, 105, 3)]
+    for _ in range(data.draw(st.integers(1, 3))):
+        each = data.draw(st.sampled_from(events))
+        if isinstance(each["args"], dict) and data.draw(st.booleans()):
+            each["args"][data.draw(st.sampled_from(ARGS))] = data.draw(junk)
+        else:
+            each[data.draw(st.sampled_from(FIELDS))] = data.draw(junk)
+    header = {}
+    if data.draw(st.booleans()):
+        header["distributedInfo"] = {"rank": data.draw(junk), "world_size": data.draw(junk)}
+    if data.draw(st.booleans()):
+        header[data.draw(st.sampled_from(HEADERS))] = data.draw(junk)
+    path = written(tmp_path_factory.mktemp("trace"), events, **header)
+    said = ""
+    try:
+        said = as_text(judge(one_for_each_rank([read_file(path)])))
+    except TraceError as error:
+        said = str(error)
+    assert "rank" in said
+
+
+@pytest.mark.parametrize(
+    ("events", "total"),
+    [
+        ([step(0, 0, 0), *kernel("gemm", 5, 50, 1, 1)], 50),
+        ([step(0, 5, 0), event("cpu_op", "aten::mm", 5, 3)], 3),
+        ([step(0, 0, 10), *kernel("gemm", 500, 10, 400, 1)], 10),
+        (kernel("gemm", 5, 0, 1, 1), 0),
+        ([event("cpu_op", "aten::mm", 5, 0)], 0),
+    ],
+    ids=["empty step", "empty step on a CPU", "kernel outside", "empty kernel", "empty operator"],
+)
+def test_steps_without_length_or_kernels_are_not_divided(tmp_path, events, total):
+    path = written(tmp_path, events)
+    if total:
+        assert judge([read_file(path)]).step.total == total
+        return
+    with pytest.raises(TraceError, match="was anything run"):
+        read_file(path)
+
+
+def test_numbers_may_be_hexadecimal_and_text(tmp_path):
+    events = [step(0, 0, 100), *kernel("gemm", 5, 50, 1, "0x1f")]
+    told = {"rank": "2", "world_size": "4"}
+    trace = read_file(written(tmp_path, events, distributedInfo=told, deviceProperties=["A100"]))
+    assert (trace.rank, trace.ranks, trace.launched) == (2, 4, {31: 1})
+
+
+def test_gpus_of_one_process_are_not_merged(tmp_path):
+    """Each computes for 40 % of a step, one after the other."""
+    events = [step(0, 0, 100), *kernel("gemm", 0, 40, 0, 1, device=0)]
+    events += kernel("gemm", 40, 40, 0, 2, device=1)
+    events += [event("gpu_memcpy", "Memcpy PtoP", 80, 5, device=2)]
+    trace = read_file(written(tmp_path, events))
+    (times,) = breakdown(trace)
+    assert (times.compute, times.gaps) == (40, 60)
+    assert trace.notes == [
+        "This process used 2 GPUs. The bars are of GPU 0, which computed longest; GPU 1 computed "
+        "100% as long."
+    ]
+
+
+def test_a_file_that_cannot_be_read_does_not_silence_the_others(tmp_path, capsys):
+    written(tmp_path, [step(0, 0, 100), *kernel("gemm", 5, 50, 1, 1)], "rank1.json")
+    (tmp_path / "rank0.json").write_text("hello")
+    (tmp_path / "config.json").write_text("{}")
+    said = read_all(capsys, tmp_path)
+    assert [rank["file"] for rank in said["ranks"]] == ["rank1.json"]
+    assert [note[:28] for note in said["notes"]] == [
+        "Not read: config.json is no ", "Not read: rank0.json is no t",
+    ]  # fmt: skip
+    (tmp_path / "rank1.json").unlink()
+    assert main([str(tmp_path)]) == 1
+    assert "(and 1 more)" in capsys.readouterr().err
 
 
 # --- what is no trace

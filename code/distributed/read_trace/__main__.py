@@ -93,15 +93,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", default="", help="by default the one of the trace")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(argv)
+    traces, unread = [], []
     try:
-        traces = one_for_each_rank(
-            [read_file(path) for path in traces_in(asked.paths)], asked.recording
-        )
+        for path in traces_in(asked.paths):
+            try:
+                traces.append(read_file(path))
+            except (TraceError, OSError) as error:
+                unread.append(str(error))
+        if not traces:
+            raise TraceError(unread[0] + (f" (and {len(unread) - 1} more)" if unread[1:] else ""))
+        traces = one_for_each_rank(traces, asked.recording)
         on = asked.gpu or guess(traces[0].device)
         verdict = judge(traces, work_of(asked.model, asked.tokens, asked.context, on))
     except (TraceError, ValueError, OSError) as error:
         print(f"read_trace: {error}", file=sys.stderr)
         return 1
+    verdict.notes.extend(f"Not read: {each}." for each in unread)
     print(json.dumps(as_data(verdict), indent=1) if asked.json else as_text(verdict))
     return 0
 

@@ -65,9 +65,7 @@ def windows(trace: RankTrace) -> list[ProfilerStep]:
     not before Python began the step: a wait for data at the beginning belongs to it.
     """
     if not trace.steps:
-        times = [(k.start, k.end) for k in trace.kernels]
-        times += zip(trace.operators[::2], trace.operators[1::2], strict=True)
-        return [ProfilerStep(0, min(a for a, _ in times), max(b for _, b in times))]
+        return [trace.whole]
     if not trace.is_gpu:
         return trace.steps
     asked = sorted((trace.launched.get(k.correlation, k.start), k.end) for k in trace.kernels)
@@ -81,7 +79,10 @@ def windows(trace: RankTrace) -> list[ProfilerStep]:
         begins.append(max(moment, done[before - 1] if before else 0.0))
     begins[0] = max(begins[0], begins[0] + lag_of_first(trace))
     pairs = zip(trace.steps, begins, begins[1:], strict=False)
-    return [ProfilerStep(step.number, a, b) for step, a, b in pairs if b > a]
+    found = [ProfilerStep(step.number, a, b) for step, a, b in pairs if b > a]
+    if not found:
+        trace.notes.append("No kernel ran in a step, so the whole trace is read as one step.")
+    return found or [trace.whole]
 
 
 def lag_of_first(trace: RankTrace) -> float:

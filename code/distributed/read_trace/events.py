@@ -11,6 +11,7 @@ left out, and `notes` names the first one.
 import codecs
 import contextlib
 import json
+import math
 import re
 import zlib
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ END = re.compile(r'\}\s*\](?:(?:\s*,\s*"[^{}\[\]]*)?\s*\})?\s*\Z')  # of all eve
 NAME = re.compile(r'"name"\s*:\s*(.{1,60})')
 FIELD = re.compile(r',\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s)":')
 HEADER = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds")  # what is needed of it
+NOT_JSON = (ValueError, StopIteration, RecursionError)  # what the scanner raises
 BETWEEN = re.compile(r"[\s,]*")
 LONGEST = 16_000_000  # characters before the first event, or in one: what is longer is no trace
 PIECE = 1 << 22  # bytes that are unpacked, and characters that are read, at a time
@@ -31,6 +33,22 @@ Event = dict[str, Any]
 
 class TraceError(ValueError):
     """A file that cannot be read as a trace: one line, which says why."""
+
+
+def integer(value: object, default: int = 0) -> int:
+    """A whole number, also of text in decimal or hexadecimal; `default` for anything else."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return int(value, 16 if value.lower().startswith("0x") else 10)
+    if isinstance(value, int | float) and math.isfinite(value):
+        return int(value)
+    return default
+
+
+def args_of(event: Event) -> dict[str, Any]:
+    """The `args` of an event; empty if they are not an object."""
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
 
 
 def too_large(name: str, most: int) -> TraceError:
@@ -97,7 +115,7 @@ class Events:
                 f"{self.name} ends in the middle of its events, after {self.count:,} of them: "
                 "was the job still writing it?"
             )
-        with contextlib.suppress(json.JSONDecodeError):  # a list alone has nothing after it
+        with contextlib.suppress(*NOT_JSON):  # a list alone has nothing after it
             self.header |= json.loads("{" + BETWEEN.sub("", self._text, count=1), strict=False)
 
     @property
@@ -144,7 +162,7 @@ class Events:
         before = self._text[: begin.start()]
         try:
             self.header = json.loads(before + '"": []}', strict=False) if before.strip() else {}
-        except json.JSONDecodeError:
+        except NOT_JSON:
             self.header = self._fields(before)
         self._text, self._stage = self._text[begin.end() :], "events"
 
@@ -153,7 +171,7 @@ class Events:
         found = {}
         for name in HEADER:
             if begin := re.search(rf'"{name}"\s*:\s*', text):
-                with contextlib.suppress(json.JSONDecodeError, StopIteration):
+                with contextlib.suppress(*NOT_JSON):
                     found[name], _ = self._scan(text, begin.end())
         return found
 
@@ -170,7 +188,7 @@ class Events:
     def _after_damage(self, text: str, at: int) -> int:
         """Where the first whole event after a damaged one begins; −1 if it is still to come."""
         for between in NEXT.finditer(text, at + 1):
-            with contextlib.suppress(json.JSONDecodeError, StopIteration):
+            with contextlib.suppress(*NOT_JSON):
                 event, _ = self._scan(text, between.end())
                 if "ph" in event:
                     self._leave_out(text[at : between.start()])
@@ -186,7 +204,7 @@ class Events:
                 break
             try:
                 event, at = self._scan(text, at)
-            except (json.JSONDecodeError, StopIteration):
+            except NOT_JSON:
                 if (whole := self._after_damage(text, at)) >= 0:
                     at = whole
                     continue

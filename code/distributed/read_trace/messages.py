@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any, NamedTuple
 
+from distributed.read_trace.events import integer
+
 SIZES = {"double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2}
 SIZES |= {"byte": 1, "char": 1, "int8": 1, "uint8": 1, "bool": 1, "float8": 1}
 KINDS = {
@@ -57,8 +59,9 @@ def called(name: str, start: float, end: float, args: Mapping[str, Any]) -> Coll
     kind = kind_of(name) if kind == "collective" else kind
     dtype = str(args.get("dtype", "")).lower()
     size = next((size for known, size in SIZES.items() if dtype.startswith(known)), 0)
-    elements = max(int(args.get("In msg nelems", 0)), int(args.get("Out msg nelems", 0)))
-    return Collective(start, end, kind, size * elements, int(args.get("Group size", 0)))
+    elements = max(integer(args.get(f"{way} msg nelems")) for way in ("In", "Out"))
+    members = integer(args.get("Group size"))
+    return Collective(start, end, kind, size * max(elements, 0), members)
 
 
 def matched(ranks: Sequence[Sequence[Collective]]) -> list[tuple[Collective, ...]]:

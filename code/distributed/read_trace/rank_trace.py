@@ -4,13 +4,15 @@ A GPU's kernels and copies, the steps, what Python waited for; and for a job wit
 operators and gloo's collectives. Times are microseconds on that rank's clock.
 """
 
+import math
 import re
 from array import array
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from distributed.read_trace.events import Event, Events, TraceError
+from distributed.read_trace.events import Event, Events, TraceError, args_of, integer
 from distributed.read_trace.intervals import Stretches, union
 from distributed.read_trace.messages import Collective, called
 
@@ -34,6 +36,7 @@ class Kernel(NamedTuple):
     kind: str
     stream: int
     correlation: int
+    device: int = 0  # which GPU of the process
 
 
 class ProfilerStep(NamedTuple):
@@ -68,6 +71,13 @@ class RankTrace:
     @property
     def is_gpu(self) -> bool:
         return bool(self.kernels)
+
+    @property
+    def whole(self) -> ProfilerStep:
+        """From the first kernel or operator to the end of the last one, as a step."""
+        starts = [k.start for k in self.kernels] or self.operators[::2]
+        ends = [k.end for k in self.kernels] or self.operators[1::2]
+        return ProfilerStep(0, min(starts), max(ends))
 
     @property
     def numbers(self) -> list[int]:
@@ -117,33 +127,34 @@ class Collector:
         try:
             start = float(event["ts"])
             end = start + float(event.get("dur", 0))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return
+        if not (math.isfinite(start) and math.isfinite(end)):
             return
         name = str(event.get("name", ""))
-        taker(self.names.setdefault(name, name), start, end, event)
+        taker(self.names.setdefault(name, name), start, max(start, end), event)
 
     def take_kernel(self, name: str, start: float, end: float, event: Event) -> None:
-        args = event.get("args") or {}
         is_message = COMMUNICATION.search(name) is not None
         kind = "communication" if is_message else "compute"
-        self.keep(name, start, end, kind, args)
+        self.keep(name, start, end, kind, event)
         if is_message:
-            self.trace.collectives.append(called(name, start, end, args))
+            self.trace.collectives.append(called(name, start, end, args_of(event)))
 
     def take_copy(self, name: str, start: float, end: float, event: Event) -> None:
-        self.keep(name, start, end, "copy", event.get("args") or {})
+        self.keep(name, start, end, "copy", event)
 
-    def keep(self, name: str, start: float, end: float, kind: str, args: dict[str, Any]) -> None:
-        stream, correlation = args.get("stream", 0), args.get("correlation", 0)
-        stream = stream if isinstance(stream, int) else 0
-        self.trace.kernels.append(Kernel(start, end, name, kind, stream, int(correlation or 0)))
+    def keep(self, name: str, start: float, end: float, kind: str, event: Event) -> None:
+        args = args_of(event)
+        device = integer(args.get("device", event.get("pid")))
+        stream, correlation = integer(args.get("stream")), integer(args.get("correlation"))
+        self.trace.kernels.append(Kernel(start, end, name, kind, stream, correlation, device))
 
     def take_call(self, name: str, start: float, end: float, event: Event) -> None:
         if SYNCHRONIZE.match(name):
             self.trace.synchronizing.append((start, end))
-        correlation = (event.get("args") or {}).get("correlation")
-        if correlation:
-            self.trace.launched[int(correlation)] = start
+        if correlation := integer(args_of(event).get("correlation")):
+            self.trace.launched[correlation] = start
 
     def take_annotation(self, name: str, start: float, end: float, event: Event) -> None:
         if step := STEP.match(name):
@@ -153,7 +164,7 @@ class Collector:
         elif name.startswith("nccl:"):
             self.trace.asking.append((start, end))
         elif name.startswith("gloo:"):
-            self.trace.collectives.append(called(name, start, end, event.get("args") or {}))
+            self.trace.collectives.append(called(name, start, end, args_of(event)))
 
     def take_operator(self, name: str, start: float, end: float, event: Event) -> None:
         if name == GRADIENT:
@@ -174,26 +185,28 @@ class Collector:
         trace.notes += events.notes
         told = header.get("distributedInfo")
         if isinstance(told, dict):
-            trace.rank = int(told.get("rank", -1))
-            trace.ranks = int(told.get("world_size", 0))
+            trace.rank = max(-1, integer(told.get("rank"), -1))
+            trace.ranks = integer(told.get("world_size"))
             trace.backend = str(told.get("backend", ""))
         if trace.rank < 0 and (named := re.search(r"rank[-_ ]?(\d+)", trace.name, re.I)):
             trace.rank = int(named[1])
-        devices = header.get("deviceProperties") or [{}]
-        trace.device = str(devices[0].get("name", "")) if isinstance(devices, list) else ""
+        devices = header.get("deviceProperties")
+        first = devices[0] if isinstance(devices, list) and devices else None
+        trace.device = str(first.get("name", "")) if isinstance(first, dict) else ""
         if self.others and not trace.kernels:
             names = ", ".join(sorted(self.others)).upper()
             raise TraceError(f"{trace.name} is of {names}: only GPUs and CPUs can be read so far")
-        if not trace.kernels and not trace.operators:
+        if not (trace.kernels or trace.operators) or trace.whole.start == trace.whole.end:
             raise TraceError(f"{trace.name} has neither kernels nor operators: was anything run?")
+        self.keep_one_device()
         trace.kernels.sort()
         trace.collectives.sort()
         trace.gradients.sort()
-        trace.steps.sort(key=lambda step: step.start)
-        starts = [step.start for step in trace.steps[:1]]
-        starts += [min(trace.operators[::2])] if trace.operators else [trace.kernels[0].start]
-        base = header.get("baseTimeNanoseconds", 0)
-        trace.begin = min(starts) + (base / 1e3 if isinstance(base, int | float) else 0.0)
+        trace.steps = sorted(
+            (step for step in trace.steps if step.end > step.start), key=lambda step: step.start
+        )
+        begin = min([trace.whole.start, *(step.start for step in trace.steps[:1])])
+        trace.begin = begin + integer(header.get("baseTimeNanoseconds")) / 1e3
         trace.loading = union(trace.loading)
         trace.asking = union(trace.asking)
         trace.synchronizing = union(trace.synchronizing)
@@ -205,6 +218,30 @@ class Collector:
             )
         self.check_steps()
         return trace
+
+    def keep_one_device(self) -> None:
+        """Of several GPUs of one process: the one that computes longest, and a note."""
+        times: dict[int, float] = defaultdict(float)
+        for kernel in self.trace.kernels:
+            computed = kernel.end - kernel.start if kernel.kind == "compute" else 0.0
+            times[kernel.device] += computed
+        if len(times) < 2:
+            return
+        first, *others = sorted(times, key=lambda device: (-times[device], device))
+        shares = [
+            f"GPU {device} computed {times[device] / times[first]:.0%} as long"
+            for device in others
+            if times[device]
+        ]
+        if shares:
+            self.trace.notes.append(
+                f"This process used {len(shares) + 1} GPUs. The bars are of GPU {first}, which "
+                f"computed longest; {', '.join(shares)}."
+            )
+        kept = [kernel for kernel in self.trace.kernels if kernel.device == first]
+        times_kept = {(kernel.start, kernel.end) for kernel in kept}
+        self.trace.collectives = [c for c in self.trace.collectives if c[:2] in times_kept]
+        self.trace.kernels = kept
 
     def check_steps(self) -> None:
         trace = self.trace

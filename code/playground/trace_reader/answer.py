@@ -35,13 +35,14 @@ class Reading:
     def __init__(self, root: str) -> None:
         self.root = root  # from the page to the book's own, such as ../../
         self.traces: list[RankTrace] = []
+        self.unread: list[str] = []  # why other files were not read
         self.events: Events | None = None
         self.kept = Collector("")
 
     def begin(self, name: str, size: int = 0) -> str:
         """The next file, of so many bytes of JSON; says that it is too large, or nothing."""
         self.events, self.kept = Events(name, MOST), Collector(name)
-        return str(too_large(name, MOST)) if size > MOST else ""
+        return self._unread(too_large(name, MOST)) if size > MOST else ""
 
     def feed(self, data: bytes) -> str:
         """Its next bytes; says what is wrong with them, or nothing."""
@@ -51,7 +52,7 @@ class Reading:
             for event in self.events.feed(data):
                 self.kept.take(event)
         except TraceError as error:
-            return str(error)
+            return self._unread(error)
         return ""
 
     def end(self) -> str:
@@ -61,8 +62,12 @@ class Reading:
             self.events.close()
             self.traces.append(self.kept.finish(self.events))
         except TraceError as error:
-            return str(error)
+            return self._unread(error)
         return ""
+
+    def _unread(self, error: TraceError) -> str:
+        self.unread.append(str(error))
+        return str(error)
 
     def answer(self, asked: str) -> str:
         """JSON: `said` and `html`, or `error`. `asked` is JSON, too: model, tokens, context, gpu.
@@ -78,6 +83,7 @@ class Reading:
         except ValueError as error:
             return json.dumps({"error": str(error)})
         verdict = judge(traces, work)
+        verdict.notes.extend(f"Not read: {each}." for each in self.unread)
         return json.dumps({"said": headline(verdict), "html": html(verdict, self.root)})
 
     def at(self, rank: int, lane: str, time: float) -> str:
