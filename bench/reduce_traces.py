@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from distributed.read_trace.__main__ import read_file
-from distributed.read_trace.kernels import short
+from distributed.read_trace.families import short
 from distributed.read_trace.rank_trace import RankTrace
 
 SOURCE = "https://github.com/facebookresearch/HolisticTraceAnalysis"

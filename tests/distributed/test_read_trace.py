@@ -14,8 +14,19 @@ from hypothesis import strategies as st
 from distributed.read_trace.__main__ import main, read_file, work_of
 from distributed.read_trace.breakdown import breakdown, odd_steps, whole
 from distributed.read_trace.events import Events, TraceError
+from distributed.read_trace.families import (
+    ATTENTION,
+    COMPILED,
+    ELEMENTS,
+    NORMS,
+    OTHER,
+    PRODUCTS,
+    family,
+    short,
+)
+from distributed.read_trace.families import COMMUNICATION as MESSAGE
 from distributed.read_trace.intervals import both, length, minus, union, within
-from distributed.read_trace.kernels import by_family, short
+from distributed.read_trace.kernels import by_family
 from distributed.read_trace.messages import called, matched
 from distributed.read_trace.recordings import one_for_each_rank
 from distributed.read_trace.rules import PAGES
@@ -443,6 +454,7 @@ def test_of_the_jobs_that_are_slow_for_a_planted_reason_it_is_named(reason, caus
         ("void cutlass::device::Gemm<T<1>, 2>::run<3>(Params)", "cutlass::device::Gemm::run"),
         ("Memcpy DtoD (Device -> Device)", "Memcpy DtoD (Device -> Device)"),
         ("<unnamed>", "<unnamed>"),
+        ("std::enable_if<((8)>(0)), void>::type vllm::rms_norm<float>(int)", "vllm::rms_norm"),
         ("_ZN2ck12_GLOBAL__N_112kernel_gemm_IN4arg1EE", "ck::kernel_gemm_"),
         ("_Z10attn_fwd_1PfS_", "attn_fwd_1"),
         ("_ZSt4swap", "_ZSt4swap"),
@@ -450,6 +462,55 @@ def test_of_the_jobs_that_are_slow_for_a_planted_reason_it_is_named(reason, caus
 )
 def test_kernels_are_named_without_their_types(name, said):
     assert short(name) == said
+
+
+NAMES = json.loads(Path(__file__).with_name("kernel_names.json").read_text())["families"]
+
+
+@pytest.mark.parametrize("known", NAMES)
+def test_kernels_of_public_traces_have_the_families_they_belong_to(known):
+    """As checked by hand. The file says of which traces, threads and sources the names are."""
+    found = {name: family(name) for name in NAMES[known]}
+    assert found == dict.fromkeys(NAMES[known], known)
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("triton_tem_fused_addmm_relu_3", PRODUCTS),
+        ("triton_tem_fused_bmm_5", PRODUCTS),
+        ("triton_tem_fused_flex_attention_0", ATTENTION),
+        ("triton_poi_fused_all_reduce_wait_tensor_3", COMPILED),
+        ("matmul_kernel", PRODUCTS),
+        ("void conv_depthwise2d_forward_kernel<3, float, int>(float*)", PRODUCTS),
+        ("void vllm::convert_fp8_kernel<unsigned char, __half>(__half*)", ELEMENTS),
+        ("convert_element_type", ELEMENTS),
+        ("void at::native::(anonymous namespace)::renormalize_rows(float*)", OTHER),
+        ("void cudnn::bn_fw_inf_1C11_kernel_NHWC<float>(float)", NORMS),
+        ("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", MESSAGE),
+        ("void tensorrt_llm::kernels::allreduce_fusion_kernel_oneshot<float>(float)", MESSAGE),
+        ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<float> >(float)", ATTENTION),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16>(float)", PRODUCTS),
+        ("cutlass::Kernel", PRODUCTS),
+        ("a_kernel_of_my_own", OTHER),
+    ],
+)
+def test_families_go_by_whole_words(name, known):
+    assert family(name) == known
+
+
+def test_of_matrix_products_it_is_not_said_that_compiling_fuses_them(tmp_path):
+    def shares(*names):
+        events = [step(0, 0, 100 * len(names))]
+        for number, name in enumerate(names):
+            events += kernel(name, 100 * number, 100, 100 * number, number + 1)
+        return judge([read_file(written(tmp_path, events))]).findings
+
+    assert shares("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x1", "fused_moe_kernel") == []
+    assert shares("triton_poi_fused_add_mul_2", "a_kernel_of_my_own") == []
+    eager = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
+    (found,) = shares(eager, "fused_moe_kernel")
+    assert "50% go element by element" in found.said
 
 
 def test_kernels_are_counted_per_step(tmp_path, capsys):

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from distributed.read_trace.events import Event, Events, TraceError, args_of, integer
+from distributed.read_trace.families import COMMUNICATION, family
 from distributed.read_trace.intervals import Stretches, union
 from distributed.read_trace.messages import Collective, called
 
-COMMUNICATION = re.compile(
-    r"nccl|^rccl|^(one|two)_shot_all_reduce|multimem_all|nvshmem|^hccl", re.IGNORECASE
-)
 STEP = re.compile(r"ProfilerStep#(\d+)$")
 LOADER = re.compile(r"enumerate\(DataLoader\)|load_batch|wait_for_batch|next_batch|get_batch", re.I)
 SYNCHRONIZE = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
@@ -135,7 +133,7 @@ class Collector:
         taker(self.names.setdefault(name, name), start, max(start, end), event)
 
     def take_kernel(self, name: str, start: float, end: float, event: Event) -> None:
-        is_message = COMMUNICATION.search(name) is not None
+        is_message = family(name) == COMMUNICATION
         kind = "communication" if is_message else "compute"
         self.keep(name, start, end, kind, event)
         if is_message:

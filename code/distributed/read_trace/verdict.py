@@ -10,8 +10,9 @@ from statistics import mean, median
 from typing import NamedTuple
 
 from distributed.read_trace.breakdown import StepTimes, breakdown, mean_step
+from distributed.read_trace.families import FUSIBLE
 from distributed.read_trace.intervals import length, minus, union, within
-from distributed.read_trace.kernels import OTHER, by_family, in_fp32
+from distributed.read_trace.kernels import by_family, in_fp32
 from distributed.read_trace.messages import Collective, Late, who_comes_last
 from distributed.read_trace.rank_trace import Kernel, RankTrace
 from distributed.read_trace.rules import FAST, RULES
@@ -188,7 +189,7 @@ def check_kernels(
     kernels = kernels_inside(ranks[0])
     families = {share.name: share.time for share in by_family(kernels)}
     together = sum(families.values()) or 1.0
-    other = sum(families.get(name, 0.0) for name in (OTHER, "softmax and norms")) / together
+    other = sum(families.get(name, 0.0) for name in FUSIBLE) / together
     fp32 = in_fp32(kernels) / together
     hints = []
     if fp32 > 0.2:

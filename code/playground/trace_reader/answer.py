@@ -7,8 +7,9 @@ from html import escape
 from distributed.read_trace.__main__ import guess, work_of
 from distributed.read_trace.breakdown import odd_steps
 from distributed.read_trace.events import Events, TraceError, too_large
+from distributed.read_trace.families import short
 from distributed.read_trace.intervals import Stretches, minus
-from distributed.read_trace.kernels import by_name, clipped, short
+from distributed.read_trace.kernels import by_name, clipped
 from distributed.read_trace.rank_trace import Collector, RankTrace
 from distributed.read_trace.recordings import one_for_each_rank
 from distributed.read_trace.rules import PAGES
