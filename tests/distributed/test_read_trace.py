@@ -389,6 +389,85 @@ def test_more_messages_than_can_hide(tmp_path):
     assert f"gC/2W is {1e9 / 300e-6 / (40e6 / 800e-6):,.0f}" in finding.said
 
 
+def step_with(tmp_path, *names, device="", long=20, period=100):
+    """What is said of three steps with a kernel of each name, launched when it begins."""
+    events = []
+    for number in range(3):
+        at = period * len(names) * number
+        events += [step(number, at, period * len(names))]
+        for each, name in enumerate(names):
+            begin = at + period * each
+            events += kernel(name, begin, long, begin, 100 * number + each + 1)
+    header = {"deviceProperties": [{"name": device}]}
+    return judge([read_file(written(tmp_path, events, **header))]).findings
+
+
+EAGER = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
+LOOKUP = "void split_embedding_codegen_forward_unweighted_kernel<float>(float*)"
+
+
+@pytest.mark.parametrize(
+    ("names", "advice"),
+    [
+        (["triton_poi_fused_add_0", "nvjet_tst_64x8", "flash_fwd"], "are compiled already"),
+        ([LOOKUP, "volta_sgemm_128x64_nn"], "but not the embedding tables"),
+        (["flash_fwd_kernel", "nvjet_tst_64x8"], "Compile the blocks"),
+        (["cudnn_ampere_scudnn_128x64", EAGER], "Compile the model"),
+    ],
+)
+def test_advice_on_launches_fits_the_model_that_the_kernels_show(tmp_path, names, advice):
+    found = step_with(tmp_path, *names)[0]
+    assert found.cause == "Python is too slow"
+    assert advice in found.said
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "pinned memory with non_blocking=True, while"),
+        ("Memcpy DtoH (Device -> Pinned)", "log less often"),
+        ("Memcpy DtoD (Device -> Device)", "stay on the GPU"),
+    ],
+)
+def test_advice_on_copies_fits_the_way_they_go(tmp_path, name, advice):
+    events = [step(0, 0, 100), *kernel("gemm", 0, 40, 0, 1), event("gpu_memcpy", name, 40, 60)]
+    (found,) = judge([read_file(written(tmp_path, events))]).findings
+    assert found.cause == "copies"
+    assert advice in found.said
+
+
+def test_advice_on_tensor_cores_fits_the_gpu(tmp_path):
+    names = ["volta_sgemm_128x64_nn"]
+    (found,) = step_with(tmp_path, *names, device="Tesla V100-SXM2-32GB", long=100)
+    assert "use fp16" in found.said
+    (found,) = step_with(tmp_path, *names, device="NVIDIA H100 80GB HBM3", long=100)
+    assert "use bf16, or TF32" in found.said
+
+
+def fsdp_step(tmp_path, long, compute):
+    """A gathering and a scattering in each of three steps, in the way of the computation."""
+    events = []
+    for number in range(3):
+        at = 1000 * number
+        events += [step(number, at, 1000)]
+        gathered = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+        events += kernel(gathered, at, long, at, 3 * number + 1)
+        events += kernel("gemm", at + long, compute, at + 1, 3 * number + 2)
+        scattered = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage)"
+        events += kernel(scattered, at + long + compute, long, at + 2, 3 * number + 3)
+    return judge([read_file(written(tmp_path, events))]).findings[0]
+
+
+def test_advice_on_messages_fits_fsdp(tmp_path):
+    late = fsdp_step(tmp_path, 200, 600)
+    assert late.cause == "messages that leave late"
+    assert "prefetching that is off (set_modules_to_forward_prefetch)" in late.said
+    much = fsdp_step(tmp_path, 350, 300)
+    assert much.cause == "more messages than computation"
+    assert "reshard_after_forward=False" in much.said
+    assert "accumulation" not in much.said
+
+
 # --- public traces, and the peer on them
 
 
@@ -510,7 +589,7 @@ def test_of_matrix_products_it_is_not_said_that_compiling_fuses_them(tmp_path):
     assert shares("triton_poi_fused_add_mul_2", "a_kernel_of_my_own") == []
     eager = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >"
     (found,) = shares(eager, "fused_moe_kernel")
-    assert "50% go element by element" in found.said
+    assert "50% are elementwise operations, norms and reductions" in found.said
 
 
 def test_kernels_are_counted_per_step(tmp_path, capsys):

@@ -5,10 +5,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from distributed.read_trace.families import family, short
+from distributed.read_trace.families import ATTENTION, COMPILED, EMBEDDINGS, family, short
 from distributed.read_trace.rank_trace import Kernel
 
 FP32 = re.compile(r"(?<![a-z])s(?:gemm|cudnn)|ffma|(?<!t)f32f32_f32f32|simt", re.IGNORECASE)
+SEEN = 0.01  # of the computation: a family that takes less says nothing of the model
 
 
 class Share(NamedTuple):
@@ -45,6 +46,15 @@ def shares(kernels: Iterable[Kernel], key: Callable[[str], str]) -> list[Share]:
         counts[name] += 1
     found = [Share(name, time, counts[name]) for name, time in times.items()]
     return sorted(found, key=lambda share: -share.time)
+
+
+def model_kind(kernels: Iterable[Kernel]) -> str:
+    """What the kernels say of the model: compiled, recommender, transformer, or nothing."""
+    families = {share.name: share.time for share in by_family(kernels)}
+    together = sum(families.values())
+    kinds = {COMPILED: "compiled", EMBEDDINGS: "recommender", ATTENTION: "transformer"}
+    found = (kind for name, kind in kinds.items() if families.get(name, 0.0) > SEEN * together)
+    return next(found, "")
 
 
 def in_fp32(kernels: Iterable[Kernel]) -> float:

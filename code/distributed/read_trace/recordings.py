@@ -35,11 +35,11 @@ def one_for_each_rank(traces: Sequence[RankTrace], number: int = 0) -> list[Rank
     most = max(len(recordings) for recordings in ranks.values())
     if most > 1:
         one = len(ranks) == 1
-        whose = f"rank {chosen[0].rank} has" if one else "each rank has up to"
+        subject = f"rank {chosen[0].rank} has" if one else "each rank has up to"
         which = f"recording {number}" if number else "the last one"
         file = f", {chosen[0].name}" if one else ""
         chosen[0].notes.append(
-            f"{whose.capitalize()} {most} recordings, in a file each: this is {which}{file}."
+            f"{subject.capitalize()} {most} recordings, in a file each: this is {which}{file}."
         )
     return chosen
 

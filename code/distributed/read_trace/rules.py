@@ -1,4 +1,8 @@
-"""Rules of a fast step as data: what is said when one is broken, what to do, and the page."""
+"""Rules of a fast step as data: what is said when one is broken, what to do, and the page.
+
+The advice of some rules depends on what the trace shows, such as whether the model's kernels are
+compiled already: that is in ADVICE.
+"""
 
 from typing import NamedTuple
 
@@ -13,6 +17,9 @@ PAGES = {  # the pages that explain, with their titles
 }
 
 
+PROFILED = "(A profiler slows Python, too: compare with the step without it.)"
+
+
 class Rule(NamedTuple):
     """What is said when a rule is broken: what was seen, what to do, and the page that explains."""
 
@@ -24,20 +31,20 @@ class Rule(NamedTuple):
 RULES = {
     "slow rank": Rule(
         "Rank {rank} comes last: it spends {own} of a step in collectives and the others {others}, "
-        "most of that waiting for it.{why}",
+        "and for most of that time the others wait for it.{why}",
         "Look at that rank and its host, and not at the network.",
         FAST,
     ),
     "a message for each tensor": Rule(
         "There are {number:.0f} collectives in a step, and {gradients:.0f} gradients: each tensor "
-        "is a message of its own, and pays a latency of its own.",
-        "Put them into buckets (DDP's bucket_cap_mb), or wrap blocks and not layers (FSDP).",
+        "is its own message and pays its own latency.",
+        "Put the gradients into buckets, as DDP does (bucket_cap_mb).",
         "book/ddp/buckets",
     ),
     "exchange in the way": Rule(
         "Most of the exposed communication is {kind}: an exchange between parts of the forward and "
-        "backward pass, which data parallelism has not.",
-        "Hide it behind the computation of another batch.",
+        "backward pass, which data parallelism doesn't have.",
+        "Hide it behind the computation of a different batch.",
         "book/at_scale/where_it_ends",
     ),
     "more messages than computation": Rule(
@@ -50,19 +57,19 @@ RULES = {
     "messages that leave late": Rule(
         "{sent} of communication would fit behind the backward pass, but {exposed} of it is "
         "exposed: the first gradients leave when {done:.0%} of the computation is done.",
-        "Look for one large bucket, a wrapper around the whole model only, or prefetching that is "
-        "off.",
+        "Look for one large bucket (bucket_cap_mb), or for gradients that are reduced only after "
+        "the backward pass.",
         "book/ddp/overlap",
     ),
     "loader": Rule(
-        "{data} of a step go by while Python waits for the loader.",
+        "For {data} of a step Python waits for the loader.",
         "Try one batch again and again: if that is faster, give the loader workers (num_workers, "
         "pin_memory), or do less in it.",
         FAST,
     ),
     "gaps": Rule(
         "For {gaps} of a step nothing is computed or sent:",
-        "Python does what the profiler does not see.",
+        "Python does something that the profiler doesn't see.",
         FAST,
     ),
     "synchronization": Rule(
@@ -73,9 +80,8 @@ RULES = {
     "Python is too slow": Rule(
         "For {gaps} of a step the GPU has nothing to do, because Python asks for its "
         "{kernels:,.0f} kernels too slowly.",
-        "Compile the blocks (torch.compile, with mode='reduce-overhead' for CUDA graphs), or give "
-        "each kernel more to do: a larger batch. (A profiler slows Python, too: compare with the "
-        "step without it.)",
+        "Compile the model (torch.compile, with mode='reduce-overhead' for CUDA graphs), or give "
+        f"each kernel more to do: a larger batch. {PROFILED}",
         FAST,
     ),
     "copies": Rule(
@@ -83,4 +89,40 @@ RULES = {
         "Copy from pinned memory with non_blocking=True, while the step before computes.",
         FAST,
     ),
+}
+ADVICE = {  # (rule, what the trace shows) → what to do instead of the rule's advice
+    ("Python is too slow", "compiled"): (
+        "Its kernels are compiled already: capture them in CUDA graphs (torch.compile with "
+        "mode='reduce-overhead'), look for graph breaks (TORCH_LOGS=graph_breaks), or take a "
+        f"larger batch. {PROFILED}"
+    ),
+    ("Python is too slow", "transformer"): (
+        "Compile the blocks (torch.compile, with mode='reduce-overhead' for CUDA graphs), or give "
+        f"each kernel more to do: a larger batch. {PROFILED}"
+    ),
+    ("Python is too slow", "recommender"): (
+        "Take a larger batch, prepare the lookups of the next batch while this one computes, and "
+        f"compile the dense layers, but not the embedding tables. {PROFILED}"
+    ),
+    ("a message for each tensor", "sharded"): "Wrap blocks, and not layers (fully_shard).",
+    ("more messages than computation", "sharded"): (
+        "Give each rank more tokens in a step (a larger batch), keep the gathered parameters until "
+        "the backward pass if they fit (reshard_after_forward=False), or shard within a host only."
+    ),
+    ("messages that leave late", "sharded"): (
+        "Look for a wrapper around the whole model only, or for prefetching that is off "
+        "(set_modules_to_forward_prefetch)."
+    ),
+    ("copies", "DtoH"): (
+        "They go to the host: log less often, and copy with non_blocking=True to pinned memory."
+    ),
+    ("copies", "DtoD"): (
+        "They stay on the GPU: look for .contiguous(), torch.cat and .clone() that can go."
+    ),
+}
+COMPUTE = {  # hints about the kernels that compute, by what they are
+    "fp32": "{share:.0%} are matrix products without tensor cores: use bf16, or TF32",
+    "fp32 on V100": "{share:.0%} are matrix products without tensor cores: use fp16 (autocast)",
+    "fusible": "{share:.0%} are elementwise operations, norms and reductions: torch.compile "
+    "fuses them",
 }

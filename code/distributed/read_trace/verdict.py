@@ -4,6 +4,7 @@ Each rule looks at one of the bars of a step. What a finding costs is an upper b
 of it left, the step would be shorter by so much. The first finding is the largest.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import mean, median
@@ -12,15 +13,16 @@ from typing import NamedTuple
 from distributed.read_trace.breakdown import StepTimes, breakdown, mean_step
 from distributed.read_trace.families import FUSIBLE
 from distributed.read_trace.intervals import length, minus, union, within
-from distributed.read_trace.kernels import by_family, in_fp32
+from distributed.read_trace.kernels import by_family, in_fp32, model_kind
 from distributed.read_trace.messages import Collective, Late, who_comes_last
 from distributed.read_trace.rank_trace import Kernel, RankTrace
-from distributed.read_trace.rules import FAST, RULES
+from distributed.read_trace.rules import ADVICE, COMPUTE, FAST, RULES
 
 LEAST = 0.05  # of a step: what costs less is not told
 GOOD = 0.6  # of a GPU's peak: what well-made kernels of a large model reach while they run
 MANY = 10  # collectives in a step, from which on one for each gradient is a mistake
 LARGE = 1_000_000  # bytes, from which on a collective shows a link's bandwidth
+WAY = re.compile(r"(?<=Memcpy )\w+")
 HIDING = 2 / 3  # of the computation is the backward pass, behind which gradients can travel
 
 
@@ -53,10 +55,14 @@ class Finding(NamedTuple):
     page: str
 
 
-def finding(cause: str, time: float, **facts: object) -> Finding:
-    """A rule of RULES that broke; `facts` are what its first sentence names."""
+def finding(cause: str, time: float, shows: str = "", **facts: object) -> Finding:
+    """A rule of RULES that broke; `facts` are what its first sentence names.
+
+    `shows` is what the trace shows of the job, which may have its own advice.
+    """
     rule = RULES[cause]
-    return Finding(cause, time, f"{rule.seen.format(**facts)} {rule.advice}", rule.page)
+    advice = ADVICE.get((cause, shows), rule.advice)
+    return Finding(cause, time, f"{rule.seen.format(**facts)} {advice}", rule.page)
 
 
 class Verdict(NamedTuple):
@@ -146,19 +152,20 @@ def check_communication(
     one = min(ranks, key=lambda each: each.mean.communication)
     number = len(inside(one)) / one.number
     gradients = len([g for g in one.trace.gradients if is_inside(g, one)]) / one.number
+    shows = "sharded" if any(c.kind == "reduce-scatter" for c in inside(one)) else ""
     if number >= MANY and gradients and number >= 0.8 * gradients:
         time = exposed + step.asking
-        return finding("a message for each tensor", time, number=number, gradients=gradients)
+        return finding("a message for each tensor", time, shows, number=number, gradients=gradients)
     kind, of_kind = most_exposed(one)
     if kind in ("all-to-all", "send and receive") and of_kind > 0.5 * one.mean.exposed:
         return finding("exchange in the way", exposed, kind=kind)
     if sent > HIDING * step.compute:
         return finding(
-            "more messages than computation", exposed,
+            "more messages than computation", exposed, shows,
             sent=ms(sent), backward=ms(HIDING * step.compute), threshold=threshold(one, work),
         )  # fmt: skip
     return finding(
-        "messages that leave late", exposed,
+        "messages that leave late", exposed, shows,
         sent=ms(sent), exposed=ms(exposed), done=left_at(one),
     )  # fmt: skip
 
@@ -172,12 +179,13 @@ def check_gaps(ranks: Sequence[RankSteps], step: StepTimes) -> list[Finding]:
     often = "once" if names.count(most) == number else f"{names.count(most) / number:.3g} times"
     calls = f" ({most}, {often} in a step)" if names else ""
     kernels = sum(len(kernels_inside(each)) for each in ranks) / number
+    model = model_kind(kernels_inside(ranks[0]))
     asking = step.launches - step.asking
     waited = step.synchronization
     return [
         finding("synchronization", waited, gaps=ms(waited), calls=calls),
-        finding("Python is too slow", asking, gaps=ms(asking), kernels=kernels),
-        finding("copies", step.copies, copies=ms(step.copies)),
+        finding("Python is too slow", asking, model, gaps=ms(asking), kernels=kernels),
+        finding("copies", step.copies, most_copied(ranks[0]), copies=ms(step.copies)),
     ]
 
 
@@ -193,9 +201,10 @@ def check_kernels(
     fp32 = in_fp32(kernels) / together
     hints = []
     if fp32 > 0.2:
-        hints.append(f"{fp32:.0%} are matrix products without tensor cores: use bf16, or TF32")
+        on = "fp32 on V100" if "v100" in ranks[0].trace.device.lower() else "fp32"
+        hints.append(COMPUTE[on].format(share=fp32))
     if other > 0.3:
-        hints.append(f"{other:.0%} go element by element: torch.compile fuses them")
+        hints.append(COMPUTE["fusible"].format(share=other))
     hint = f" Of its time {'; '.join(hints)}." if hints else ""
     page = "book/training_well/precision" if fp32 > max(0.2, other) else FAST
     if work is not None:
@@ -229,6 +238,15 @@ def inside(rank: RankSteps) -> list[Collective]:
 def kernels_inside(rank: RankSteps) -> list[Kernel]:
     """The kernels and copies of the steps, and not of what comes before or after them."""
     return [each for each in rank.trace.kernels if is_inside(each.start, rank)]
+
+
+def most_copied(rank: RankSteps) -> str:
+    """Which way most of the copies' time goes, such as DtoH; nothing if they don't say."""
+    times: dict[str, float] = defaultdict(float)
+    for each in kernels_inside(rank):
+        if each.kind == "copy" and (way := WAY.search(each.name)):
+            times[way[0]] += each.end - each.start
+    return max(times, key=lambda way: times[way], default="")
 
 
 def most_exposed(rank: RankSteps) -> tuple[str, float]:
