@@ -69,6 +69,8 @@ def test_a_page_shows_one_recording_of_a_rank():
     assert html.count('<li class="traces-row') == 1
     assert "Rank 0 has 2 recordings" in html
     assert found.at(0, "compute", 5).startswith("kernel_6")
+    assert json.loads(found.answer("{}"))["html"].count("Rank 0 has 2 recordings") == 1
+    assert len(found.traces[1].notes) == len({*found.traces[1].notes})
 
 
 def test_a_page_clips_long_names_of_kernels():

@@ -81,7 +81,7 @@ def windows(trace: RankTrace) -> list[ProfilerStep]:
     pairs = zip(trace.steps, begins, begins[1:], strict=False)
     found = [ProfilerStep(step.number, a, b) for step, a, b in pairs if b > a]
     if not found:
-        trace.notes.append("No kernel ran in a step, so the whole trace is read as one step.")
+        trace.note("No kernel ran in a step, so the whole trace is read as one step.")
     return found or [trace.whole]
 
 

@@ -70,6 +70,11 @@ class RankTrace:
     def is_gpu(self) -> bool:
         return bool(self.kernels)
 
+    def note(self, text: str) -> None:
+        """Say this of the trace, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     @property
     def whole(self) -> ProfilerStep:
         """From the first kernel or operator to the end of the last one, as a step."""

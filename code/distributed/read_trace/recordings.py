@@ -38,7 +38,7 @@ def one_for_each_rank(traces: Sequence[RankTrace], number: int = 0) -> list[Rank
         subject = f"rank {chosen[0].rank} has" if one else "each rank has up to"
         which = f"recording {number}" if number else "the last one"
         file = f", {chosen[0].name}" if one else ""
-        chosen[0].notes.append(
+        chosen[0].note(
             f"{subject.capitalize()} {most} recordings, in a file each: this is {which}{file}."
         )
     return chosen
