@@ -410,7 +410,10 @@ def small_under_large_words():
             ["--module", f"{__name__}:without_blocks"],
             "no transformer: it has no row of equal",
         ),
-        (["--module", f"{__name__}:small_under_large_words"], "no transformer: a block of 72 par"),
+        (
+            ["--module", f"{__name__}:small_under_large_words"],
+            "no transformer: it has no row of equal blocks of width 256",
+        ),
         (["--recipe", "fp4"], "recipe='fp4': choose one of"),
         (["--module", "distributed.nothing:make"], "module='distributed.nothing:make'"),
         (["--context", "1000000000000"], "context=1e+12: give 1 to 1e+09"),

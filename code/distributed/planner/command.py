@@ -248,7 +248,7 @@ def model_of(given: Any) -> Read:
         from recipes.own import own
 
         found = own(given.module)
-        return Read(found.model)
+        return Read(found.model, found.notes)
     parameters = 7e9 if given.params is None else given.params
     within("params", parameters)
     return Read(of_size(parameters))
