@@ -61,6 +61,7 @@ def test_a_file_and_its_folder_are_planned_as_the_preset_is(name, as_folder, tmp
     for model in (name, str(path)):
         main(["--model", model, "--nodes", "16", "--json"])
         said.append(json.loads(capsys.readouterr().out))
+        assert said[-1]["assumed"].pop("model") == model
     assert said[0] == said[1]
 
 
@@ -259,3 +260,69 @@ def test_a_preset_plans_like_its_shape():
     both = (["--model", "qwen3-4b"], ["--shape", "36,2560,32,8,9728,151936,head_dim=128,tied"])
     jobs = [read(arguments().parse_args(given))[0] for given in both]
     assert jobs[0] == jobs[1]
+
+
+# --- the answer begins with what it assumed
+
+
+def answered(capsys, *words):
+    main([*words])
+    text = capsys.readouterr().out
+    main([*words, "--json"])
+    return text, json.loads(capsys.readouterr().out)["assumed"]
+
+
+def test_an_answer_begins_with_what_it_assumed(capsys):
+    text, found = answered(capsys, "--model", "mixtral-8x7b", "--nodes", "16", "--context", "4096")
+    head = " ".join(text[: text.index("most of it")].split())
+    for said in (
+        "model mixtral-8x7b: 46.70 billion parameters, 12.88 billion active; 32 layers of width",
+        "2 of 8 experts of 14,336 for each token; vocabulary of 32,000, not tied to the head",
+        "attention 32 heads of 128, 8 for keys and values; all see the whole row",
+        "step rows of 4,096 tokens; bf16, Adam in fp32, fp32 master copy; PyTorch, eager",
+        "GPUs 128 × H100 SXM5 80 GB with 84.9 GB, 8 per host, whose ports carry 400 GB/s together",
+        "by a curve fitted to published runs on this GPU",
+    ):
+        assert said in head
+    wanted = {"parameters": 46.7e9, "active_parameters": 12.88e9, "host_bandwidth": 400e9}
+    for name, value in wanted.items():
+        assert found[name] == pytest.approx(value, rel=1e-3)
+    assert found["experts"] == {
+        "routed": 8, "active": 2, "ffn": 14336, "shared": 0, "dense": 0
+    }  # fmt: skip
+    assert (found["layers"], found["width"], found["vocab_size"]) == (32, 4096, 32000)
+    assert (found["tied"], found["heads"], found["kv_heads"], found["head_dim"]) == (
+        False, 32, 8, 128
+    )  # fmt: skip
+    assert (found["context"], found["gpus"], found["measured_curve"]) == (4096, 128, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "is_measured"),
+    [
+        (["--gpu", "mi300x"], "no measured curve, but that of the H100", False),
+        (["--gpu", "4090"], "no measured curve, but that of the A100", False),
+        (["--gpu", "h100-pcie"], "no measured curve, but that of the H100", False),
+        (["--gpu", "mi300x", "--speed", "6e14"], "600 of 1,307 TFLOP/s, as --speed says", True),
+        (["--gpu", "a100"], "fitted to published runs on this GPU", True),
+    ],
+)
+def test_an_answer_says_whether_its_speed_was_measured(words, said, is_measured, capsys):
+    text, found = answered(capsys, "--params", "1e9", *words)
+    assert said in " ".join(text.split())
+    assert found["measured_curve"] == is_measured
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("gpt-oss-20b", "12 of 24 layers see a window of 128 tokens"),
+        ("deepseek-v3", "keys and values from 512 numbers (latent attention)"),
+        ("deepseek-v3", "and a shared 2,048; 3 layers with a network of 18,432, gated"),
+        ("qwen2.5-0.5b", "494 million parameters, all active"),
+        ("llama-3.2-1b", "vocabulary of 128,256, tied to the head"),
+    ],
+)
+def test_an_answer_says_what_is_unusual_in_a_model(name, said, capsys):
+    text, _ = answered(capsys, "--model", name, "--nodes", "2")
+    assert said in " ".join(text.split())

@@ -7,15 +7,17 @@ The rule by which it recommends stands in `strategy`.
 
 import json
 import re
+import textwrap
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.cost import Cluster, Link
 from distributed.model_states import RECIPES
+from distributed.planner.assumed import Assumed, as_dict, in_words
 from distributed.planner.batch import Batch, in_rows
 from distributed.planner.config_json import Read
-from distributed.planner.hardware import GPUS, Gpu, gpu
+from distributed.planner.hardware import GPUS, gpu
 from distributed.planner.job import RECIPE, Job, cluster_of
 from distributed.planner.limits import rate, size, within
 from distributed.planner.models import MODELS, SHAPE, model_named
@@ -34,18 +36,16 @@ INTERCONNECTS = {
     "pcie": Link(10e-6, 32e9),  # 16 lanes of the fourth generation
     "ethernet": Link(30e-6, 12.5e9),  # 100 Gbit/s
 }
+WIDE = 88  # characters in a line
 SHAPE_MORE = (
     "; after them head_dim=128, the width of a head, and tied, if the head is the embedding"
 )
 
 
 class Asked(NamedTuple):
-    """What a command line asks for: the GPU, and notes on what is left out of the model."""
+    """What a command line asks for, and notes on what is left out of the model."""
 
-    job: Job
-    cluster: Cluster
-    memory: float
-    gpu: Gpu
+    assumed: Assumed
     notes: tuple[str, ...] = ()
 
 
@@ -80,6 +80,7 @@ def as_json(
     cluster: Cluster,
     tokens: float = 0.0,
     executed: "list[Beside] | None" = None,
+    assumed: Assumed | None = None,
 ) -> str:
     """All of it, for programs: bytes and seconds."""
     options: list[dict[str, Any]] = [
@@ -98,6 +99,7 @@ def as_json(
     ]
     best = found.recommended
     whole: dict[str, Any] = {
+        **({"assumed": as_dict(assumed)} if assumed else {}),
         "recommended": best.name if best else None,
         "why": found.why,
         "cautions": found.cautions,
@@ -109,9 +111,9 @@ def as_json(
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
     if executed is not None:
-        from recipes.beside import as_dict
+        from recipes.beside import as_dict as executed_as_dict
 
-        whole["executed"] = as_dict(executed)
+        whole["executed"] = executed_as_dict(executed)
     return json.dumps(whole, indent=1, allow_nan=False)
 
 
@@ -195,8 +197,8 @@ def arguments() -> Parser:
 
 def read(given: Any) -> tuple[Job, Cluster, float]:
     """The job, the cluster, and bytes of a GPU. Raises ValueError, naming the argument."""
-    asked = understood(given)
-    return asked.job, asked.cluster, asked.memory
+    assumed = understood(given).assumed
+    return assumed.job, assumed.cluster, assumed.memory
 
 
 def understood(given: Any) -> Asked:
@@ -235,7 +237,8 @@ def understood(given: Any) -> Asked:
     cluster = cluster_of(one, gpus, per_host, network, speed)
     if given.interconnect:
         cluster = cluster._replace(inside=INTERCONNECTS[given.interconnect])
-    return Asked(job, cluster, memory, one, found.notes)
+    name = given.model or given.module or ("" if given.shape else "a GPT of this size")
+    return Asked(Assumed(job, cluster, memory, one, name, given.stack, given.speed), found.notes)
 
 
 def model_of(given: Any) -> Read:
@@ -280,7 +283,8 @@ def main(argv: list[str] | None = None) -> None:
         if given.measure:
             print(f"--speed {measure():.3g}")
             return
-        job, cluster, memory, _, notes = understood(given)
+        assumed, notes = understood(given)
+        job, cluster, memory = assumed.job, assumed.cluster, assumed.memory
         found = plan(job, cluster, memory, given.stack, batch_of(given, job.model))
         found = found._replace(cautions=(*notes, *found.cautions))
         executed = None
@@ -291,8 +295,12 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
     if given.json:
-        print(as_json(found, job, cluster, given.tokens, executed))
+        print(as_json(found, job, cluster, given.tokens, executed, assumed))
         return
+    for name, said in in_words(assumed):
+        lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
+        print("\n".join(lines))
+    print()
     print(as_text(found, job, cluster, memory, given.tokens))
     for line in published(found, job):
         print(f"published: {line}".replace("; ", "\n  "))

@@ -26,12 +26,19 @@ class Curve(NamedTuple):
 
 CURVES = {"a100": Curve(0.75, 500, 900), "h100": Curve(0.69, 1300, 1400)}  # fitted, see above
 RECOMPUTE = {"none": 0.0, "selective": 0.11, "full": 0.23}  # more time; selective: half of full
+# GPUs whose runs the curves were fitted to, and their like with other memory
+MEASURED = ("a100", "a100-40", "h100", "h200")
 FAST = 500e12  # FLOP/s of peak: above it a GPU is taken to be like an H100, below like an A100
 
 
+def curve_name(gpu: Gpu) -> str:
+    """The GPU whose curve is taken: for all that aren't in `MEASURED` it is extrapolated."""
+    return "h100" if gpu.peak >= FAST else "a100"
+
+
 def curve_of(gpu: Gpu) -> Curve:
-    """The curve of the GPU's generation. Others than A100, H100 and H200 are extrapolated."""
-    return CURVES["h100" if gpu.peak >= FAST else "a100"]
+    """The curve of the GPU's generation."""
+    return CURVES[curve_name(gpu)]
 
 
 def utilisation(gpu: Gpu, model: Model, tokens: float) -> float:

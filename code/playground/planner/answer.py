@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 
 from distributed.cost import Cluster
+from distributed.planner.assumed import Assumed, in_words
 from distributed.planner.batch import in_rows
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
@@ -15,7 +16,16 @@ from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
 from distributed.planner.strategy import Plan, plan, run_of
 from distributed.planner.streams import SimulatedStep, Span
-from playground.planner.form import FIELDS, WrongError, asked, query_of, state_of, words_of, wrong
+from playground.planner.form import (
+    FIELDS,
+    OWN,
+    WrongError,
+    asked,
+    query_of,
+    state_of,
+    words_of,
+    wrong,
+)
 from recipes.copies import command_line, deepspeed_json, torch_code, torchrun_line
 
 ROOM = 1.6  # a bar may be so many times as long as the GPU's memory; what is longer is cut
@@ -241,11 +251,22 @@ def copies(found: Asked, words: list[str]) -> dict[str, str]:
     return texts
 
 
+def assumptions(state: Mapping[str, str], found: Asked) -> str:
+    """What the plan is of, before what it says."""
+    _, job, cluster, memory = found
+    speed = float(state["speed"]) if state["speed"] else None
+    name = "" if state["model"] == OWN else state["model"]
+    assumed = Assumed(job, cluster, memory, GPUS[state["gpu"]], name, state["stack"], speed)
+    items = "".join(f"<li><b>{name}</b> {escape(said)}</li>" for name, said in in_words(assumed))
+    return f'<ul class="planner-assumed" aria-label="What this plan assumes">{items}</ul>'
+
+
 def html(state: Mapping[str, str], found: Asked) -> str:
     """All that stands below the form."""
     best, memory = found[0].recommended, found[3]
     first, colon, rest = escape(sentence(found)).partition(":")
-    parts = [f'<p class="planner-why"><strong>{first}{colon}</strong>{rest}</p>']
+    parts = [assumptions(state, found)]
+    parts += [f'<p class="planner-why"><strong>{first}{colon}</strong>{rest}</p>']
     parts += [
         f'<p class="planner-note planner-caution">Caution: {escape(each)}.</p>'
         for each in found[0].cautions

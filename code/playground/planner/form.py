@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES
+from distributed.planner.assumed import WHOSE
 from distributed.planner.batch import Batch
 from distributed.planner.command import arguments, batch_of, read
 from distributed.planner.hardware import GPUS
@@ -51,12 +52,6 @@ MODELS = {
     for name, model in sorted(KNOWN.items(), key=lambda item: item[1].parameters)
 }
 RECIPE_OF = {slug(name): name for name in RECIPES}
-WHOSE = {
-    "pytorch": "PyTorch",
-    "megatron": "Megatron",
-    "deepspeed": "DeepSpeed",
-    "book": "the listings of this book",
-}
 assert WHOSE.keys() == STACKS.keys()
 
 SHAPE = (  # in the order in which --shape has them; the last two may be left out

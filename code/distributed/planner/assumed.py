@@ -1,0 +1,179 @@
+"""What a plan assumes: the model, the step, the GPUs and their speed, before any number of it.
+
+A reader who sees that 46.7 billion parameters were planned, or that no run on this GPU was ever
+compared, knows what the rest of the answer is worth.
+"""
+
+from typing import Any, NamedTuple
+
+from distributed.cost import Cluster
+from distributed.model_states import RECIPES
+from distributed.planner.hardware import GPUS, Gpu
+from distributed.planner.job import WIRE, Job
+from distributed.planner.shapes import Model
+from distributed.planner.speed import MEASURED, curve_name
+from distributed.runtime.script import run_script
+
+WHOSE = {
+    "pytorch": "PyTorch",
+    "megatron": "Megatron",
+    "deepspeed": "DeepSpeed",
+    "book": "the listings of this book",
+}
+
+
+class Assumed(NamedTuple):
+    """A job on a cluster of these GPUs; `speed` is what was given for it, or None."""
+
+    job: Job
+    cluster: Cluster
+    memory: float
+    gpu: Gpu
+    name: str = ""  # of the model, as it was asked for
+    stack: str = "pytorch"
+    speed: float | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the speed is one that was measured on this kind of GPU."""
+        return self.speed is not None or self.gpu in {GPUS[name] for name in MEASURED}
+
+
+def as_dict(found: Assumed) -> dict[str, Any]:
+    """For programs: counts, bytes, bytes/s of line rates, and FLOP/s."""
+    job, cluster, model = found.job, found.cluster, found.job.model
+    return {
+        "model": found.name,
+        "parameters": model.parameters,
+        "active_parameters": model.active,
+        "layers": model.layers,
+        "width": model.d,
+        "network": model.ffn,
+        "gated": model.gated,
+        "experts": model.experts._asdict() if model.experts else None,
+        "vocab_size": model.vocab_size,
+        "tied": model.tied,
+        "positions": model.positions,
+        "heads": model.heads,
+        "kv_heads": model.kv,
+        "head_dim": head_dim(model),
+        "latent": model.latent._asdict() if model.latent else None,
+        "window": model.window or None,
+        "local_layers": round(model.local * model.layers),
+        "context": job.context,
+        "recipe": recipe_name(job),
+        "stack": found.stack,
+        "compiled": job.compiled,
+        "gpu": found.gpu.name,
+        "gpus": cluster.ranks,
+        "per_host": cluster.per_host,
+        "gpu_memory": found.memory,
+        "host_bandwidth": cluster.network.bandwidth / WIRE,
+        "speed": cluster.speed,
+        "measured_curve": found.is_measured,
+    }
+
+
+def head_dim(model: Model) -> int:
+    if model.latent:
+        return model.latent.plain + model.latent.rotated
+    return model.head_dim or round(model.d / model.heads)
+
+
+def recipe_name(job: Job) -> str:
+    """The recipe as --recipe says it; its bytes if it has no name."""
+    return next((name for name, each in RECIPES.items() if each == job.recipe), str(job.recipe))
+
+
+def in_words(found: Assumed) -> list[tuple[str, str]]:
+    """For people: what is assumed of each of five things."""
+    return [
+        ("model", of_model(found.job.model, found.name)),
+        ("attention", of_attention(found.job.model)),
+        ("step", of_step(found)),
+        ("GPUs", of_gpus(found)),
+        ("speed", of_speed(found)),
+    ]
+
+
+def of_model(model: Model, name: str = "") -> str:
+    """Parameters, layers, network, vocabulary."""
+    active = f"{billions(model.active)} active" if model.experts else "all active"
+    said = f"{name}: " if name else ""
+    said += f"{billions(model.parameters)} parameters, {active}"
+    said += f"; {model.layers} layers of width {model.d:,}"
+    plain = f"network of {model.ffn:,}{', gated' if model.gated else ''}"
+    if model.experts is None:
+        said += f"; {plain}"
+    else:
+        routed, active_experts, ffn, shared, dense = model.experts
+        said += f"; {active_experts} of {routed} experts of {ffn:,} for each token"
+        said += f", and a shared {shared:,}" if shared else ""
+        said += f"; {round(dense * model.layers)} layers with a {plain}" if dense else ""
+    tied = "tied to the head" if model.tied else "not tied to the head"
+    return f"{said}; vocabulary of {model.vocab_size:,}, {tied}"
+
+
+def billions(count: float) -> str:
+    return f"{count / 1e9:,.2f} billion" if count >= 1e9 else f"{count / 1e6:,.0f} million"
+
+
+def of_attention(model: Model) -> str:
+    """Heads, their width, and how far they see."""
+    said = f"{model.heads} heads of {head_dim(model)}"
+    if model.latent:
+        said += f", keys and values from {model.latent.kv_rank} numbers (latent attention)"
+    else:
+        said += f", {model.kv} for keys and values" if model.kv != model.heads else ""
+    if not model.window:
+        return f"{said}; all see the whole row"
+    local = round(model.local * model.layers)
+    return f"{said}; {local} of {model.layers} layers see a window of {model.window:,} tokens"
+
+
+def of_step(found: Assumed) -> str:
+    """Context, recipe, and whose code."""
+    job = found.job
+    how = "compiled" if job.compiled else "eager"
+    return f"rows of {job.context:,} tokens; {recipe_name(job)}; {WHOSE[found.stack]}, {how}"
+
+
+def of_gpus(found: Assumed) -> str:
+    """How many of which, and what a host's ports carry."""
+    cluster = found.cluster
+    said = f"{cluster.ranks:,} × {found.gpu.name} with {found.memory / 1e9:.1f} GB"
+    if cluster.ranks <= cluster.per_host:
+        return f"{said} in one host"
+    ports = cluster.network.bandwidth / WIRE / 1e9
+    return f"{said}, {cluster.per_host} per host, whose ports carry {ports:,.4g} GB/s together"
+
+
+def of_speed(found: Assumed) -> str:
+    """FLOP/s of a GPU, and whether anybody measured it."""
+    speed, peak = found.cluster.speed, found.gpu.peak
+    said = f"{speed / 1e12:,.0f} of {peak / 1e12:,.0f} TFLOP/s"
+    if found.speed is not None:
+        return f"{said}, as --speed says"
+    if found.is_measured:
+        return f"{said}, by a curve fitted to published runs on this GPU"
+    curve = GPUS[curve_name(found.gpu)].name
+    return f"{said}: no measured curve, but that of the {curve}; it may be much slower"
+
+
+def main() -> None:
+    """Mixtral on sixteen hosts of MI300X."""
+    from distributed.planner.job import cluster_of
+    from distributed.planner.models import MODELS
+    from distributed.planner.speed import achieved
+
+    model, one = MODELS["mixtral-8x7b"], GPUS["mi300x"]
+    job = Job(model, context=4096)
+    cluster = cluster_of(one, 128, speed=achieved(one, model, job.tokens))
+    found = Assumed(job, cluster, one.memory, one, "mixtral-8x7b")
+    for name, said in in_words(found):
+        print(f"{name:10}{said}")
+    assert not found.is_measured
+
+
+if __name__ == "__main__":
+    run_script(main)
