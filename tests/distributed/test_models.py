@@ -326,3 +326,76 @@ def test_an_answer_says_whether_its_speed_was_measured(words, said, is_measured,
 def test_an_answer_says_what_is_unusual_in_a_model(name, said, capsys):
     text, _ = answered(capsys, "--model", name, "--nodes", "2")
     assert said in " ".join(text.split())
+
+
+# --- numbers as people write them, and a GPU of the reader's own
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "value"),
+    [
+        (["--params", "8b"], "parameters", 8e9),
+        (["--params", "8B"], "parameters", 8e9),
+        (["--params", "8e9"], "parameters", 8e9),
+        (["--params", "350M"], "parameters", 350e6),
+        (["--params", "1.3 B"], "parameters", 1.3e9),
+        (["--speed", "400T"], "speed", 4e14),
+        (["--network", "400Gbit", "--gpus", "16"], "host_bandwidth", 50e9),
+    ],
+)
+def test_numbers_may_be_written_as_people_do(words, field, value, capsys):
+    main([*words, "--json"])
+    found = json.loads(capsys.readouterr().out)["assumed"][field]
+    assert found == pytest.approx(value, rel=0.01)
+
+
+def test_tokens_of_a_step_and_of_a_training_may_be_4m_and_15t(capsys):
+    said = []
+    for batch, tokens in (("4M", "15T"), ("4e6", "15e12")):
+        main(["--params", "1B", "--batch", batch, "--tokens", tokens, "--json"])
+        said.append(json.loads(capsys.readouterr().out))
+    assert said[0] == said[1]
+
+
+H100 = """
+name = "H100 of mine"
+tflops = 989
+memory = "79.11GiB"
+inside = "450GB"
+network = "3200Gbit"
+per_host = 8
+"""
+
+
+def test_a_gpu_in_a_file_plans_as_the_same_one_by_name(tmp_path, capsys):
+    (tmp_path / "own.toml").write_text(H100)
+    said = []
+    for words in (["--gpu", "h100"], ["--gpu-file", str(tmp_path / "own.toml")]):
+        main(["--model", "llama-3-8b", "--nodes", "2", "--batch", "4M", *words, "--json"])
+        said.append(json.loads(capsys.readouterr().out))
+    assert said[1]["assumed"]["gpu"] == "H100 of mine"
+    assert not said[1]["assumed"]["measured_curve"]
+    assert said[0]["options"] == said[1]["options"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("tflops = 989\n", "", "there is no tflops; it needs name, tflops"),
+        ("tflops", "flops = 1\ntflops", "flops is not known"),
+        ("989", '"989"', "tflops='989': give a number"),
+        ("= 8", "= 8.5", "per_host=8.5: give a whole number"),
+        ("450GB", "450", "inside='450': write it with its unit"),
+        ("= 8", "= 0", "per_host=0: give 1 to"),
+        ("tflops = 989", "tflops 989", "line"),
+    ],
+)
+def test_a_file_that_describes_no_gpu_says_which_field(old, new, said, tmp_path, capsys):
+    path = tmp_path / "own.toml"
+    path.write_text(H100.replace(old, new))
+    with pytest.raises(SystemExit):
+        main(["--gpu-file", str(path)])
+    error = capsys.readouterr().err
+    assert f"gpu_file={str(path)!r}: " in error
+    assert said in error
+    assert error.count("\n") == 1

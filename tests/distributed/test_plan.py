@@ -389,7 +389,10 @@ def small_under_large_words():
         (["--params", "1e400"], "params=inf: give 1 to 1e+16"),
         (["--params", "1e308"], "params=1e+308: give 1 to 1e+16"),
         (["--params", "7e9", "--model", "llama-3-8b"], "model and params are given"),
-        (["--gpu", "h1000"], "gpu='h1000' is not known: did you mean h100"),
+        (
+            ["--gpu", "h1000"],
+            "gpu='h1000' is not known: describe it in a file for --gpu-file; did you mean h100",
+        ),
         (
             ["--model", "llama3-70b"],
             "model='llama3-70b' is not a preset: give the path of the model's config.json, or its",
@@ -422,6 +425,9 @@ def small_under_large_words():
         (["--rows", "nan"], "rows=nan: give 1e-06 to 1e+09"),
         (["--accumulate", "0"], "accumulate=0: give 1 to 1e+06"),
         (["--speed", "-1"], "speed=-1: give 1 to 1e+20"),
+        (["--params", "8x"], "argument --params: '8x' is not a number: write it like 8e9, 8B"),
+        (["--gpu", "h100", "--gpu-file", "own.toml"], "gpu and gpu_file are given"),
+        (["--gpu-file", "no.toml"], "gpu_file='no.toml': No such file"),
         (["--tokens", "-2e12"], "tokens=-2e+12: give 1 to 1e+18"),
         (["--network", "0GB", "--gpus", "16"], "network=0: give 1 to 1e+16"),
         (["--per-host", "0"], "per_host=0: give 1 to 1e+06"),

@@ -40,6 +40,8 @@ QUERIES = [
     "model=llama-3-8b&nodes=1&compile=on&checkpoint=none",
     "model=llama-3-8b&nodes=8&batch=4194304",
     "batch=4e6&rows=2&speed=4e14",
+    "model=qwen3-30b-a3b&tokens=15T&batch=4M&speed=400T",
+    "model=own&width=2560&head_dim=128&ffn=9728&tied=on&layers=36&nodes=2",
 ]
 
 

@@ -8,6 +8,7 @@ The rule by which it recommends stands in `strategy`.
 import json
 import re
 import textwrap
+from argparse import ArgumentTypeError
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,9 +18,10 @@ from distributed.model_states import RECIPES
 from distributed.planner.assumed import Assumed, as_dict, in_words
 from distributed.planner.batch import Batch, in_rows
 from distributed.planner.config_json import Read
-from distributed.planner.hardware import GPUS, gpu
+from distributed.planner.gpu_file import read_gpu
+from distributed.planner.hardware import GPUS, Gpu, gpu
 from distributed.planner.job import RECIPE, Job, cluster_of
-from distributed.planner.limits import rate, size, within
+from distributed.planner.limits import number, rate, size, within
 from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
@@ -155,6 +157,14 @@ def model_shaped(text: str) -> Model:
     return model._replace(tied=tied, head_dim=0 if heads * head_dim == width else head_dim)
 
 
+def counted(said: str) -> float:
+    """A number of the command line, such as 8B. Raises ArgumentTypeError."""
+    try:
+        return number(said)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+
+
 def arguments() -> Parser:
     """The command line."""
     parser = Parser(prog="python -m distributed.planner", description=__doc__)
@@ -164,27 +174,28 @@ def arguments() -> Parser:
         "--model",
         help=f"path of a Hugging Face config.json, or a preset: {', '.join(MODELS)}",
     )
-    add("--params", type=float, help="or a GPT of about so many parameters, 7e9 unless told")
+    add("--params", type=counted, help="or parameters of a GPT, like 8e9 or 8B (default: 7B)")
     add("--shape", help=f"or your own, like Llama's: {SHAPE}{SHAPE_MORE}")
     add("--module", help="or what makes one: package.module:function, called without arguments")
-    add("--gpu", default="h100", help=f"one of {', '.join(GPUS)}")
+    add("--gpu", help=f"one of {', '.join(GPUS)} (default: h100)")
+    add("--gpu-file", help="or a file that describes it: see planner/gpu_file.py for its ten lines")
     add("--nodes", type=int, help="hosts, all of them full; or give --gpus")
     add("--gpus", type=int, help="8 unless told")
     add("--per-host", type=int, help="GPUs in a host; each GPU has its usual number")
     add("--gpu-memory", help="such as 80GB (10⁹) or 80GiB (2³⁰); each GPU has its own")
     add("--interconnect", choices=INTERCONNECTS, help="inside a host; each GPU has its own")
     add("--network", help="of a host, a second and one direction: 400GB or 3200Gbit, all ports")
-    add("--speed", type=float, help="FLOP/s of a GPU, measured; else a model of it")
-    add("--rows", type=float, help="of a micro-batch, on each GPU: 1, or as --batch allows")
+    add("--speed", type=counted, help="FLOP/s of a GPU, measured; else a model of it")
+    add("--rows", type=counted, help="of a micro-batch, on each GPU: 1, or as --batch allows")
     add("--context", type=int, default=2048, help="tokens in a row")
     add("--accumulate", type=int, default=1, help="micro-batches in a step; or give --batch")
-    add("--batch", type=float, help="tokens in a step, all GPUs: shared out as memory allows")
+    add("--batch", type=counted, help="tokens in a step, all GPUs: shared out as memory allows")
     add("--checkpoint", default="auto", help=f"auto, {', '.join(CHECKPOINTS)}")
     add("--recipe", default=RECIPE, help="; ".join(RECIPES))
     add("--fused-loss", action="store_true", help="a kernel that keeps each word's score once")
     add("--compile", action="store_true", help="each block by torch.compile")
     add("--stack", default="pytorch", help=f"whose code trains: {', '.join(STACKS)}")
-    add("--tokens", type=float, default=0.0, help="of the whole training: days and GPU-hours")
+    add("--tokens", type=counted, default=0.0, help="of the whole training, like 2e12 or 15T")
     add("--json", action="store_true")
     add("--measure", action="store_true", help="one layer on this GPU or CPU, for --speed")
     add(
@@ -203,7 +214,7 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
 
 def understood(given: Any) -> Asked:
     """What the command line asks for. Raises ValueError, naming the argument."""
-    one = gpu(given.gpu)
+    one = gpu_asked(given)
     if given.recipe not in RECIPES:
         near = get_close_matches(given.recipe, RECIPES, n=1, cutoff=0.0)
         raise ValueError(
@@ -241,6 +252,15 @@ def understood(given: Any) -> Asked:
     return Asked(Assumed(job, cluster, memory, one, name, given.stack, given.speed), found.notes)
 
 
+def gpu_asked(given: Any) -> Gpu:
+    """The GPU that is named, or described in a file."""
+    if given.gpu_file is None:
+        return gpu("h100" if given.gpu is None else given.gpu)
+    if given.gpu is not None:
+        raise ValueError("gpu and gpu_file are given: one of them says which GPU")
+    return read_gpu(given.gpu_file)
+
+
 def model_of(given: Any) -> Read:
     """The one model that is asked for: a file or a preset, a shape, a module, or a size."""
     if given.model is not None:
@@ -264,7 +284,7 @@ def batch_of(given: Any, model: Model) -> Batch | None:
     within("batch", given.batch)
     if given.accumulate != 1:
         raise ValueError(f"accumulate={given.accumulate}: batch says how many; give one of the two")
-    speed = partial(achieved, gpu(given.gpu), model) if given.speed is None else None
+    speed = partial(achieved, gpu_asked(given), model) if given.speed is None else None
     return Batch(given.batch, given.rows, speed)
 
 

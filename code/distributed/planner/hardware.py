@@ -109,20 +109,20 @@ ALIASES = {"a100-80": "a100", "h100-sxm": "h100", "v100-16": "v100", "rtx-4090":
 Entry = TypeVar("Entry")
 
 
-def look_up(name: str, table: Mapping[str, Entry], kind: str) -> Entry:
-    """The entry of that name. Raises ValueError with the nearest names if there is none."""
+def look_up(name: str, table: Mapping[str, Entry], kind: str, way: str = "") -> Entry:
+    """The entry of that name. Raises ValueError with a way out and the nearest names."""
     key = name.lower().replace("_", "-").replace(" ", "-")
     key = ALIASES.get(key, key)
     if key in table:
         return table[key]
     near = get_close_matches(key, [*table, *ALIASES], n=3, cutoff=0.4)
     rest = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(table)}"
-    raise ValueError(f"{kind}={name!r} is not known: {rest}")
+    raise ValueError(f"{kind}={name!r} is not known: {way}{rest}")
 
 
 def gpu(name: str) -> Gpu:
-    """A GPU by its name, such as "h100". Raises ValueError with the nearest names."""
-    return look_up(name, GPUS, "gpu")
+    """A GPU by its name, such as "h100". Raises ValueError with the way out and nearest names."""
+    return look_up(name, GPUS, "gpu", "describe it in a file for --gpu-file; ")
 
 
 def network(name: str) -> Network:

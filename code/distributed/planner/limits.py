@@ -56,6 +56,23 @@ def check(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> 
         raise ValueError(f"stack={stack!r}: choose {', '.join(STACKS)}")
 
 
+SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
+
+
+def number(said: str) -> float:
+    """ "8e9", and "8b" or "8B": thousands are K, millions M, billions B or G, trillions T.
+
+    Raises ValueError for anything else.
+    """
+    try:
+        return float(said)
+    except ValueError:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([kmbgtp]?)", said.strip().lower())
+    if not found:
+        raise ValueError(f"{said!r} is not a number: write it like 8e9, 8B, 4M or 15T")
+    return float(found[1]) * SCALES[found[2]]
+
+
 UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 UNITS |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 AMOUNT = r"(\d+(?:\.\d+)?) ?([KMGT]i?)"

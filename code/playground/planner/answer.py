@@ -12,6 +12,7 @@ from distributed.planner.assumed import Assumed, in_words
 from distributed.planner.batch import in_rows
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
+from distributed.planner.limits import number
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
 from distributed.planner.strategy import Plan, plan, run_of
@@ -89,7 +90,7 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     best, job, cluster = found[0].recommended, found[1], found[2]
     if best is None:
         return []
-    tokens, n = float(state["tokens"]), cluster.ranks
+    tokens, n = number(state["tokens"]), cluster.ranks
     run = run_of(best, n, tokens)
     flops = job.model.flops(job.context) * job.accumulate * job.tokens
     hours = run.gpu_hours / tokens * 1e6
@@ -104,7 +105,7 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
         ("a million tokens", f"{hours:.2g} GPU-hours"),
     ]
-    if price := float(state["price"] or 0):
+    if price := number(state["price"] or "0"):
         shown += [
             ("that costs", f"{price * hours:.3g}"),
             ("in all", f"{price * run.gpu_hours:,.0f}"),
@@ -141,7 +142,7 @@ def fits(state: Mapping[str, str]) -> bool:
 
 def alternatives(state: Mapping[str, str]) -> Iterator[list[tuple[str, dict[str, str]]]]:
     """Ways out, each as its steps from small to large."""
-    hosts, context = float(state["nodes"]), float(state["context"])
+    hosts, context = number(state["nodes"]), number(state["context"])
     more = [round(hosts * 2**k) for k in range(1, 8)]
     yield [(f"{n:,} hosts", {"nodes": str(n)}) for n in more]
     yield [("full checkpointing", {"checkpoint": "full"})]
@@ -254,7 +255,7 @@ def copies(found: Asked, words: list[str]) -> dict[str, str]:
 def assumptions(state: Mapping[str, str], found: Asked) -> str:
     """What the plan is of, before what it says."""
     _, job, cluster, memory = found
-    speed = float(state["speed"]) if state["speed"] else None
+    speed = number(state["speed"]) if state["speed"] else None
     name = "" if state["model"] == OWN else state["model"]
     assumed = Assumed(job, cluster, memory, GPUS[state["gpu"]], name, state["stack"], speed)
     items = "".join(f"<li><b>{name}</b> {escape(said)}</li>" for name, said in in_words(assumed))

@@ -17,7 +17,7 @@ from distributed.planner.batch import Batch
 from distributed.planner.command import arguments, batch_of, read
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job
-from distributed.planner.limits import rate, size
+from distributed.planner.limits import number, rate, size
 from distributed.planner.models import MODELS as KNOWN
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
@@ -127,14 +127,14 @@ def check_field(field: Field, value: str) -> None:
             raise wrong(error) from None
     if field.kind in ("whole", "number"):
         try:
-            number = float(value)
-        except ValueError:
-            raise WrongError(field.name, f"{value!r} is no number") from None
-        if not number > 0 or math.isinf(number):
+            count = number(value)
+        except ValueError as error:
+            raise WrongError(field.name, str(error)) from None
+        if not count > 0 or math.isinf(count):
             raise WrongError(field.name, f"{value}: give a number above 0")
-        if number > field.most:
+        if count > field.most:
             raise WrongError(field.name, f"{value}: give at most {field.most:,}")
-        if field.kind == "whole" and number != int(number):
+        if field.kind == "whole" and count != int(count):
             raise WrongError(field.name, f"{value}: give a whole number")
 
 
@@ -146,8 +146,8 @@ def words_of(state: Mapping[str, str]) -> list[str]:
             check_field(FIELDS[name], value)
 
     if state["model"] == OWN:
-        numbers = [f"{float(state[field.name]):.0f}" for field in SHAPE if field.default]
-        more = [f"head_dim={float(state['head_dim']):.0f}"] if state["head_dim"] else []
+        numbers = [f"{number(state[field.name]):.0f}" for field in SHAPE if field.default]
+        more = [f"head_dim={number(state['head_dim']):.0f}"] if state["head_dim"] else []
         more += ["tied"] if state["tied"] else []
         words = ["--shape", ",".join(numbers + more)]
     else:
@@ -164,9 +164,9 @@ def words_of(state: Mapping[str, str]) -> list[str]:
         elif name == "recipe":
             words += [option, RECIPE_OF[value]] if RECIPE_OF[value] != RECIPE else []
         elif field.kind == "whole":
-            words += [option, f"{float(value):.0f}"] if float(value) != usual[name] else []
+            words += [option, f"{number(value):.0f}"] if number(value) != usual[name] else []
         elif field.kind == "number":
-            words += [option, value] if float(value) != usual[name] else []
+            words += [option, value] if number(value) != usual[name] else []
         elif value != usual[name]:
             words += [option, value]
     return words

@@ -1,0 +1,68 @@
+"""A GPU of the reader's own, described in a file of ten lines in TOML:
+
+name = "GeForce RTX 3090"
+tflops = 71           # dense, in the 16-bit format that it trains in, adding in fp32
+memory = "24GB"       # or 23.7GiB: what PyTorch calls the total capacity
+inside = "16GB"       # to the other GPUs of its host, per second and in one direction
+network = "10Gbit"    # all ports of a host together, per second and in one direction
+per_host = 4
+source = "NVIDIA, Ampere GA102 architecture paper"    # may be left out
+"""
+
+import tomllib
+from pathlib import Path
+
+from distributed.planner.hardware import Gpu
+from distributed.planner.limits import rate, size, within
+from distributed.runtime.script import run_script
+
+FIELDS = ("name", "tflops", "memory", "inside", "network", "per_host")
+
+
+def read_gpu(path: str) -> Gpu:
+    """The GPU that a file describes. Raises ValueError, naming the file and the field."""
+    try:
+        return gpu_of(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"gpu_file={path!r}: {error.strerror}") from None
+    except ValueError as error:
+        raise ValueError(f"gpu_file={path!r}: {error}") from None
+
+
+def gpu_of(text: str) -> Gpu:
+    """The GPU that a text in TOML describes. Raises ValueError, naming the field."""
+    fields = tomllib.loads(text)
+    if missing := [name for name in FIELDS if name not in fields]:
+        raise ValueError(f"there is no {' and no '.join(missing)}; it needs {', '.join(FIELDS)}")
+    if more := [name for name in fields if name not in (*FIELDS, "source")]:
+        raise ValueError(f"{more[0]} is not known; it may have {', '.join(FIELDS)} and source")
+    tflops, per_host = fields["tflops"], fields["per_host"]
+    for name, value in (("tflops", tflops), ("per_host", per_host)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{name}={value!r}: give a number")
+    if per_host != int(per_host):
+        raise ValueError(f"per_host={per_host}: give a whole number")
+    within("per_host", per_host)
+    within("speed", 1e12 * tflops)
+    memory = size("memory", str(fields["memory"]))
+    inside = rate("inside", str(fields["inside"]))
+    network = rate("network", str(fields["network"]))
+    for name, value in (("gpu_memory", memory), ("inside", inside), ("network", network)):
+        within(name, value)
+    source = str(fields.get("source", "the reader's own file"))
+    return Gpu(
+        str(fields["name"]), 1e12 * tflops, memory, inside, network / per_host, int(per_host),
+        source, source,
+    )  # fmt: skip
+
+
+def main() -> None:
+    """The GPU of the first lines of this file."""
+    text = str(__doc__).partition("\n\n")[2]
+    one = gpu_of("\n".join(line.strip() for line in text.splitlines()))
+    print(f"{one.name}: {one.peak / 1e12:.0f} TFLOP/s, {one.memory / 1e9:.0f} GB")
+    assert one.host_network == 1.25e9
+
+
+if __name__ == "__main__":
+    run_script(main)
