@@ -335,6 +335,7 @@ def whole_gradients(group, stage):
     described = [(p.grad.shape == p.shape, "Gradient" in repr(type(p.grad))) for p in
                  model.parameters()]  # fmt: skip
     assert all(a and b for a, b in described)
+    assert stage == "zero1" or not sum(p.grad.nbytes for p in model.parameters()), "in shards"
     found = {name: value.clone() for name, value in zero.full_gradients()}
     for name, p in expected.named_parameters():
         torch.testing.assert_close(found[name], p.grad)

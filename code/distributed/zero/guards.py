@@ -1,8 +1,7 @@
 """Guards: what would go wrong silently behind a ZeRO optimizer's back raises a line instead.
 
-The module and `parameter.grad` look as they always did, so code written without shards in mind can
-replace parameters, clip what isn't the gradient, or compute with values that are on other ranks.
-Tensors of the classes here refuse that.
+Code written without shards in mind can replace parameters, clip what isn't the gradient, or compute
+with values that are on other ranks. Tensors of the classes here refuse that.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +35,7 @@ REFUSED = {
     "copy": "a module of ZeRO-3 can't be copied or pickled, because this rank has only shards of "
     "it: load the optimizer's full_parameters() into a new module",
 }
-# What torch.nn.utils calls to clip: norms that scale, and bounds. None of it is linear, so on the
-# gradients of single ranks it is not what it is on their mean.
+# What torch.nn.utils calls to clip. For single ranks' gradients it isn't what it is for their mean.
 CLIPPING = (
     torch.linalg.vector_norm, torch._foreach_norm, torch.Tensor.clamp_,
     torch._foreach_clamp_min_, torch._foreach_clamp_max_,
@@ -83,6 +81,8 @@ class OwnGradient(Guarded, torch.Tensor):
 
 class SpreadGradient(Guarded, torch.Tensor):
     """`parameter.grad` of ZeRO-2 and 3 after it is reduced: its mean is in the shards."""
+
+    nbytes = 0  # the shape alone
 
     @classmethod
     def of(cls, parameter: nn.Parameter, dtype: torch.dtype) -> "SpreadGradient":
