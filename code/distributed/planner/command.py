@@ -21,7 +21,7 @@ from distributed.planner.config_json import Read
 from distributed.planner.gpu_file import read_gpu
 from distributed.planner.hardware import GPUS, Gpu, gpu
 from distributed.planner.job import RECIPE, Job, cluster_of
-from distributed.planner.limits import number, rate, size, within
+from distributed.planner.limits import number, rate, share, size, within
 from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
@@ -53,12 +53,15 @@ class Asked(NamedTuple):
 
 def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: float = 0.0) -> str:
     """A table for people, narrow enough for a page. GB are 10⁹ bytes."""
-    lines = [f"{'':8}{'GB':>7} {'fits':5}{'checkpoint':10}{'step':>8}{'waits':>7}  most of it"]
+    lines = [f"{'':8}{'GB':>7} {'fits':6}{'checkpoint':10}{'step':>8}{'waits':>7}  most of it"]
     for each in found.options:
         parts = sorted(each.memory.items(), key=lambda item: -item[1])[:2]
         shown = ", ".join(f"{name} {size / 1e9:.0f}" for name, size in parts)
-        fits, waits = "yes" if each.fits else "no", each.step.exposed / each.step.total
-        held = f"{each.name:8}{each.needs / 1e9:7.0f} {fits:5}{each.checkpoint:10}"
+        fits = "yes" if each.fits else "no"
+        if found.on_paper(each, memory):
+            fits = "paper"
+        waits = each.step.exposed / each.step.total
+        held = f"{each.name:8}{each.needs / 1e9:7.0f} {fits:6}{each.checkpoint:10}"
         lines.append(f"{held}{each.step.total:7.2f}s{waits:7.1%}  {shown}")
     name = found.recommended.name if found.recommended else "none"
     lines.append(f"of {memory / 1e9:.1f} GB; recommended: {name}")
@@ -83,14 +86,16 @@ def as_json(
     tokens: float = 0.0,
     executed: "list[Beside] | None" = None,
     assumed: Assumed | None = None,
+    memory: float = float("inf"),
 ) -> str:
-    """All of it, for programs: bytes and seconds."""
+    """All of it, for programs: bytes and seconds; `memory` is a GPU's."""
     options: list[dict[str, Any]] = [
         {
             "name": each.name,
             "checkpoint": each.checkpoint,
             "bytes": each.memory,
             "fits": each.fits,
+            "on_paper": found.on_paper(each, memory),
             "step_s": each.step.total,
             "compute_s": each.step.compute,
             "exposed_s": each.step.exposed,
@@ -183,6 +188,7 @@ def arguments() -> Parser:
     add("--gpus", type=int, help="8 unless told")
     add("--per-host", type=int, help="GPUs in a host; each GPU has its usual number")
     add("--gpu-memory", help="such as 80GB (10⁹) or 80GiB (2³⁰); each GPU has its own")
+    add("--reserve", default="10%", help="memory that a plan leaves free (default: 10%%)")
     add("--interconnect", choices=INTERCONNECTS, help="inside a host; each GPU has its own")
     add("--network", help="of a host, a second and one direction: 400GB or 3200Gbit, all ports")
     add("--speed", type=counted, help="FLOP/s of a GPU, measured; else a model of it")
@@ -305,7 +311,8 @@ def main(argv: list[str] | None = None) -> None:
             return
         assumed, notes = understood(given)
         job, cluster, memory = assumed.job, assumed.cluster, assumed.memory
-        found = plan(job, cluster, memory, given.stack, batch_of(given, job.model))
+        batch, reserve = batch_of(given, job.model), share("reserve", given.reserve)
+        found = plan(job, cluster, memory, given.stack, batch, reserve)
         found = found._replace(cautions=(*notes, *found.cautions))
         executed = None
         if given.execute:
@@ -315,7 +322,7 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
     if given.json:
-        print(as_json(found, job, cluster, given.tokens, executed, assumed))
+        print(as_json(found, job, cluster, given.tokens, executed, assumed, memory))
         return
     for name, said in in_words(assumed):
         lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)

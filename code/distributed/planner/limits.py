@@ -21,6 +21,7 @@ LIMITS = {
     "batch": (1, 1e12),  # tokens in a step
     "speed": (1, 1e20),  # FLOP/s
     "tokens": (1, 1e18),
+    "reserve": (0, 0.9),  # share of a GPU's memory
 }
 
 
@@ -54,6 +55,14 @@ def check(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> 
         raise ValueError(f"checkpoint={job.checkpoint!r}: choose auto, {', '.join(CHECKPOINTS)}")
     if stack not in STACKS:
         raise ValueError(f"stack={stack!r}: choose {', '.join(STACKS)}")
+
+
+def share(name: str, said: str) -> float:
+    """ "10%" or "0.1". Raises ValueError, naming the argument."""
+    try:
+        return float(said.removesuffix("%")) / (100 if said.endswith("%") else 1)
+    except ValueError:
+        raise ValueError(f"{name}={said!r}: write it like 10% or 0.1") from None
 
 
 SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}

@@ -1,7 +1,10 @@
 """Which strategy for which model on which GPUs: what fits, how long a step takes, and why.
 
-One rule: of all that fits, the one with the shortest step; of those within 2 % of it
-the simplest. What each strategy needs and how long it takes says `planner.job`.
+One rule: of all that fits with a reserve, the one with the shortest step; of those within 2 % of it
+the simplest, and of FSDP's three, which differ by an argument, the one that needs the least memory.
+What needs the reserve fits on paper only: published peaks of memory are higher than
+planned ones, so it is taken if nothing else fits, with a caution. What each strategy needs and how
+long it takes says `planner.job`.
 """
 
 from typing import NamedTuple
@@ -13,6 +16,8 @@ from distributed.planner.limits import check, within
 from distributed.planner.schedules import STACKS
 
 CLOSE = 0.02  # strategies whose steps differ by less are equally fast
+SIMPLE = {"DDP": 0, "ZeRO-1": 1}  # before FSDP, whose three kinds differ by an argument
+RESERVE = 0.1  # share of a GPU's memory that a plan leaves free
 
 
 # Below these, launching kernels may take longer than running them: tokens of a micro-batch, and
@@ -27,35 +32,62 @@ class Plan(NamedTuple):
     recommended: Option | None
     why: str
     cautions: tuple[str, ...] = ()  # what this plan cannot know
+    reserve: float = RESERVE
+
+    def on_paper(self, each: Option, memory: float) -> bool:
+        """Whether an option fits, but not with the reserve."""
+        return each.fits and each.needs > (1 - self.reserve) * memory
 
 
 def plan(
-    job: Job, cluster: Cluster, memory: float, stack: str = "pytorch", batch: Batch | None = None
+    job: Job,
+    cluster: Cluster,
+    memory: float,
+    stack: str = "pytorch",
+    batch: Batch | None = None,
+    reserve: float = RESERVE,
 ) -> Plan:
-    """Compare all strategies on ranks with `memory` bytes each.
+    """Compare all strategies on ranks with `memory` bytes each, of which `reserve` stays free.
 
     With a `batch`, each of them shares it out over micro-batches as its memory allows; without,
     the job says how many rows and micro-batches there are. Raises ValueError for nonsense.
     """
     check(job, cluster, memory, stack)
+    within("reserve", reserve)
     if batch is not None:
         within("batch", batch.tokens)
     alone, several = cluster.ranks == 1, cluster.ranks > cluster.per_host > 1
     names = [name for name in STACKS[stack] if name != "HSDP" or several]
-    options = [
-        option(job, name, cluster, memory, stack)
-        if batch is None
-        else shared_out(job, name, cluster, memory, batch, stack)
-        for name in (["DDP"] if alone else names)
-    ]
-    found = recommend(options, memory)
+    options = []
+    for name in ["DDP"] if alone else names:
+        for room in ((1 - reserve) * memory, memory):
+            if batch is None:
+                each = option(job, name, cluster, room, stack)
+            else:
+                each = shared_out(job, name, cluster, room, batch, stack)
+            if each.fits:
+                break
+        options.append(each)
+    found = recommend(options, memory, reserve)
     why = f"one GPU: nothing to share; {found.why}" if alone else found.why
     best, notes = found.recommended, cautions(job, cluster)
+    paper: tuple[str, ...] = ()
+    if best is not None and found.on_paper(best, memory):
+        paper = (why_on_paper(best, memory, reserve),)
     if batch is not None and best is not None:
-        why += f"; {why_so_many(best, cluster, memory, batch, stack)}"
+        room = memory if paper else (1 - reserve) * memory
+        why += f"; {why_so_many(best, cluster, room, batch, stack)}"
         missed = off_by(batch, best.job, cluster.ranks)
         notes = cautions(best.job, cluster) + ((missed,) if missed else ())
-    return found._replace(why=why, cautions=notes)
+    return found._replace(why=why, cautions=(*paper, *notes))
+
+
+def why_on_paper(best: Option, memory: float, reserve: float) -> str:
+    """What to do with the only plan that fits, if it leaves less free than the reserve."""
+    return (
+        f"{best.name} fits on paper only: it leaves {1 - best.needs / memory:.1%} of the memory"
+        f" free, and not {reserve:.0%} (--reserve); take fewer rows, or expect to run out of memory"
+    )
 
 
 MIXTURES = (
@@ -80,26 +112,39 @@ def launches(job: Job, cluster: Cluster) -> tuple[str, ...]:
     return (f"{said}: launching kernels may take longer than they run; measure a step",)
 
 
-def recommend(options: list[Option], memory: float) -> Plan:
-    """Of what fits the fastest; of those about as fast the simplest, which comes first."""
-    fitting = [each for each in options if each.fits]
+def recommend(options: list[Option], memory: float, reserve: float = RESERVE) -> Plan:
+    """Of what fits with a reserve the fastest; of those about as fast the simplest.
+
+    If nothing fits with a reserve, it is taken from what fits on paper.
+    """
+    with_reserve = [each for each in options if each.needs <= (1 - reserve) * memory]
+    fitting = with_reserve or [each for each in options if each.fits]
     if not fitting:
-        return Plan(options, None, what_to_change(options, memory))
+        return Plan(options, None, what_to_change(options, memory), (), reserve)
     fastest = min(each.step.total for each in fitting)
-    best = next(each for each in fitting if each.step.total <= (1 + CLOSE) * fastest)
-    return Plan(options, best, reasons(options, best, memory))
+    close = [each for each in fitting if each.step.total <= (1 + CLOSE) * fastest]
+    best = min(close, key=lambda each: (SIMPLE.get(each.name, len(SIMPLE)), each.needs))
+    return Plan(options, best, reasons(options, best, memory, fitting), (), reserve)
 
 
-def reasons(options: list[Option], best: Option, memory: float) -> str:
-    """The margin, what would not fit, and how much slower or faster the others are."""
+def reasons(
+    options: list[Option], best: Option, memory: float, fitting: list[Option] | None = None
+) -> str:
+    """The margin, what would not fit, and how much slower or faster the others are.
+
+    `fitting` are those that were compared: all that fit unless told.
+    """
+    fitting = [each for each in options if each.fits] if fitting is None else fitting
     spare, waits = memory - best.needs, best.step.exposed / best.step.total
     why = [f"it fits with {spare / 1e9:.0f} GB to spare and waits {waits:.1%} of a step"]
     simpler = options[: options.index(best)]
     if too_large := [each.name for each in simpler if not each.fits]:
         why.append(f"{', '.join(too_large)} would not fit")
+    if paper := [each.name for each in options if each.fits and each not in fitting]:
+        why.append(f"{', '.join(paper)} would fit on paper only, with too little memory to spare")
     others: dict[str, list[str]] = {}
     for other in options:
-        if other.fits and other is not best:
+        if other in fitting and other is not best:
             margin = other.step.total / best.step.total - 1
             shown = f"{margin:.1%} slower" if margin >= 0 else f"{-margin:.1%} faster"
             others.setdefault("as fast" if abs(margin) < 5e-4 else shown, []).append(other.name)

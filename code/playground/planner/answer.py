@@ -15,7 +15,7 @@ from distributed.planner.job import Job, Option, memory_of
 from distributed.planner.limits import number
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
-from distributed.planner.strategy import Plan, plan, run_of
+from distributed.planner.strategy import RESERVE, Plan, plan, run_of
 from distributed.planner.streams import SimulatedStep, Span
 from playground.planner.form import (
     FIELDS,
@@ -178,7 +178,8 @@ def bar(each: Option, memory: float) -> str:
 def row(each: Option, best: Option | None, memory: float) -> str:
     waits = each.step.exposed / each.step.total
     if each.fits:
-        said = f"{seconds(each.step.total)} a step, waits {waits:.1%}"
+        paper = "on paper only: " if each.needs > (1 - RESERVE) * memory else ""
+        said = f"{paper}{seconds(each.step.total)} a step, waits {waits:.1%}"
     else:
         times = each.needs / memory
         places = sum(times < border for border in (2, 10))
