@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from distributed.cost import Cluster, Link
-from distributed.planner.command import arguments, main, model_shaped, read
+from distributed.planner.command import SHORT, arguments, main, model_shaped, read
 from distributed.planner.config_json import DEFAULTS, read_config, read_fields
 from distributed.planner.job import Job, memory_of, work_of
 from distributed.planner.memory import sent
@@ -399,3 +399,22 @@ def test_a_file_that_describes_no_gpu_says_which_field(old, new, said, tmp_path,
     assert f"gpu_file={str(path)!r}: " in error
     assert said in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("short", ["bf16-8bit", "fp32", "bf16"])
+def test_a_recipe_has_a_short_name(short, capsys):
+    said = []
+    for recipe in (short, SHORT[short]):
+        main(["--params", "1B", "--recipe", recipe, "--json"])
+        said.append(json.loads(capsys.readouterr().out))
+    assert said[0] == said[1]
+    assert said[0]["assumed"]["recipe"] == SHORT[short]
+
+
+def test_every_option_has_help_and_the_margin_says_its_default(capsys):
+    assert all(len(action.help or "") > 15 for action in arguments()._actions)
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(default: h100)" in said
+    assert "(default: 10%)" in said

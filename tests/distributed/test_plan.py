@@ -467,7 +467,7 @@ def small_under_large_words():
             ["--module", f"{__name__}:small_under_large_words"],
             "no transformer: it has no row of equal blocks of width 256",
         ),
-        (["--recipe", "fp4"], "recipe='fp4': choose one of"),
+        (["--recipe", "fp4"], "recipe='fp4': choose one of fp32-sgd, fp32-momentum, fp32, "),
         (["--module", "distributed.nothing:make"], "module='distributed.nothing:make'"),
         (["--context", "1000000000000"], "context=1e+12: give 1 to 1e+09"),
         (["--context", "0"], "context=0: give 1 to 1e+09"),

@@ -1,15 +1,15 @@
-"""The command that plans a training: what it asks for in words, what it answers as text or JSON.
+"""Plan a training: which strategies fit, how long a step takes, which to take and why.
 
-    python -m distributed.planner --model llama-3-70b --gpu h100 --nodes 8 --tokens 2e12
+    python -m distributed.planner --model qwen3-8b --gpu h100 --nodes 2 --context 8192 --tokens 1T
 
-The rule by which it recommends stands in `strategy`.
+An answer begins with what it assumes, as text or JSON. The rule by which it recommends is that of
+`strategy`.
 """
 
 import json
 import re
 import textwrap
 from argparse import ArgumentTypeError
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,6 +39,22 @@ INTERCONNECTS = {
     "ethernet": Link(30e-6, 12.5e9),  # 100 Gbit/s
 }
 WIDE = 88  # characters in a line
+DESCRIPTION = (
+    "Plan a training: which strategies fit, how long a step takes, which to take and why. For "
+    "example: --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096. An answer begins "
+    "with what it assumes."
+)
+# What --recipe may be called, beside what it is called in full
+SHORT = {
+    "fp32-sgd": "fp32, SGD",
+    "fp32-momentum": "fp32, SGD with momentum",
+    "fp32": "fp32, Adam",
+    "bf16-no-master": "bf16, Adam in fp32, no master copy",
+    "bf16": RECIPE,
+    "bf16-fp32-gradients": "the same, gradients in fp32",
+    "bf16-8bit": "bf16, 8-bit Adam, fp32 master copy",
+}
+assert {*SHORT.values()} == {*RECIPES}
 SHAPE_MORE = (
     "; after them head_dim=128, the width of a head, and tied, if the head is the embedding"
 )
@@ -172,42 +188,58 @@ def counted(said: str) -> float:
 
 def arguments() -> Parser:
     """The command line."""
-    parser = Parser(prog="python -m distributed.planner", description=__doc__)
+    parser = Parser(prog="python -m distributed.planner", description=DESCRIPTION)
     parser._negative_number_matcher = re.compile(r"-[\d.]+(e[-+]?\d+)?$")  # -2e12 is one, too
     add = parser.add_argument
     add(
         "--model",
-        help=f"path of a Hugging Face config.json, or a preset: {', '.join(MODELS)}",
+        help="path of a Hugging Face config.json, or of its folder, or a preset: "
+        + ", ".join(MODELS),
     )
-    add("--params", type=counted, help="or parameters of a GPT, like 8e9 or 8B (default: 7B)")
-    add("--shape", help=f"or your own, like Llama's: {SHAPE}{SHAPE_MORE}")
-    add("--module", help="or what makes one: package.module:function, called without arguments")
-    add("--gpu", help=f"one of {', '.join(GPUS)} (default: h100)")
-    add("--gpu-file", help="or a file that describes it: see planner/gpu_file.py for its ten lines")
-    add("--nodes", type=int, help="hosts, all of them full; or give --gpus")
-    add("--gpus", type=int, help="8 unless told")
-    add("--per-host", type=int, help="GPUs in a host; each GPU has its usual number")
-    add("--gpu-memory", help="such as 80GB (10⁹) or 80GiB (2³⁰); each GPU has its own")
-    add("--reserve", default="10%", help="memory that a plan leaves free (default: 10%%)")
-    add("--interconnect", choices=INTERCONNECTS, help="inside a host; each GPU has its own")
-    add("--network", help="of a host, a second and one direction: 400GB or 3200Gbit, all ports")
-    add("--speed", type=counted, help="FLOP/s of a GPU, measured; else a model of it")
-    add("--rows", type=counted, help="of a micro-batch, on each GPU: 1, or as --batch allows")
-    add("--context", type=int, default=2048, help="tokens in a row")
-    add("--accumulate", type=int, default=1, help="micro-batches in a step; or give --batch")
-    add("--batch", type=counted, help="tokens in a step, all GPUs: shared out as memory allows")
-    add("--checkpoint", default="auto", help=f"auto, {', '.join(CHECKPOINTS)}")
-    add("--recipe", default=RECIPE, help="; ".join(RECIPES))
-    add("--fused-loss", action="store_true", help="a kernel that keeps each word's score once")
-    add("--compile", action="store_true", help="each block by torch.compile")
-    add("--stack", default="pytorch", help=f"whose code trains: {', '.join(STACKS)}")
-    add("--tokens", type=counted, default=0.0, help="of the whole training, like 2e12 or 15T")
-    add("--json", action="store_true")
-    add("--measure", action="store_true", help="one layer on this GPU or CPU, for --speed")
+    add(
+        "--params", type=counted, help="number of parameters of a GPT, like 8e9 or 8B (default: 7B)"
+    )
+    add("--shape", help=f"a network like Llama's by its numbers: {SHAPE}{SHAPE_MORE}")
+    add("--module", help="package.module:function that makes your network, without arguments")
+    add("--gpu", help=f"kind of GPU: {', '.join(GPUS)} (default: h100)")
+    add("--gpu-file", help="file that describes any other GPU: see planner/gpu_file.py")
+    add("--nodes", type=int, help="number of hosts, all of them full, instead of --gpus")
+    add("--gpus", type=int, help="total number of GPUs (default: 8)")
+    add("--per-host", type=int, help="number of GPUs in a host (default: the usual for the GPU)")
+    add("--gpu-memory", help="memory of a GPU, like 80GB (10⁹) or 80GiB (2³⁰) (default: its own)")
+    add("--reserve", default="10%", help="share of the memory to leave free (default: 10%%)")
+    add("--interconnect", choices=INTERCONNECTS, help="links in a host (default: the GPU's own)")
+    add(
+        "--network",
+        help="bandwidth of all ports of a host together, per second and in one direction, like "
+        "400GB or 3200Gbit (default: the usual for the GPU)",
+    )
+    add("--speed", type=counted, help="measured FLOP/s of a GPU, like 400T (default: a curve's)")
+    add("--rows", type=counted, help="rows of a micro-batch on each GPU (default: 1, or --batch's)")
+    add("--context", type=int, default=2048, help="tokens of a row (default: 2048)")
+    add("--accumulate", type=int, default=1, help="micro-batches of a step (default: 1)")
+    add("--batch", type=counted, help="tokens of a step of all GPUs, like 4M; sets micro-batches")
+    add(
+        "--checkpoint",
+        default="auto",
+        help=f"activations to compute again: {', '.join(CHECKPOINTS)} (default: auto, the least)",
+    )
+    add(
+        "--recipe",
+        default=RECIPE,
+        help="; ".join(f"{short}: {name}" for short, name in SHORT.items()) + " (default: bf16)",
+    )
+    add("--fused-loss", action="store_true", help="a loss in one kernel, with less memory")
+    add("--compile", action="store_true", help="blocks compiled by torch.compile")
+    add("--stack", default="pytorch", help=f"library: {', '.join(STACKS)} (default: pytorch)")
+    add("--tokens", type=counted, default=0.0, help="tokens of the training, like 15T, for days")
+    add("--json", action="store_true", help="the answer as JSON, for programs")
+    add("--measure", action="store_true", help="only time a layer on this GPU or CPU, for --speed")
     add(
         "--execute",
         action="store_true",
-        help="each strategy that fits, in PyTorch, as rank 0 of all, without GPUs: some seconds",
+        help="also run each strategy that fits in PyTorch, as rank 0 of all, without GPUs (some "
+        "seconds)",
     )
     return parser
 
@@ -221,11 +253,9 @@ def read(given: Any) -> tuple[Job, Cluster, float]:
 def understood(given: Any) -> Asked:
     """What the command line asks for. Raises ValueError, naming the argument."""
     one = gpu_asked(given)
-    if given.recipe not in RECIPES:
-        near = get_close_matches(given.recipe, RECIPES, n=1, cutoff=0.0)
-        raise ValueError(
-            f"recipe={given.recipe!r}: choose one of {'; '.join(RECIPES)}; near: {near[0]}"
-        )
+    recipe = SHORT.get(given.recipe, given.recipe)
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe={given.recipe!r}: choose one of {', '.join(SHORT)}")
     ways = ("model", "params", "shape", "module")
     named = [name for name in ways if getattr(given, name) is not None]
     if len(named) > 1:
@@ -246,7 +276,7 @@ def understood(given: Any) -> Asked:
         within("tokens", given.tokens)
     job = Job(
         model, rows, given.context, given.accumulate, given.checkpoint,
-        RECIPES[given.recipe], given.fused_loss, given.compile,
+        RECIPES[recipe], given.fused_loss, given.compile,
     )  # fmt: skip
     speed = achieved(one, model, job.tokens) if given.speed is None else given.speed
     network = None if given.network is None else rate("network", given.network)
