@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from distributed.cost import Cluster, Link
 from distributed.planner.command import SHORT, arguments, main, model_shaped, read
@@ -132,6 +134,25 @@ def test_what_is_no_transformer_or_no_config_is_refused_with_the_reason(fields, 
         read_config(str(tmp_path))
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@given(data=st.data())
+def test_a_damaged_config_is_a_shape_or_a_value_error(data):
+    name = data.draw(st.sampled_from([*PUBLISHED]))
+    more = ("layer_types", "mlp_only_layers", "text_config", "n_shared_experts", "model_type")
+    fields = dict(PUBLISHED[name]["config"])
+    leaf = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9)
+    value = leaf | st.lists(leaf, max_size=3) | st.dictionaries(st.text(), leaf, max_size=2)
+    for _ in range(data.draw(st.integers(1, 3))):
+        fields[data.draw(st.sampled_from([*fields, *more]))] = data.draw(value)
+    try:
+        model = read_fields(fields).model
+    except ValueError as error:
+        assert str(error)
+    else:
+        assert model.parameters > 0
+        assert model.flops(2048) > 0
+        assert [model.kept(checkpoint) > 0 for checkpoint in CHECKPOINTS] == [True] * 3
 
 
 @pytest.mark.parametrize(

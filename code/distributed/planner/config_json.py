@@ -155,7 +155,7 @@ def refuse(config: Config, kind: str) -> None:
         if found:
             because = "" if found[0] == kind else f" (it has {found[0]})"
             raise ValueError(f"{named} isn't a transformer{because}: {reason}; {WAY}")
-    others = sorted({*(config.get("layer_types") or ())} - {*ATTENTION})
+    others = sorted({*map(str, listed(config, "layer_types"))} - {*ATTENTION})
     if others:
         reason = LINEAR if "linear_attention" in others else f"some layers are {others[0]!r}"
         raise ValueError(f"{named} isn't a transformer: {reason}; {WAY}")
@@ -174,7 +174,7 @@ def usual(config: Config) -> dict[str, Any]:
 def whole(config: Config, name: str, default: int | None = None) -> int:
     """A whole number of 0 or more. Raises ValueError if it is missing and has no default."""
     value = config.get(name, default)
-    if isinstance(value, float) and value == int(value):
+    if isinstance(value, float) and value.is_integer():
         value = int(value)
     if value is None:
         raise ValueError(
@@ -184,6 +184,16 @@ def whole(config: Config, name: str, default: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
         raise ValueError(f"{name}={value!r}: give a whole number, {least} to 1e+09")
     return value
+
+
+def listed(config: Config, name: str) -> list[Any]:
+    """A list of numbers or names; empty if it is missing. Raises ValueError for another value."""
+    value = config.get(name)
+    if value is not None and not isinstance(value, list):
+        raise ValueError(f"{name}={value!r}: give a list")
+    if any(not isinstance(each, str | int) for each in value or ()):
+        raise ValueError(f"{name}={value!r}: give a list of numbers or names")
+    return value or []
 
 
 def kv_heads(config: Config, kind: str, heads: int) -> int:
@@ -197,7 +207,7 @@ def kv_heads(config: Config, kind: str, heads: int) -> int:
 
 def window_of(config: Config, kind: str, layers: int) -> tuple[int, float]:
     """Tokens of a sliding window, or of a chunk, and the share of layers that have it."""
-    types = config.get("layer_types") or ()
+    types = listed(config, "layer_types")
     chunk = whole(config, "attention_chunk_size", 0)
     window = whole(config, "sliding_window", 0) or chunk
     if not window or config.get("use_sliding_window") is False:
@@ -233,7 +243,7 @@ def experts_of(config: Config, layers: int) -> Experts | None:
     step = whole(config, "interleave_moe_layer_step", whole(config, "decoder_sparse_step", 1)) or 1
     without = {i for i in range(layers) if (i + 1) % step}
     without |= {*range(min(layers, whole(config, "first_k_dense_replace", 0)))}
-    without |= {*(config.get("mlp_only_layers") or ())}
+    without |= {*listed(config, "mlp_only_layers")} & {*range(layers)}
     return Experts(routed, active, ffn, shared, len(without) / layers)
 
 
