@@ -84,7 +84,7 @@ Reset<span class="live-unseen"> cell {number}</span></button>
 book's code" hidden>Changes<span class="live-unseen"> in cell {number}</span></button>
   <a class="live-link" href="#cell-{number}" title="The address of this cell, to copy">#<span \
 class="live-unseen"> link to cell {number}</span></a>
-  <span class="live-state" title="This output came with the book">built</span>
+  <span class="live-state" title="This output came with the book">as in the book</span>
   <p class="live-message" role="alert" hidden></p>
   <pre class="live-diff" tabindex="0" role="group" aria-label="Changes in cell \
 {number}" hidden></pre>

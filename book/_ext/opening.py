@@ -96,7 +96,8 @@ class CorePath(SphinxDirective):
         self.state.nested_parse(StringList(lines, "core-path"), 0, found)
         for page, item in zip(pages, found.findall(nodes.list_item), strict=True):
             time = nodes.inline("", "", OfTheBook(what="minutes", page=page), classes=["minutes"])
-            item.children[0].insert(1, time)
+            title = next(item.findall(nodes.strong))
+            title.parent.insert(title.parent.index(title) + 1, [nodes.Text(" "), time])
         return [found]
 
 
@@ -119,7 +120,7 @@ def fill_in_numbers(app: Any, doctree: nodes.document, docname: str) -> None:
         "megabytes": str(megabytes(root, Path(app.outdir))),
     }
     for place in places:
-        minutes = f" {found[place['page']].to_read} min. " if place["page"] else ""
+        minutes = f"{found[place['page']].to_read} min." if place["page"] else ""
         place.replace_self(nodes.Text(minutes or said[place["what"]]))
 
 

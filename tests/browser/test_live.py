@@ -24,7 +24,7 @@ def test_a_page_is_complete_before_a_kernel_starts(live: LivePage) -> None:
     assert live.states() == ["built"] * 7
     assert live.status() == "none"
     assert live.output(PRODUCT) == "product 42"
-    assert [live.words(index) for index in range(7)] == ["built"] * 7
+    assert [live.words(index) for index in range(7)] == ["as in the book"] * 7
     assert live.cell(BASE).locator(".live-run").is_visible()
     assert live.page.get_by_text("this cell stays static").count() == 2  # code and output, no bar
     assert not any("thebe" in url or "/api/" in url for url in live.requests)
