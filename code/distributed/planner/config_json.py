@@ -8,6 +8,7 @@ that isn't there is asked for. What isn't a transformer with attention in each l
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from distributed.planner.shapes import Experts, Latent, Model
@@ -109,7 +110,10 @@ def read_fields(config: Config) -> Read:
         others = [name.removesuffix("_config") for name in config if name.endswith("_config")]
         left_out = [name for name in others if name in ("vision", "audio", "speech")]
         notes.append(f"only the language model is planned, not {' and '.join(left_out) or 'more'}")
-        config = {"model_type": f"{config.get('model_type', '')}_text"} | text
+        whole_model = {"model_type": f"{config.get('model_type', '')}_text"}
+        if "tie_word_embeddings" in config:
+            whole_model["tie_word_embeddings"] = config["tie_word_embeddings"]
+        config = whole_model | text
     kind = str(config.get("model_type", ""))
     refuse(config, kind)
     if kind not in TIED | UNTIED:
@@ -182,7 +186,8 @@ def whole(config: Config, name: str, default: int | None = None) -> int:
         )
     least = 1 if default is None else 0
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 10**9:
-        raise ValueError(f"{name}={value!r}: give a whole number, {least} to 1e+09")
+        shown = shorten(repr(value), 40)
+        raise ValueError(f"{name}={shown}: give a whole number, {least} to 1e+09")
     return value
 
 
