@@ -1,7 +1,7 @@
 // Calculators: charts that compute in the page. playground/show/calculator.py wrote them; Vega draws them.
 // It is loaded for a reader who moves, when the first of them is near. Until then the built picture stands.
 
-import { loadScript } from "./dom.js";
+import { element, loadScript } from "./dom.js";
 
 let vegaLoaded; // a promise of { vega, expressionInterpreter }
 
@@ -92,12 +92,13 @@ async function drawCalculator(calculator) {
   if (begin) await narrow(view, chart, spec.width, begin);
   for (const { name } of spec.signals.filter((signal) => signal.name.endsWith("_text"))) {
     const input = controls.querySelector(`[name="${name.replace(/_text$/, "")}"]`);
+    const said = element("output", {});
+    input.nextElementSibling.replaceWith(said); // where Vega writes the bare number, now and then after us
     const say = (text) => {
-      input.nextElementSibling.textContent = text;
+      said.textContent = text;
       input.setAttribute("aria-valuetext", text);
     };
-    // Vega writes the bare number beside a slider, after us if we do not wait.
-    input.addEventListener("input", () => view.runAsync().then(() => say(view.signal(name))));
+    view.addSignalListener(name, (_, text) => say(text));
     say(view.signal(name));
   }
   calculator.view = view;
