@@ -121,7 +121,7 @@ def cause(
     mean = total / len(own)
     each = [clipped(g, max_norm) for g in own]
     alone = f"Rank {rank} stepped by the gradient of its own rows alone"
-    early = "It is the mean of gradients that were limited one by one, before ranks met"
+    early = "Each rank clipped its own gradient before the average"
     suspects = {
         alone: own[rank],
         f"{alone}, clipped": each[rank],
