@@ -1,8 +1,9 @@
 """When gradients hide: one step of DDP on GPUs, with controls for T, C, W, and g.
 
 The expressions are those of the chapter *Overlap*: the forward pass takes 2ΨT/C, the backward pass
-4ΨT/C, and sending 2gΨ/W. Sending starts when one layer's gradients are ready. The last layer's part
-of it can't start before the backward pass is over. Ψ stretches all bars by the same factor.
+4ΨT/C, and sending 2gΨ/W. Each layer is one message, which leaves when the layer's gradients are
+ready and the link is free: slivers if the network is faster, a solid block if it is slower, as in
+`playground.show.step_chart`. Ψ stretches all bars by the same factor.
 """
 
 import altair as alt
@@ -28,33 +29,33 @@ def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 320.
     rows = [
         {"lane": LANES[0], "part": "forward"},
         {"lane": LANES[0], "part": "backward"},
-        {"lane": LANES[1], "part": "all-reduce"},
-        {"lane": LANES[1], "part": "last message"},
+        *({"lane": LANES[1], "part": f"message {i}", "i": i} for i in range(1, LAYERS + 1)),
     ]
     forward = f"(2 * {BILLIONS} * tokens / speed)"  # ms: 10⁹ parameters by 10¹² FLOP/s
     backward, send = f"(2 * {forward})", f"(2 * bytes * {BILLIONS} / link * 1000)"
     first, over = f"({forward} + {backward} / {LAYERS})", f"({forward} + {backward})"
-    last, others = f"({send} / {LAYERS})", f"({send} * {LAYERS - 1} / {LAYERS})"
-    last_begins = f"max({over}, {first} + {others})"
-
-    def of_each(*expressions: str) -> str:
-        parts = zip((row["part"] for row in rows), expressions, strict=True)
-        return "".join(f"datum.part == '{part}' ? {one} : " for part, one in parts) + "0"
-
+    message = f"({send} / {LAYERS})"
+    waits_for_link = f"{first} + (datum.i - 1) * {message}"
+    ready = f"{forward} + {backward} * datum.i / {LAYERS}"
+    last_begins = f"max({over}, {first} + {LAYERS - 1} * {message})"
+    hides = tokens > 1000 * teraflops / link  # in bf16, which the chart begins with
+    gaps = "with a gap after each message" if hides else "without a gap"
     base = (
         alt.Chart(alt.Data(values=rows))
         .transform_calculate(
-            begin=of_each("0", forward, first, last_begins),
-            wide=of_each(forward, backward, others, last),
-        )
-        .transform_calculate(
-            end="datum.begin + datum.wide",
+            begin=f"datum.part == 'forward' ? 0 : datum.part == 'backward' ? {forward} : "
+            f"max({waits_for_link}, {ready})",
+            wide=f"datum.part == 'forward' ? {forward} : datum.part == 'backward' ? {backward} : "
+            f"{message}",
             kind=f"datum.lane == '{LANES[1]}' ? 'communication' : 'compute'",
         )
+        .transform_calculate(end="datum.begin + datum.wide")
     )
     y = alt.Y("lane:N", sort=LANES, axis=alt.Axis(title=None, minExtent=60))
-    bars = base.mark_bar(height=26, stroke="white", strokeWidth=0.7).encode(
+    sent = alt.value(KINDS["communication"])  # a white line would leave nothing of a sliver
+    bars = base.mark_bar(height=26, strokeWidth=0.7).encode(
         y=y,
+        stroke=alt.condition("datum.kind == 'communication'", sent, alt.value("white")),
         x=alt.X("begin:Q", title="time (ms)", scale=alt.Scale(domainMin=0, nice=True)),
         x2="end:Q",
         color=alt.Color(
@@ -63,14 +64,14 @@ def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 320.
                 domain=["compute", "communication"],
                 range=[KINDS["compute"], KINDS["communication"]],
             ),
-            legend=alt.Legend(title=None, orient="top"),
+            legend=alt.Legend(title=None, orient="top", symbolStrokeWidth=0),
         ),
-        tooltip=["part:N", alt.Tooltip("wide:Q", format=",.0f", title="ms")],
+        tooltip=["part:N", alt.Tooltip("wide:Q", format=",.2~f", title="ms")],
     )
     done = alt.Chart(alt.Data(values=[{}])).transform_calculate(
         over=over,
-        waits=f"{last_begins} + {last} - {over}",
-        alone=last,
+        waits=f"{last_begins} + {message} - {over}",
+        alone=message,
         least="1000 * bytes * speed / (2 * link)",
     )
     rule = done.mark_rule(strokeDash=[6, 4]).encode(x="over:Q")
@@ -97,6 +98,7 @@ def threshold_chart(tokens: int = 4096, teraflops: int = 400, link: float = 320.
     return Calculator(
         style(chart).properties(height=90, width=520),
         f"A step as two lanes of bars over time. In the upper lane, {tokens:,} tokens go forward "
-        "and backward. In the lower lane, all gradients are sent, and the last message ends after "
-        "the dashed line, where computing is over.",
+        f"and backward. In the lower lane, {LAYERS} messages are sent from the first layer of the "
+        f"backward pass on, {gaps}, and the last one ends after the dashed line, where computing "
+        "is over.",
     )
