@@ -3,14 +3,14 @@
 // A part of an array is a cell with a slot for each rank. A filled slot says that this rank's numbers
 // are in it; a partial sum is hatched, a complete one is framed. Where nothing is ever added, a cell is
 // filled by the rank whose numbers it has. The bar counts what a rank has sent, and where all get a sum
-// of arrays, a dashed line says what nobody can do without. On a phone the drawing is narrower, and its
-// words as large.
+// of arrays, a dashed line says what nobody can do without. Where the ranks are on hosts, a line between
+// two hosts counts what each has sent to others. On a phone the drawing is narrower, and its words as large.
 
 import { element } from "./dom.js";
 import { addStepper } from "./stepper.js";
 
 const FLIGHT = 650; // ms that a message is seen to travel
-const WIDTH = 640, NARROW = 350, LEFT = 76, TOP = 8;
+const WIDTH = 640, NARROW = 350, LEFT = 76, TOP = 8, BETWEEN = 26;
 let figures = 0; // patterns need names that no other figure on the page has
 
 const count = (bits) => bits.toString(2).replaceAll("0", "").length;
@@ -24,16 +24,24 @@ export function sentAfter({ arrays, messages }) {
   return sent;
 }
 
+/** What host 0 has sent to others up to a step, in arrays; the hosts have the same share. */
+export function leftHost({ arrays, messages, perHost }, step) {
+  const left = messages.filter(([of, from, to]) => of <= step && from < perHost && to >= perHost);
+  return left.reduce((sum, [, from, , start, end]) => sum + (end - start) / arrays[0][from].length, 0);
+}
+
 /** A drawing of one state of a run; `flying` says how far the messages of the next step are, 0 to 1. */
-export function drawing({ arrays, messages }, step, colours, id, flying = 0, width = WIDTH) {
+export function drawing(run, step, colours, id, flying = 0, width = WIDTH) {
+  const { arrays, messages, perHost } = run;
   const ranks = arrays[0].length;
   const parts = arrays[0][0].length;
   const right = width < WIDTH ? 90 : 150;
   const wide = (width - LEFT - right) / parts;
   const gap = Math.min(3, wide / 12);
   const tall = Math.min(44, 300 / ranks);
-  const box = (rank, part) =>
-    [LEFT + part * wide + gap, TOP + rank * (tall + 12), wide - 2 * gap, tall];
+  const host = (rank) => (perHost ? Math.floor(rank / perHost) : 0);
+  const top = (rank) => TOP + rank * (tall + 12) + host(rank) * BETWEEN;
+  const box = (rank, part) => [LEFT + part * wide + gap, top(rank), wide - 2 * gap, tall];
   const adds = arrays.some((state) => state.some((row) => row.some((bits) => count(bits) > 1)));
   const cell = ([x, y, w, h], bits) => {
     const place = `x="${x}" y="${y}" width="${w}" height="${h}"`;
@@ -55,19 +63,25 @@ export function drawing({ arrays, messages }, step, colours, id, flying = 0, wid
   const most = Math.max(2, ...sent.at(-1));
   const bar = (x) => (x / most) * (right - 28);
   const barLeft = width - right + 20;
-  const height = TOP + ranks * (tall + 12) + 24;
+  const height = top(ranks - 1) + tall + 36;
   const say = (x, words, anchor = "start") =>
     `<text class="steps-note" x="${x}" y="${height - 6}" text-anchor="${anchor}">${words}</text>`;
   let out = `<defs><pattern id="${id}-stripes" width="6" height="6" patternTransform="rotate(45)"
     patternUnits="userSpaceOnUse"><rect width="6" height="6" fill="#777"/><rect width="3" height="6" fill="#fff"/></pattern>
     <mask id="${id}-hatched"><rect width="100%" height="100%" fill="url(#${id}-stripes)"/></mask></defs>`;
   for (let rank = 0; rank < ranks; rank++) {
-    const middle = TOP + rank * (tall + 12) + tall / 2;
+    const middle = top(rank) + tall / 2;
     out += `<circle cx="14" cy="${middle}" r="6" fill="${colours[rank % colours.length]}"/>
       <text x="26" y="${middle + 5}">rank ${rank}</text>`;
     arrays[step][rank].forEach((bits, part) => { out += cell(box(rank, part), bits); });
     out += `<rect class="steps-track" x="${barLeft}" y="${middle - 6}" width="${bar(most)}" height="12" rx="6"/>
       <rect class="steps-sent" x="${barLeft}" y="${middle - 6}" width="${bar(sent[step][rank])}" height="12" rx="6"/>`;
+  }
+  const left = perHost && leftHost(run, step).toFixed(2);
+  for (let rank = perHost; rank < ranks; rank += perHost) {
+    const line = top(rank) - 6 - BETWEEN / 2;
+    out += `<line class="steps-bound" x1="8" x2="${width - 8}" y1="${line - 9}" y2="${line - 9}"/>
+      <text class="steps-note" x="26" y="${line + 8}">Each host has sent ${left} arrays to others.</text>`;
   }
   const inParts = width < WIDTH ? `in ${parts} parts` : `each array in ${parts} parts`;
   out += say(LEFT, parts > 1 ? inParts : "one number on each rank");

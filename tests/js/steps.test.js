@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { drawing, sentAfter } from "../../book/_static/steps.js";
+import { drawing, leftHost, sentAfter } from "../../book/_static/steps.js";
 
 // Two ranks, arrays of two parts; rank 0 sends part 0, which is added, and gets it back complete.
 const RUN = {
@@ -40,4 +40,15 @@ test("a message on its way is one more cell, with its sender's numbers", () => {
   const moving = drawing(RUN, 0, COLOURS, "a", 0.5).out;
   assert.equal(times(moving, "steps-part") - times(still, "steps-part"), 1);
   assert.equal(times(moving, 'fill="red"') - times(still, 'fill="red"'), 1);
+});
+
+test("hosts stand apart, and a line says what has left each of them", () => {
+  const messages = [[1, 0, 1, 0, 2], [2, 0, 2, 0, 1], [2, 2, 0, 1, 2]];
+  const row = [1, 2, 4, 8].map((bits) => [bits, bits]);
+  const run = { arrays: [row, row, row], messages };
+  assert.deepEqual([0, 1, 2].map((step) => leftHost({ ...run, perHost: 2 }, step)), [0, 0, 0.5]);
+  const [one, two] = [run, { ...run, perHost: 2 }].map((of) => drawing(of, 2, COLOURS, "a"));
+  assert.ok(two.height > one.height);
+  assert.equal(times(two.out, "Each host has sent 0.50 arrays to others."), 1);
+  assert.equal(times(one.out, "Each host"), 0);
 });

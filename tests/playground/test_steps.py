@@ -50,7 +50,7 @@ def test_a_tree_needs_two_times_log2_n_steps_and_nobody_acts_twice_in_one(capsys
 def test_the_figure_says_in_words_what_it_draws():
     steps = record(ring, 2)
     assert repr(steps).splitlines() == [
-        "Before step 1 of 2: every rank has its own numbers, in its colour.",
+        "Before step 1 of 2: every rank has its own numbers, in its color.",
         "Step 1 of 2: 0 → 1, 1 → 0. Receivers add what arrives.",
         "Step 2 of 2: 0 → 1, 1 → 0. Receivers keep what arrives. Now 4 of 4 parts are complete. "
         "The busiest rank has sent 1.00 arrays.",
@@ -61,7 +61,7 @@ def test_the_figure_says_in_words_what_it_draws():
 def test_ranks_with_a_single_number_each_are_told_so():
     steps = record(tree, 2, parts=1)
     first, *_, last = repr(steps).splitlines()
-    assert first == "Before step 1 of 2: every rank has a number of its own, in its colour."
+    assert first == "Before step 1 of 2: every rank has a number of its own, in its color."
     assert last.endswith("Now 2 of 2 ranks have the sum.")
     assert steps.first.arrays == [[[1], [2]], [[3], [2]], [[3], [3]]]
 

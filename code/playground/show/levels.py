@@ -44,6 +44,10 @@ class RunOnHosts(Run):
         own = [m for m in self.messages if m.sender // self.per_host == host]
         return sum(m.end - m.start for m in own if not self.is_inside(m)) / self.ranks
 
+    @property
+    def recording(self) -> dict[str, Any]:
+        return {**super().recording, "perHost": self.per_host}
+
     def caption(self, step: int) -> str:
         said = super().caption(step)
         if step == 0:

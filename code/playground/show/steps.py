@@ -167,7 +167,7 @@ class Run:
         """What happens in a step, in words."""
         if step == 0:
             what = "a number of its own" if len(self.arrays[0][0]) == 1 else "its own numbers"
-            return f"Before step 1 of {self.last}: every rank has {what}, in its colour."
+            return f"Before step 1 of {self.last}: every rank has {what}, in its color."
         now = [message for message in self.messages if message.step == step]
         kinds = {message.adds for message in now}
         does = {True: "Receivers add what arrives.", False: "Receivers keep what arrives."}
@@ -185,6 +185,15 @@ class Run:
             f" Now {complete} of {sum(map(len, self.arrays[-1]))} parts are complete. The busiest "
             f"rank has sent {busiest:.2f} arrays."
         )
+
+    @property
+    def recording(self) -> dict[str, Any]:
+        """What `book/_static/steps.js` draws."""
+        return {
+            "arrays": self.arrays,
+            "messages": [[m.step, m.sender, m.to, m.start, m.end] for m in self.messages],
+            "words": [self.caption(step) for step in range(self.last + 1)],
+        }
 
     def sent(self, rank: int) -> float:
         """What a rank has sent in all, in arrays."""
@@ -206,7 +215,7 @@ class Steps:
         data = {
             "colours": RANKS,
             "start": self.first.ranks,
-            "runs": {run.ranks: self._recording(run) for run in self.runs},
+            "runs": {run.ranks: run.recording for run in self.runs},
         }
         words = "".join(f"<li>{escape(line)}</li>" for line in repr(self).splitlines())
         name = f"{self.name.replace('_', ' ')}, step by step"
@@ -216,13 +225,6 @@ class Steps:
             f'data-steps="{escape(json.dumps(data, separators=(",", ":"), ensure_ascii=False))}">'
             f'<ol class="steps-words">{words}</ol></div>'
         )
-
-    def _recording(self, run: Run) -> dict[str, Any]:
-        return {
-            "arrays": run.arrays,
-            "messages": [[m.step, m.sender, m.to, m.start, m.end] for m in run.messages],
-            "words": [run.caption(step) for step in range(run.last + 1)],
-        }
 
     def __repr__(self) -> str:
         return "\n".join(self.first.caption(step) for step in range(self.first.last + 1))
