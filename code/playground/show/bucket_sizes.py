@@ -5,9 +5,10 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from distributed.instruments.sync_recorder import Costs, best_size, predict_step
-from playground.show.colours import RANKS
+from playground.show.colours import GREY, INK, RANKS
 from playground.show.recorded import FOLDER, stamp
 from playground.show.tables import Table
 
@@ -30,7 +31,8 @@ def predicted(swept: dict[str, Any], link: str, bucket: float) -> float:
 
 
 def best_by_formula(swept: dict[str, Any], link: str) -> float:
-    """The size (bytes) that the chapter's two formulas give, the smaller of them."""
+    """The size (bytes) that the chapter's formulas give: if the network is slower, the best; if
+    it is faster, S_least, at which messages just keep up."""
     return best_size(costs_of(swept, link), swept["bytes"])
 
 
@@ -52,32 +54,37 @@ def table_of(swept: dict[str, Any], link: str) -> Table:
 
 
 def figure_of(swept: dict[str, Any]) -> Figure:
-    figure, axis = plt.subplots(figsize=(3.3, 3.9))  # as wide as a phone
-    for colour, link in zip(RANKS, ("100Mbit", "1000Mbit"), strict=False):
+    figure, axis = plt.subplots(figsize=(7.2, 3.4))
+    marked = {"100Mbit": "best by the formula", "1000Mbit": r"$S_\mathrm{least}$"}
+    for color, (link, mark) in zip(RANKS, marked.items(), strict=False):
         steps = swept[link]["steps"]
-        sizes = [row["bucket"] for row in steps]
-        name = link.replace("Mbit", " Mbit/s")
+        sizes = [row["bucket"] / 1e3 for row in steps]
+        axis.plot(sizes, [row["seconds"] * 1e3 for row in steps], "o", color=color)
         axis.plot(
-            sizes,
-            [row["seconds"] * 1e3 for row in steps],
-            "o",
-            color=colour,
-            label=f"{name}, measured",
+            sizes, [predicted(swept, link, row["bucket"]) * 1e3 for row in steps], "-", color=color
         )
-        axis.plot(
-            sizes,
-            [predicted(swept, link, s) * 1e3 for s in sizes],
-            "-",
-            color=colour,
-            label="predicted",
+        axis.annotate(
+            f"{int(link.removesuffix('Mbit')):,} Mbit/s",
+            (sizes[-1], steps[-1]["seconds"] * 1e3),
+            (0, 8),
+            textcoords="offset points",
+            ha="right",
+            color=INK,
         )
-        best = best_by_formula(swept, link)
-        axis.axvline(best, color=colour, ls=":", lw=1)
-    axis.set(
-        xscale="log",
-        xlabel="bytes of a bucket\n(dotted: best by the formula)",
-        ylabel="a step (ms)",
+        best = best_by_formula(swept, link) / 1e3
+        axis.axvline(best, color=color, ls=":", lw=1.5)
+        axis.annotate(f" {mark}\n {best:,.0f} kB", (best, 20), color=INK, fontsize=9)
+    axis.set(xscale="log", xlabel="size of a bucket (kB)", ylabel="a step (ms)")
+    axis.xaxis.set_major_formatter("{x:,.0f}")
+    axis.set_ylim(0, 600)
+    axis.legend(
+        handles=[
+            Line2D([], [], marker="o", ls="", label="measured", color=GREY),
+            Line2D([], [], label="predicted", color=GREY),
+        ],
+        fontsize=9,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=2,
     )
-    axis.set_ylim(0, None)
-    axis.legend(fontsize=9, loc="lower center", bbox_to_anchor=(0.5, 1))
     return figure
