@@ -17,7 +17,7 @@ from distributed.runtime.script import run_script
 
 
 class SyncedNorm(torch.autograd.Function):
-    """x[b, c, ...] → x̂[b, c, ...], normalised by all ranks' mean and variance of each channel.
+    """x[b, c, ...] → x̂[b, c, ...], normalized by all ranks' mean and variance of each channel.
 
     A second derivative, as of a gradient penalty, is refused with RuntimeError: the sums of that
     pass are not exchanged.

@@ -16,7 +16,7 @@ def feedback_chart(
     gradients: list[torch.Tensor],
     k: int,
 ) -> Calculator:
-    """One bar for each element of gradient + memory; the k that `send` chooses are coloured."""
+    """One bar for each element of gradient + memory; the k that `send` chooses are colored."""
     memory, rows = torch.zeros_like(gradients[0]), []
     for step, gradient in enumerate(gradients, start=1):
         sent = send(gradient.clone(), memory, k)

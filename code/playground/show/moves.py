@@ -1,6 +1,6 @@
 """The collectives of `shapes`, step by step: the book's own code ran, on ranks that are threads.
 
-Rank r's numbers have its colour. Where nothing is added, a part is filled by the one rank whose
+Rank r's numbers have its color. Where nothing is added, a part is filled by the one rank whose
 numbers are in it; in a sum each rank has a slot, as in `steps`.
 """
 
@@ -21,7 +21,7 @@ class Moved(Run):
     def caption(self, step: int) -> str:
         if step == 0:
             return (
-                f"Before step 1 of {self.last}: what each rank has, in the colour of its numbers."
+                f"Before step 1 of {self.last}: what each rank has, in the color of its numbers."
             )
         return super().caption(step)
 

@@ -16,11 +16,11 @@ NUMBERS = [
     0.74, 1.61, -0.92, 0.35, -0.21, 1.08, 2.03, -1.33,
     0.52, -0.64, 0.11, 1.37, -0.08, -1.71, 0.93, 0.27,
 ]  # fmt: skip
-LANES = {1: "x", 0: "normalised"}
+LANES = {1: "x", 0: "normalized"}
 
 
 def norm_chart(ranks: int = 4) -> Calculator:
-    """The numbers above, normalised below; the slider deals them out to 1, 2, 4 or 8 ranks."""
+    """The numbers above, normalized below; the slider deals them out to 1, 2, 4 or 8 ranks."""
     rows = [{"i": i, "x": x} for i, x in enumerate(NUMBERS)]
     base = (
         alt.Chart(alt.Data(values=rows))
