@@ -20,9 +20,7 @@ class Moved(Run):
 
     def caption(self, step: int) -> str:
         if step == 0:
-            return (
-                f"Before step 1 of {self.last}: what each rank has, in the color of its numbers."
-            )
+            return f"Before step 1 of {self.last}: what each rank has, in the color of its numbers."
         return super().caption(step)
 
     def result(self) -> str:
