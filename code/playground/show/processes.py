@@ -1,6 +1,7 @@
 """Which process sits where: what torchrun starts on each host, and what it tells each process."""
 
 import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch
 
@@ -8,29 +9,37 @@ from playground.show.colours import GREY, PALE, RANKS
 
 
 def started_by_torchrun(hosts: int = 2, gpus: int = 4) -> Figure:
-    """Hosts side by side: torchrun on top, below it a process for each GPU with its numbers."""
-    figure, axis = plt.subplots(figsize=(7.2, 3.0))
+    """Hosts one above the other, as wide as a phone: torchrun, and a process for each GPU."""
+    figure, axis = plt.subplots(figsize=(3.6, 2.4 * hosts))
     for host in range(hosts):
-        left = host * (gpus + 0.6)
-        axis.add_patch(_box(left - 0.1, -0.62, gpus + 0.15, 3.32, "none"))
-        axis.text(left, 2.42, f"host {host}", weight="bold", va="center")
-        axis.add_patch(_box(left, 1.65, gpus - 0.05, 0.45, PALE))
-        axis.text(left + gpus / 2, 1.87, "torchrun", ha="center", va="center")
+        axis.add_patch(_box(-0.1, _below(host, -0.52), gpus + 0.15, 3.22, "none"))
+        axis.text(0, _below(host, 2.42), f"host {host}", weight="bold", va="center")
+        axis.add_patch(_box(0, _below(host, 1.65), gpus - 0.05, 0.45, PALE))
+        axis.text(gpus / 2, _below(host, 1.87), "torchrun", ha="center", va="center")
         for local in range(gpus):
-            middle, rank = left + local + 0.475, host * gpus + local
-            axis.annotate("", (middle, 1.3), (middle, 1.63), arrowprops={"arrowstyle": "->"})
-            axis.add_patch(_box(left + local, 0.45, 0.95, 0.85, RANKS[local % len(RANKS)]))
-            axis.text(middle, 1.06, f"RANK {rank}", ha="center", va="center", color="black", size=9)
-            axis.text(
-                middle, 0.7, f"LOCAL_\nRANK {local}",
-                ha="center", va="center", color="black", size=9, linespacing=1.3,
-            )  # fmt: skip
-            axis.annotate("", (middle, 0.1), (middle, 0.43), arrowprops={"arrowstyle": "->"})
-            axis.add_patch(_box(left + local, -0.4, 0.95, 0.5, PALE))
-            axis.text(middle, -0.16, f"GPU {local}", ha="center", va="center", size=9)
-    axis.set(xlim=(-0.3, hosts * (gpus + 0.6) - 0.3), ylim=(-0.75, 2.8))
+            middle, rank = local + 0.475, host * gpus + local
+            _arrow(axis, middle, _below(host, 1.63), _below(host, 1.4))
+            axis.add_patch(_box(local, _below(host, 0.35), 0.95, 1.05, RANKS[local % len(RANKS)]))
+            _words(axis, middle, _below(host, 1.16), f"RANK {rank}", "black")
+            _words(axis, middle, _below(host, 0.7), f"LOCAL_\nRANK {local}", "black")
+            _arrow(axis, middle, _below(host, 0.33), _below(host, 0.1))
+            axis.add_patch(_box(local, _below(host, -0.4), 0.95, 0.5, PALE))
+            _words(axis, middle, _below(host, -0.16), f"GPU {local}")
+    axis.set(xlim=(-0.15, gpus + 0.1), ylim=(_below(hosts - 1, -0.6), 2.8))
     axis.axis("off")
     return figure
+
+
+def _below(host: int, y: float) -> float:
+    return y - 3.45 * host
+
+
+def _words(axis: Axes, x: float, y: float, words: str, color: str | None = None) -> None:
+    axis.text(x, y, words, ha="center", va="center", color=color, size=9, linespacing=1.3)
+
+
+def _arrow(axis: Axes, x: float, start: float, end: float) -> None:
+    axis.annotate("", (x, end), (x, start), arrowprops={"arrowstyle": "->"})
 
 
 def _box(left: float, bottom: float, width: float, height: float, colour: str) -> FancyBboxPatch:
