@@ -26,7 +26,14 @@ LLAMA = PUBLISHED["llama-3.1-8b"]["config"]
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_a_published_config_has_the_published_number_of_parameters(name):
     known = PUBLISHED[name]
-    assert MODELS[name].parameters == pytest.approx(known["parameters"], rel=0.01)
+    assert MODELS[name].parameters == pytest.approx(known["parameters"], rel=0.005)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_number_of_parameters_tells_whether_embeddings_are_tied(name):
+    model, parameters = MODELS[name], PUBLISHED[name]["parameters"]
+    other = model._replace(tied=not model.tied)
+    assert 2 * abs(model.parameters - parameters) < abs(other.parameters - parameters)
 
 
 @pytest.mark.parametrize("name", [name for name in PUBLISHED if "active" in PUBLISHED[name]])
@@ -42,8 +49,9 @@ def test_every_preset_says_who_published_its_shape_and_its_count():
     text = files("distributed.planner").joinpath("configs.json").read_text(encoding="utf-8")
     sources = json.loads(text)["sources"]
     assert len(PUBLISHED) >= 20
-    for known in PUBLISHED.values():
-        assert {known["source"], known["counted_by"]} <= sources.keys()
+    ways = ("source", "counted_by", "active_by")
+    named = {known[by] for known in PUBLISHED.values() for by in ways if by in known}
+    assert named == sources.keys()
 
 
 @pytest.mark.parametrize("said", ["Qwen/Qwen3-8B", "qwen/qwen3-8b", "qwen3-8b", "Qwen3_8B"])
