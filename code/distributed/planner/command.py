@@ -96,22 +96,16 @@ def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: floa
 
 
 def as_json(
-    found: Plan,
-    job: Job,
-    cluster: Cluster,
-    tokens: float = 0.0,
-    executed: "list[Beside] | None" = None,
-    assumed: Assumed | None = None,
-    memory: float = float("inf"),
+    found: Plan, assumed: Assumed, tokens: float, executed: "list[Beside] | None" = None
 ) -> str:
-    """All of it, for programs: bytes and seconds; `memory` is a GPU's."""
+    """All of it, for programs: bytes and seconds."""
     options: list[dict[str, Any]] = [
         {
             "name": each.name,
             "checkpoint": each.checkpoint,
             "bytes": each.memory,
             "fits": each.fits,
-            "on_paper": found.on_paper(each, memory),
+            "on_paper": found.on_paper(each, assumed.memory),
             "step_s": each.step.total,
             "compute_s": each.step.compute,
             "exposed_s": each.step.exposed,
@@ -122,15 +116,15 @@ def as_json(
     ]
     best = found.recommended
     whole: dict[str, Any] = {
-        **({"assumed": as_dict(assumed)} if assumed else {}),
+        "assumed": as_dict(assumed),
         "recommended": best.name if best else None,
         "why": found.why,
         "cautions": found.cautions,
-        "published": published(found, job),
+        "published": published(found, assumed.job),
         "options": options,
     }
     if best:
-        whole["run"] = run_of(best, cluster.ranks, tokens or 1.0)._asdict()
+        whole["run"] = run_of(best, assumed.cluster.ranks, tokens or 1.0)._asdict()
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
     if executed is not None:
@@ -352,7 +346,7 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
     if given.json:
-        print(as_json(found, job, cluster, given.tokens, executed, assumed, memory))
+        print(as_json(found, assumed, given.tokens, executed))
         return
     for name, said in in_words(assumed):
         lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)

@@ -127,14 +127,11 @@ def recommend(options: list[Option], memory: float, reserve: float = RESERVE) ->
     return Plan(options, best, reasons(options, best, memory, fitting), (), reserve)
 
 
-def reasons(
-    options: list[Option], best: Option, memory: float, fitting: list[Option] | None = None
-) -> str:
+def reasons(options: list[Option], best: Option, memory: float, fitting: list[Option]) -> str:
     """The margin, what would not fit, and how much slower or faster the others are.
 
-    `fitting` are those that were compared: all that fit unless told.
+    `fitting` are the options that were compared.
     """
-    fitting = [each for each in options if each.fits] if fitting is None else fitting
     spare, waits = memory - best.needs, best.step.exposed / best.step.total
     why = [f"it fits with {spare / 1e9:.0f} GB to spare and waits {waits:.1%} of a step"]
     simpler = options[: options.index(best)]

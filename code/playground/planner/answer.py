@@ -15,7 +15,7 @@ from distributed.planner.job import Job, Option, memory_of
 from distributed.planner.limits import number
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
-from distributed.planner.strategy import RESERVE, Plan, plan, run_of
+from distributed.planner.strategy import Plan, plan, run_of
 from distributed.planner.streams import SimulatedStep, Span
 from playground.planner.form import (
     FIELDS,
@@ -175,16 +175,16 @@ def bar(each: Option, memory: float) -> str:
     return f'<span class="planner-bar{cut}" role="img" aria-label="{said}">{"".join(parts)}</span>'
 
 
-def row(each: Option, best: Option | None, memory: float) -> str:
+def row(each: Option, found: Plan, memory: float) -> str:
     waits = each.step.exposed / each.step.total
     if each.fits:
-        paper = "on paper only: " if each.needs > (1 - RESERVE) * memory else ""
+        paper = "on paper only: " if found.on_paper(each, memory) else ""
         said = f"{paper}{seconds(each.step.total)} a step, waits {waits:.1%}"
     else:
         times = each.needs / memory
         places = sum(times < border for border in (2, 10))
         said = f"{times:,.{places}f} × what there is"
-    chosen = " planner-best" if each is best else ""
+    chosen = " planner-best" if each is found.recommended else ""
     return (
         f'<li class="planner-row{chosen}"><span class="planner-name">{each.name}</span>'
         f"{bar(each, memory)}<span>{gigabytes(each.needs)}</span>"
@@ -285,7 +285,7 @@ def html(state: Mapping[str, str], found: Asked) -> str:
     if numbers:
         parts.append(f'<dl class="planner-facts">{numbers}</dl>')
 
-    rows = "".join(row(each, best, memory) for each in found[0].options)
+    rows = "".join(row(each, found[0], memory) for each in found[0].options)
     held = dict.fromkeys(part for each in found[0].options for part in each.memory)
     parts.append(f'<ul class="planner-rows" style="--line:{1 / ROOM:.1%}">{rows}</ul>')
     parts.append(legend([(f"part-{part.split()[0]}", part) for part in held]))
