@@ -266,7 +266,13 @@ def test_a_cell_that_measures_is_known_even_if_one_run_agrees_with_the_last() ->
     assert varying(outputs.merged(old, new, same_code=False)) == [True, False]
 
 
-def test_a_page_with_other_cells_learns_anew_which_of_them_measure() -> None:
+def test_a_cell_that_measures_is_known_when_cells_come_or_go_around_it() -> None:
+    old = record_of(("ranks: 4", False), ("best: 1 MiB", True), ("sent: 2", False))
+    new = record_of(("ranks: 4", False), ("a new cell", False), ("best: 8 MiB", False))
+    assert varying(outputs.merged(old, new, same_code=False)) == [False, False, True]
+
+
+def test_a_cell_that_is_gone_leaves_no_note_to_its_neighbor() -> None:
     old = record_of(("best: 1 MiB", True), ("ranks: 4", False))
     new = record_of(("ranks: 4", False))
     assert varying(outputs.merged(old, new, same_code=False)) == [False]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
@@ -210,14 +211,24 @@ def merged(old: Record, new: Record, same_code: bool = True) -> Record:
     """The new record of a page, which now knows which of its cells vary.
 
     With the same code, cells that put out two different things do. With other code a cell varies
-    if it did before and still puts out the same sorts of output, as long as the page has as many
-    cells: that one run agrees with the last is no sign that a cell does not measure.
+    if its counterpart did before: the cell that says the same but for its numbers, or that is at
+    the same place between two of these and puts out the same sorts of output. That one run agrees
+    with the last is no sign that a cell doesn't measure.
     """
-    if not same_code and len(old["cells"]) != len(new["cells"]):
-        return new
-    for a, b in zip(old["cells"], new["cells"], strict=True):
-        if same_code:
+    if same_code:
+        for a, b in zip(old["cells"], new["cells"], strict=True):
             b["varies"] = a["varies"] or b["varies"] or a["outputs"] != b["outputs"]
-        else:
-            b["varies"] = a["varies"] and kinds(a["outputs"]) == kinds(b["outputs"])
+        return new
+    before, after = ([_form(cell["outputs"]) for cell in r["cells"]] for r in (old, new))
+    blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    for _, start, end, begin, stop in blocks:
+        if end - start == stop - begin:
+            pairs = zip(old["cells"][start:end], new["cells"][begin:stop], strict=True)
+            for a, b in pairs:
+                b["varies"] = a["varies"] and kinds(a["outputs"]) == kinds(b["outputs"])
     return new
+
+
+def _form(outputs: list[Output]) -> str:
+    """What a cell says, but for its numbers."""
+    return QUANTITY.sub("#", said(outputs))
