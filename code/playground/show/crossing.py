@@ -82,16 +82,16 @@ def crossing_calculator() -> Calculator:
         *slider("doublings", "ranks", (1, 13, 1), 10, "format(pow(2, doublings), ',')"),
         *slider("delay", "latency α", (-0.5, 2, 0.05), 1, "format(pow(10, delay), '.2~r') + ' µs'"),
         *slider(
-            "speed", "bandwidth W", (-1, 3, 0.05), math.log10(50),
+            "speed", "bandwidth W", (-1, 3, 0.05), math.log10(40),
             "format(pow(10, speed), '.2~r') + ' GB/s'",
         ),
     )  # fmt: skip
     return Calculator(
         style(chart),
         "Time of an all-reduce over its size for four algorithms, both axes logarithmic, on 1,024 "
-        "ranks with 10 microseconds and 50 gigabytes per second. All lines are flat on the left "
+        "ranks with 10 microseconds and 40 gigabytes per second. All lines are flat on the left "
         "and climb on the right. Halving and doubling is lowest everywhere; the tree lies below "
-        "the ring up to about 56 megabytes, and above it beyond.",
+        "the ring up to about 45 megabytes, and above it beyond.",
     )
 
 
