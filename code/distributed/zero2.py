@@ -6,8 +6,8 @@
 A rank updates only its shard of the parameters, so it needs only that shard of the mean gradient.
 ZeRO-1 waits for the last gradient before it reduces all of them, and needs memory for all. Here a
 bucket is reduced as soon as its last gradient is complete. Each rank keeps 1/N of the gradients,
-plus one bucket at a time. It sends what ZeRO-1 sends, but half of it earlier (Rajbhandari et al.
-2020, §5.2, §7.2.1).
+plus one bucket and its flat copy at a time. It sends what ZeRO-1 sends, but half of it earlier
+(Rajbhandari et al. 2020, §5.2, §7.2.1).
 """
 
 from collections.abc import Callable, Sequence
@@ -25,8 +25,8 @@ from distributed.zero1 import flatten, flatten_parameters
 class ShardedBucket:
     """Parameters of one dtype whose gradients travel together. This rank updates a shard of them.
 
-    After a backward pass `shard.grad` is the mean gradient of the shard, added to those of earlier
-    passes. The parameters have no gradients then, unless one of them is still missing.
+    After a backward pass, `shard.grad` holds the shard's mean gradient, added to earlier ones. The
+    parameters have no gradients then, unless one of them is still missing.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], group: Group):
@@ -37,16 +37,15 @@ class ShardedBucket:
             parameter.register_post_accumulate_grad_hook(self.mark_ready)
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
-        """Called by autograd when this parameter's gradient is complete."""
+        """Hook, called by autograd when this parameter's gradient is complete."""
         self.missing.discard(parameter)
         if not self.missing:
             self.reduce()
 
     def reduce(self) -> None:
-        """dW[N·s]{partial over ranks} → dW[s], which is added to `shard.grad`. The rest is freed.
+        """dW[N·s]{partial over ranks} → dW[s] in the gradients' dtype, added to `shard.grad`.
 
-        A missing gradient counts as zero. The mean is made in the gradients' dtype, as
-        `Group.reduce_scatter` says.
+        The rest is freed. A missing gradient counts as zero.
         """
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         flat, _ = flatten(gradients, self.group.size)
