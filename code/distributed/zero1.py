@@ -62,12 +62,10 @@ def shard_optimizer(
 ) -> tuple[Callable[[], None], torch.optim.Optimizer]:
     """A step function to call after `backward()`, and the optimizer of this rank's shard.
 
-    The step averages the gradients over the ranks, updates the parameters, and clears the
-    gradients. Several backward passes may share a step. A parameter without a gradient counts as
-    zero. All ranks start with rank 0's weights and buffers. The optimizer must update each element
-    by itself, as SGD and Adam do. Means are made in the gradients' dtype, as `Group.reduce_scatter`
-    says. Raises ValueError for parameters of several dtypes, and RuntimeError in a step for
-    gradients that are no longer in the buffer.
+    All ranks start with rank 0's weights and buffers. Several backward passes may share a step, and
+    a missing gradient counts as zero. Means are made in the gradients' dtype. The optimizer must
+    update each element separately, as SGD and Adam do. Raises ValueError for parameters of several
+    dtypes, and RuntimeError in a step for gradients that are no longer in the buffer.
     """
     broadcast_module(module, group)
     parameters = [p for p in module.parameters() if p.requires_grad]
