@@ -44,13 +44,12 @@ class AllGather(torch.autograd.Function):
 
 
 class Sharded(nn.Module):
-    """A block that keeps a shard of its parameters on each rank, and is whole while it computes.
+    """A block that keeps only a shard of its parameters, and gathers the rest while it computes.
 
-    Its one trained parameter is `shard`, W[s]. Any optimizer that updates each element by itself,
-    as SGD and Adam do, can update it. Gathers and means have its dtype. A parameter without a
-    gradient counts as zero. Frozen parameters and buffers stay whole. All ranks start with rank 0's
-    values, and must call the same blocks in the same order. Raises what `check_can_be_sharded`
-    raises, and ValueError for parameters of several dtypes.
+    Its one trained parameter is `shard`, W[s]; element-wise optimizers (SGD, Adam) can update it.
+    Collectives use its dtype. Frozen parameters and buffers stay whole. All ranks start with rank
+    0's values, and must call the same blocks in the same order. Raises ValueError for parameters of
+    several dtypes, tied weights, and nested blocks.
     """
 
     def __init__(self, module: nn.Module, group: Group):
