@@ -1,9 +1,10 @@
-"""What a rank must hold to train, in bytes: one formula, with every dtype said aloud.
+"""Model states per rank, in bytes, for DDP and the three ZeRO stages.
 
     bytes = p·Ψ + g·Ψ + (m + s)·Ψ;  stage 1 divides (m + s) by N, stage 2 also g, stage 3 also p
 
-Ψ is the number of parameters, N of ranks; p, g, m and s are bytes for each parameter, its gradient,
-its master copy and the optimizer's states (Rajbhandari et al. 2020, §3 and §5, where K = m + s).
+Ψ is the number of parameters and N the number of ranks. p, g, m, and s are the bytes per parameter
+of the parameter itself, its gradient, its master copy, and the optimizer's states (Rajbhandari et
+al. 2020, §3 and §5, where K = m + s). In PyTorch, fp32 parameters under autocast are "fp32, Adam".
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ STAGES = ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3")
 
 
 class Recipe(NamedTuple):
-    """Bytes for each parameter. Without its dtypes, no answer about memory means anything."""
+    """Bytes per parameter, by what they are for."""
 
     parameters: float
     gradients: float
@@ -40,8 +41,8 @@ RECIPES = {
 def per_rank(parameters: float, ranks: int, stage: int, recipe: Recipe) -> dict[str, float]:
     """Bytes that stay on each rank from step to step, by what they are for.
 
-    Activations, buffers of communication (see `bytes_at_peak`) and padding come on top.
-    Raises ValueError for a stage or a number that makes no sense.
+    Activations, communication buffers, and padding come on top. Raises ValueError for an invalid
+    stage or number.
     """
     if stage not in range(len(STAGES)):
         raise ValueError(f"stage={stage!r}: choose 0 ({STAGES[0]}), 1, 2 or 3")
@@ -57,12 +58,12 @@ def per_rank(parameters: float, ranks: int, stage: int, recipe: Recipe) -> dict[
 
 
 def total(parameters: float, ranks: int, stage: int, recipe: Recipe) -> float:
-    """Bytes on each rank: what `per_rank` lists, added up."""
+    """Bytes on each rank: the sum of what `per_rank` lists."""
     return sum(per_rank(parameters, ranks, stage, recipe).values())
 
 
 def main(billions: float = 70.0, ranks: int = 8) -> None:
-    """A model of 70 billion parameters on 8 devices, by stage and recipe (GB on each)."""
+    """Print GB per rank for each recipe and stage (default: 70 billion parameters, 8 ranks)."""
     print(f"{billions:g} billion parameters, {ranks} ranks: GB (10⁹ bytes) on each")
     print(f"{'':38}" + "".join(f"{stage:>9}" for stage in STAGES))
     for name, recipe in RECIPES.items():

@@ -53,8 +53,8 @@ PRECISIONS = {
 }
 KEEP = {"none": 0, "selective": 1, "full": 2}
 LOSSES = {"plain": PLAIN, "fused": FUSED}
-CODE = {"the ZeRO paper's": 0, "PyTorch's": 1}
-STACKS = ("book", "pytorch")
+CODE = {"PyTorch's": 1, "the ZeRO paper's": 0}
+STACKS = ("book", "pytorch")  # by the values of `CODE`
 DEVICES = {f"{size} GB": size * 1e9 for size in (16, 24, 40, 80, 141, 192)}
 SEVEN = Job(PRESETS["llama-2-7b"], rows=1, context=4096)  # one row, as long as it was trained with
 
@@ -147,7 +147,7 @@ def activations_table(found: Sequence[tuple[int, float, int]]) -> Table:
 
 
 def ledger_calculator(doublings: int = 3) -> Calculator:
-    """All lines of one GPU's memory by stage; it opens with 4,096 tokens of a 7B Llama."""
+    """One GPU's memory by stage and purpose; opens with 4,096 tokens of a 7B Llama in PyTorch."""
     rows = [
         {"stage": name, "number": number, "moment": moment}
         for number, name in enumerate(STAGES)
@@ -183,14 +183,14 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
         *choice("model", "model", models, "Llama 2 7B"),
         *choice("checkpoint", "checkpointing", KEEP, "none"),
         *choice("precision", "precision", _lists(PRECISIONS), "bf16, Adam, master copy"),
-        *choice("stack", "whose code", CODE, "the ZeRO paper's"),
+        *choice("stack", "whose code", CODE, "PyTorch's"),
         *choice("scores", "loss", LOSSES, "plain"),
         *choice("memory", "memory of a GPU", DEVICES, "80 GB"),
     )
     fits = [
         name
         for stage, name in enumerate(STAGES)
-        if sum(ledger_of(SEVEN, stage, 2**doublings).values()) <= DEVICES["80 GB"]
+        if sum(ledger_of(SEVEN, stage, 2**doublings, stack="pytorch").values()) <= DEVICES["80 GB"]
     ]
     return Calculator(
         style(chart),
