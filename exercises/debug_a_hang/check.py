@@ -91,7 +91,7 @@ def check(train: Callable[..., Any], *, draw: Draw) -> str:
             found, of_rank = result
             if rank and of_rank:
                 raise Wrong(f"{where}rank {rank} has a log, which only rank 0 writes")
-            if abs(found - w) > 1e-9:
+            if not abs(found - w) <= 1e-9:  # nan too
                 raise Wrong(
                     f"{where}w is {found:.6f} on rank {rank}, and {w:.6f} after {done} steps on "
                     "one device: do all ranks do equally many steps, and average every gradient?"
@@ -100,7 +100,7 @@ def check(train: Callable[..., Any], *, draw: Draw) -> str:
         if len(of_first) != len(log):
             raise Wrong(f"{where}the log of rank 0 has {len(of_first)} losses, and not {len(log)}")
         for i, (found, wanted) in enumerate(zip(of_first, log, strict=True)):
-            if abs(found - wanted) > 1e-9:
+            if not abs(found - wanted) <= 1e-9:
                 raise Wrong(
                     f"{where}log[{i}] is {found:.6f}, and the mean over ranks is {wanted:.6f}"
                 )

@@ -53,8 +53,8 @@ def check(shift_and_sum: Callable[..., Any], *, draw: Draw) -> str:
                         f"should be what rank {before} gave"
                     )
         total = results[0][1]
-        if total is None:
-            raise Wrong(f"{said}it ends, but rank 0 returns no sum")
+        if not isinstance(total, list) or len(total) != n:
+            raise Wrong(f"{said}it ends, but rank 0 returns no sum of {n} elements")
         for number in total:
             if problem := whose(number, ranks):
                 raise Wrong(f"{said}it ends, but the sum on rank 0 is not whole: {problem}")
