@@ -342,6 +342,25 @@ def test_the_larger_of_both_messages_counts(name, given, made):
     assert called(f"ncclDevKernel_{name}_RING_LL", 0, 1000, told).bytes == 4000
 
 
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [
+        ("Float8_e4m3fn", 1),
+        ("Char", 1),
+        ("int8", 1),
+        ("Short", 2),
+        ("BFloat16", 2),
+        ("Int", 4),
+        ("int64", 8),
+        ("ComplexFloat", 8),
+        ("QInt8", 0),
+    ],
+)
+def test_an_element_has_the_size_of_its_own_type_and_not_of_one_that_begins_alike(dtype, size):
+    told = {"In msg nelems": 1000, "Out msg nelems": 1000, "dtype": dtype, "Group size": 4}
+    assert called(NCCL, 0, 1000, told).bytes == 1000 * size
+
+
 # --- each rule
 
 

@@ -12,8 +12,14 @@ from typing import Any, NamedTuple
 
 from distributed.read_trace.events import integer
 
-SIZES = {"double": 8, "long": 8, "float": 4, "int": 4, "half": 2, "bfloat16": 2}
-SIZES |= {"byte": 1, "char": 1, "int8": 1, "uint8": 1, "bool": 1, "float8": 1}
+# Bytes of an element: PyTorch's names of types (c10/core/ScalarType.h), and C's; see `size_of`.
+SIZES = {
+    1: "byte char bool int8 uint8",
+    2: "short half bfloat16 int16 uint16 float16",
+    4: "int float complexhalf int32 uint32 float32",
+    8: "long double complexfloat int64 uint64 float64",
+    16: "complexdouble",
+}
 KINDS = {
     "allreduce": "all-reduce",
     "reducescatter": "reduce-scatter",
@@ -52,13 +58,19 @@ def kind_of(name: str) -> str:
     return next((kind for part, kind in KINDS.items() if part in said), "collective")
 
 
+def size_of(dtype: str) -> int:
+    """Bytes of an element of that type, in lower case; 0 if it isn't known."""
+    if dtype.startswith("float8"):  # float8_e4m3fn, float8_e5m2, …
+        return 1
+    return next((size for size, names in SIZES.items() if dtype in names.split()), 0)
+
+
 def called(name: str, start: float, end: float, args: Mapping[str, Any]) -> Collective:
     """A collective by the name of its kernel and what PyTorch's profiler adds to that."""
     told = str(args.get("Collective name", ""))
     kind = kind_of(told) if told else "collective"
     kind = kind_of(name) if kind == "collective" else kind
-    dtype = str(args.get("dtype", "")).lower()
-    size = next((size for known, size in SIZES.items() if dtype.startswith(known)), 0)
+    size = size_of(str(args.get("dtype", "")).lower())
     elements = max(integer(args.get(f"{way} msg nelems")) for way in ("In", "Out"))
     members = integer(args.get("Group size"))
     return Collective(start, end, kind, size * max(elements, 0), members)
