@@ -214,6 +214,8 @@ def test_a_stale_page_is_executed_for_the_build_and_its_record_waits(recorded: P
         ("an error of 3e-08", "an error of 7e-09", True),
         ("an error of 9e−16", "an error of 6e−16", True),
         ("in 3 ms at 2.1 GB/s", "in 14 ms at 0.9 GB/s", True),
+        ("loss 2.5 · 8,907 tokens/s", "loss 2.5 · 6,435 tokens/s", True),
+        ("loss 2.5 · 8,907 tokens/s", "loss 2.6 · 8,907 tokens/s", False),
         ("3 messages", "4 messages", False),
         ("1,000 bytes", "1,001 bytes", False),
         ("the ring wins", "the tree wins", False),
