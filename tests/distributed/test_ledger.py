@@ -11,8 +11,7 @@ from distributed.model_states import RECIPES, STAGES
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job, cluster_of, option
 from distributed.planner.memory import held, ledger
-from distributed.planner.peak_memory import GPT, activations
-from distributed.planner.shapes import LOGARITHM, PLAIN, PRESETS, Model, gpt
+from distributed.planner.shapes import LOGARITHM, PLAIN, PRESETS, Model
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.training import Alone
 from distributed.zero import Zero1
@@ -53,15 +52,6 @@ def test_a_words_score_takes_what_the_planner_counts(dtype, in_fp32, times):
     kept, most = bytes_of_a_score(dtype, in_fp32)
     assert kept == pytest.approx(times * LOGARITHM, rel=0.01)
     assert most == pytest.approx(times * PLAIN, rel=0.01)
-
-
-def test_both_models_of_a_gpt_count_scores_alike():
-    shape = GPT["GPT-3 XL"]
-    alike = gpt(shape.layers, shape.d, shape.heads, shape.v, shape.t)
-    for words in (shape.v, 4 * shape.v):
-        ours = activations(shape._replace(v=words), 1, 2)
-        theirs = alike._replace(vocab_size=words).activations(shape.t, "none", 2)
-        assert ours == pytest.approx(theirs, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from distributed.cost import all_reduce, step_ddp
-from distributed.planner.peak_memory import Shape, activations
-from distributed.planner.shapes import LOGARITHM
+from distributed.planner.shapes import LOGARITHM, gpt
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
 from playground.show.bucket_sizes import read
@@ -18,7 +17,7 @@ from playground.show.colours import KINDS
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 
-Measured = tuple[int, int, int, float, int]  # layers, width, rows; bytes predicted and measured
+Measured = tuple[Config, int, float, int]  # with rows; bytes predicted and measured
 Timed = tuple[str, str, float, float]  # link, buckets; seconds predicted and measured
 
 
@@ -58,18 +57,25 @@ def measure_activations() -> list[Measured]:
     """Three transformers: bytes that the forward pass leaves, by the formula and counted."""
     found = []
     for layers, d, heads, t, batch in ((2, 64, 4, 32, 8), (4, 128, 4, 64, 4), (6, 128, 8, 64, 2)):
-        model = make_model(Config(v=96, t=t, d=d, layers=layers, heads=heads))
-        characters = torch.randint(96, (batch, t + 1))
-        measured = left_by_forward(model, characters)
-        expected = activations(Shape(layers, d, heads, t, 96), batch, size=4, scores=LOGARITHM)
-        found.append((layers, d, batch, expected, measured))
+        config = Config(v=96, t=t, d=d, layers=layers, heads=heads)
+        characters = torch.randint(config.v, (batch, t + 1))
+        measured = left_by_forward(make_model(config), characters)
+        shape = gpt(layers, d, heads, config.v, t)
+        expected = shape.activations(batch * t, size=4, scores=LOGARITHM)
+        found.append((config, batch, expected, measured))
     return found
 
 
 def activations_table(found: list[Measured]) -> Table:
     rows = [
-        (f"{layers} × {d}", batch, f"{ours:,.0f}", f"{seen:,}", f"{seen - ours:,.0f}")
-        for layers, d, batch, ours, seen in found
+        (
+            f"{config.layers} × {config.d}",
+            batch,
+            f"{ours:,.0f}",
+            f"{seen:,}",
+            f"{seen - ours:,.0f}",
+        )
+        for config, batch, ours, seen in found
     ]
     return Table(["layers × width", "rows", "bytes, predicted", "measured", "difference"], rows)
 
