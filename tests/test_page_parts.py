@@ -128,6 +128,10 @@ def test_minutes_are_told_to_read_and_to_do():
     assert found.to_do == 25  # 12, 4 for the cells and 6 for the tasks are 22
 
 
+def test_a_contraction_and_a_number_are_one_word_each():
+    assert opening.amount(nodes.Text("It doesn't hide: 1,250 tokens – or more.")).words == 7
+
+
 def test_the_core_path_is_in_the_order_of_the_book_and_each_chapter_has_a_result():
     found = core_path(ROOT)
     assert next(iter(found)) == "book/first_steps/one_device"

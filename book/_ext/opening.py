@@ -54,7 +54,7 @@ class Amount(NamedTuple):
 def amount(node: nodes.Node) -> Amount:
     """What one sees of a page. Outputs and folded code count nothing, folded answers as a task."""
     if isinstance(node, nodes.Text):
-        return Amount(words=len(re.findall(r"\w+", node)))
+        return Amount(words=len(re.findall(r"\S*\w\S*", node)))  # don't is one, and so is 1,250
     if isinstance(node, nodes.literal_block):
         return Amount(lines=sum(1 for line in node.astext().splitlines() if line.strip()))
     if isinstance(node, HideCodeCellNode | nodes.raw | nodes.comment | nodes.math_block):

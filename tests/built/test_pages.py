@@ -49,7 +49,7 @@ def test_the_landing_page_adds_up_the_minutes_of_its_core_path(built: Path) -> N
     text = " ".join((built / "book/index.html").read_text().split())
     assert all(said)
     assert 14 <= len(said) <= 17
-    assert to_read <= 200
+    assert to_read <= 180
     assert f"{opening.hours(to_read)} to read, {opening.hours(to_do)} if you run" in text
 
 
