@@ -137,6 +137,7 @@ def who_am_i(env: Mapping[str, str]) -> Me:
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # srun's, which may be fewer
         ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     ):
         if names[0] in env and names[1] in env:

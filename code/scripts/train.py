@@ -2,6 +2,7 @@
 
     python make_tokens.py *.txt DATA
     torchrun --nproc-per-node 8 train.py DATA RUN --batch 512 --micro 16
+    srun --ntasks-per-node 8 python train.py DATA RUN         (or mpirun, instead of torchrun)
 
 DATA has train*.bin and val*.bin. RUN is a folder that all hosts see, for checkpoints and the log.
 Start it again, on any number of ranks that divides the batch, and it continues. SIGTERM and Ctrl+C
@@ -21,7 +22,7 @@ import struct
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import MISSING, asdict, dataclass, fields
@@ -540,12 +541,41 @@ class Job:
             # YOUR LOGGER HERE: wandb.log(record, step=self.step)
 
 
+# Variables of programs that start ranks: the rank, how many there are, and its number on its host
+STARTED_BY = {
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    "PMI": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+}
+
+
+def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
+    """torchrun's variables, from those of whatever else started this rank. Else it is alone."""
+    for name, (rank, ranks, local) in STARTED_BY.items():
+        if rank in env and ranks in env:
+            break
+    else:
+        return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    number = env.get(local) or env.get("PMI_LOCAL_RANK") or env.get("SLURM_LOCALID") or "0"
+    found = {"RANK": env[rank], "LOCAL_RANK": number, "WORLD_SIZE": env[ranks]}
+    found["MASTER_ADDR"] = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or ""
+    port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
+    found["MASTER_PORT"] = env.get("MASTER_PORT") or str(port)
+    if env[ranks] != "1" and not found["MASTER_ADDR"]:
+        line = f"train.py: {name} says that there are {env[ranks]} ranks, but not where they meet: "
+        line += "set MASTER_ADDR to the address of rank 0's host, or use srun or torchrun"
+        sys.exit(line if env[rank] == "0" else 1)
+    return found
+
+
 def join(settings: Settings) -> torch.device:
     """Meet the other ranks. Gloo, next to NCCL, is for checkpoints, `agree` and `any_rank`."""
     meet: dict[str, Any] = {}
-    if "RANK" not in os.environ:  # without torchrun: one rank, which no other has to reach
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-        meet = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    if "RANK" not in os.environ:
+        os.environ |= without_torchrun(os.environ)
+        if os.environ["WORLD_SIZE"] == "1":  # no other rank has to reach it
+            meet = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     recorder = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     recorder["TORCH_FR_DUMP_TEMP_FILE"] = f"{settings.run}/collectives_of_rank_"
     for name, value in recorder.items():  # if one hangs, each rank writes what NCCL did last

@@ -202,6 +202,25 @@ def test_what_is_wrong_with_a_file_is_one_line(tokens: str, tmp_path: Path) -> N
     assert "Traceback (most recent" not in said.split("ChildFailedError")[0].split(line)[0]
 
 
+def test_srun_alone_starts_one_job_of_two_ranks(tokens: str, tmp_path: Path) -> None:
+    """By Slurm's variables. Without them, each was a job of its own in the same folder."""
+    words = [sys.executable, str(SCRIPTS / "train.py"), tokens, str(tmp_path / "run"), *SMALL]
+    words += ["--log-every=1", "--steps=20"]
+    env = os.environ | {"SLURM_NTASKS": "2", "SLURM_LAUNCH_NODE_IPADDR": "127.0.0.1"}
+    env |= {"SLURM_JOB_ID": str(random.SystemRandom().randrange(10000)), "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    ranks = [
+        subprocess.Popen(words, env=env | {"SLURM_PROCID": rank, "SLURM_LOCALID": rank}, **pipes)
+        for rank in "01"
+    ]
+    said = [rank.communicate(timeout=PATIENCE)[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert said[0].startswith("2 ranks · ")
+    assert "ranks" not in said[1]
+    lines = (tmp_path / "run/log.jsonl").read_text().splitlines()
+    assert len([line for line in lines if '"loss"' in line]) == 20, "each step once"
+
+
 def test_compiled_blocks_learn_the_same(job, tmp_path) -> None:
     header = Path(sysconfig.get_path("include"), "Python.h")
     if not header.exists() or not any(map(shutil.which, ("g++", "clang++"))):

@@ -250,6 +250,46 @@ def test_dropout_differs_between_ranks_and_the_order_between_epochs(tokens: str)
         assert len({*seen}) == len(seen) == 12 * steps <= len(data)
 
 
+@pytest.mark.parametrize("names", [
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("PMI_RANK", "PMI_SIZE", "PMI_LOCAL_RANK"),
+])  # fmt: skip
+def test_srun_and_mpirun_start_the_ranks_of_one_job(names: tuple[str, ...]) -> None:
+    module = as_module(SCRIPTS / "train.py")
+    env = dict(zip(names, "592", strict=True)) | {"MASTER_ADDR": "a"}
+    place = {"RANK": "5", "WORLD_SIZE": "9", "LOCAL_RANK": "2", "MASTER_ADDR": "a"}
+    assert module.without_torchrun(env) == place | {"MASTER_PORT": "29500"}
+    assert module.without_torchrun(env | {"SLURM_JOB_ID": "123456"})["MASTER_PORT"] == "23456"
+
+
+def test_slurm_names_the_host_where_ranks_meet() -> None:
+    module = as_module(SCRIPTS / "train.py")
+    env = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}
+    assert module.without_torchrun(env)["MASTER_ADDR"] == "10.0.0.7"
+
+
+def test_a_step_of_one_task_is_alone_in_a_job_of_many() -> None:
+    """As in the shell that salloc opens on a host of the job."""
+    env = {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1"}
+    assert as_module(SCRIPTS / "train.py").without_torchrun(env)["WORLD_SIZE"] == "1"
+    assert as_module(SCRIPTS / "check_cluster.py").who_am_i(env).ranks == 1
+
+
+def test_ranks_that_do_not_know_where_to_meet_are_refused_in_one_line() -> None:
+    module = as_module(SCRIPTS / "train.py")
+    for rank, said in {
+        "0": "train.py: Slurm says that there are 2 ranks, but not where",
+        "1": "1",
+    }.items():
+        env = {"SLURM_PROCID": rank, "SLURM_NTASKS": "2", "SLURM_JOB_ID": "77"}
+        with pytest.raises(SystemExit) as caught:
+            module.without_torchrun(env)
+        assert str(caught.value.code).startswith(said)
+
+
 def test_restarts_over_a_store_that_remembers_are_refused(monkeypatch) -> None:
     module = as_module(SCRIPTS / "train.py")
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "TORCHELASTIC_MAX_RESTARTS": "3"}.items():
