@@ -25,7 +25,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -46,42 +46,47 @@ from torch.utils.checkpoint import checkpoint
 PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)
 
 
+def option(default: Any, what: str) -> Any:
+    """A setting, and what --help says of it."""
+    return field(default=default, metadata={"what": what})
+
+
 @dataclass(frozen=True)
 class Settings:
     """All options: `--min-lr 1e-5` sets min_lr, and `--no-bf16` turns off a flag that is on."""
 
-    data: str
-    run: str
+    data: str = option(MISSING, "folder of the tokens: train*.bin and val*.bin")
+    run: str = option(MISSING, "folder for checkpoints and the log, which all hosts see")
     # the model: GPT-2 small
-    vocab: int = 50304
-    context: int = 1024
-    width: int = 768
-    layers: int = 12
-    heads: int = 12
-    dropout: float = 0.0
-    # the recipe; `batch` is global, so it stays the same on any number of ranks
-    steps: int = 20_000
-    batch: int = 512  # sequences per step
-    micro: int = 16  # sequences that a rank processes at a time
-    lr: float = 6e-4
-    min_lr: float = 6e-5
-    warmup: int = 700  # steps
-    decay: float = 0.1
-    clip: float = 1.0  # largest norm of all gradients; inf turns clipping off
-    seed: int = 0
+    vocab: int = option(50304, "size of the vocabulary, more than the largest token")
+    context: int = option(1024, "tokens per sequence")
+    width: int = option(768, "elements of a token's vector, a multiple of --heads")
+    layers: int = option(12, "number of blocks")
+    heads: int = option(12, "attention heads per block")
+    dropout: float = option(0.0, "share of activations set to zero in training")
+    # the recipe
+    steps: int = option(20_000, "steps of the whole training, those before a restart included")
+    batch: int = option(512, "sequences per step, of all ranks together")
+    micro: int = option(16, "sequences that a rank processes at a time")
+    lr: float = option(6e-4, "highest learning rate, reached after the warmup")
+    min_lr: float = option(6e-5, "learning rate at the end")
+    warmup: int = option(700, "steps in which the learning rate rises from 0")
+    decay: float = option(0.1, "weight decay of matrices and embeddings")
+    clip: float = option(1.0, "largest norm of all gradients; inf: no clipping")
+    seed: int = option(0, "what all random numbers follow from")
     # how to compute
-    ddp: bool = False  # a replica on every rank, instead of shards
-    bf16: bool = True
-    recompute: bool = False  # each block's activations, in the backward pass
-    compile: bool = False
-    deterministic: bool = False  # the same bits in every run on GPUs, too; slower
-    timeout: int = 600  # s that a collective may take
-    # when to log and to save, in steps
-    log_every: int = 10
-    eval_every: int = 500
-    eval_batches: int = 20
-    save_every: int = 500
-    keep: int = 2  # checkpoints
+    ddp: bool = option(False, "a replica on every rank, instead of shards (FSDP2)")
+    bf16: bool = option(True, "computation in bf16; weights and sums stay in fp32")
+    recompute: bool = option(False, "activations computed again in the backward pass: less memory")
+    compile: bool = option(False, "torch.compile for each block: slow to start, then faster")
+    deterministic: bool = option(False, "the same bits in every run on GPUs, too; slower")
+    timeout: int = option(600, "seconds that a collective may take")
+    # when to log and to save
+    log_every: int = option(10, "steps between lines of the log")
+    eval_every: int = option(500, "steps between measurements of the validation loss")
+    eval_batches: int = option(20, "batches of such a measurement, the same each time")
+    save_every: int = option(500, "steps between checkpoints")
+    keep: int = option(2, "number of checkpoints to keep; 0: all")
 
 
 class Stop(Exception):
@@ -541,32 +546,30 @@ class Job:
             # YOUR LOGGER HERE: wandb.log(record, step=self.step)
 
 
-# Variables of programs that start ranks: the rank, how many there are, and its number on its host
-STARTED_BY = {
-    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "PMI": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-}
+# Who starts ranks, and its variables: the rank, how many there are, and its number on its host
+STARTED_BY = [
+    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+]
 
 
 def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
     """torchrun's variables, from those of whatever else started this rank. Else it is alone."""
-    for name, (rank, ranks, local) in STARTED_BY.items():
-        if rank in env and ranks in env:
-            break
-    else:
+    found = [names for names in STARTED_BY if names[1] in env and names[2] in env]
+    if not found:
         return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    name, rank, ranks, local = found[0]
     number = env.get(local) or env.get("PMI_LOCAL_RANK") or env.get("SLURM_LOCALID") or "0"
-    found = {"RANK": env[rank], "LOCAL_RANK": number, "WORLD_SIZE": env[ranks]}
-    found["MASTER_ADDR"] = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or ""
+    meet = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or ""
     port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
-    found["MASTER_PORT"] = env.get("MASTER_PORT") or str(port)
-    if env[ranks] != "1" and not found["MASTER_ADDR"]:
+    if env[ranks] != "1" and not meet:
         line = f"train.py: {name} says that there are {env[ranks]} ranks, but not where they meet: "
         line += "set MASTER_ADDR to the address of rank 0's host, or use srun or torchrun"
         sys.exit(line if env[rank] == "0" else 1)
-    return found
+    place = {"RANK": env[rank], "LOCAL_RANK": number, "WORLD_SIZE": env[ranks]}
+    return place | {"MASTER_ADDR": meet, "MASTER_PORT": env.get("MASTER_PORT") or str(port)}
 
 
 def join(settings: Settings) -> torch.device:
@@ -598,17 +601,21 @@ def join(settings: Settings) -> torch.device:
     return device
 
 
+class Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The docstring as it is written, and the default of each option."""
+
+
 def parse(words: tuple[str, ...]) -> Settings:
-    kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
-    for field in fields(Settings):
-        name, given = "--" + field.name.replace("_", "-"), field.default
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
+    for one in fields(Settings):
+        name, given, what = "--" + one.name.replace("_", "-"), one.default, one.metadata["what"]
         if given is MISSING:
-            parser.add_argument(field.name)
-        elif field.type is bool:
-            parser.add_argument(name, action=argparse.BooleanOptionalAction, default=given)
+            parser.add_argument(one.name, metavar=one.name.upper(), help=what)
+        elif one.type is bool:
+            add = argparse.BooleanOptionalAction
+            parser.add_argument(name, action=add, default=given, help=what)
         else:
-            parser.add_argument(name, type=type(given), default=given)
+            parser.add_argument(name, type=type(given), default=given, help=what)
     return Settings(**vars(parser.parse_args(words)))
 
 

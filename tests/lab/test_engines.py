@@ -312,6 +312,27 @@ def test_the_slurm_file_is_a_script_with_known_options(tmp_path: Path) -> None:
     assert said == f"2 127.0.0.1 20011 11: {passed}\n"
 
 
+def test_plain_sbatch_gets_gpus_and_the_file_has_a_place_for_what_is_the_clusters_own() -> None:
+    text = (ENGINES / "slurm.sbatch").read_text()
+    assert re.search(r"^#SBATCH --gpus-per-node=[1-9]", text, re.M)
+    before, _, _ = text.partition("set -euo pipefail")  # conda's own scripts fail under it
+    for own in ("module load ", "venv/bin/activate", "conda activate", "export NCCL_"):
+        assert own in before
+    assert "Submit it from" in before
+
+
+def test_the_slurm_file_says_from_where_to_submit_it(tmp_path: Path) -> None:
+    env = stand_ins(tmp_path, "echo never") | {"SLURM_SUBMIT_DIR": str(tmp_path)}
+    command = ["bash", str(ENGINES / "slurm.sbatch"), "train.py"]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    line = f"{tmp_path} has no executable code/scripts/launch/torchrun.sh: submit the job from"
+    assert done.stderr.startswith(line)
+    copy = shutil.copy(ENGINES / "torchrun.sh", tmp_path / "copy.sh")
+    env |= stand_ins(tmp_path, 'echo "$*"') | {"TORCHRUN": copy, "SLURM_SUBMIT_DIR": str(tmp_path)}
+    assert subprocess.check_output(command, env=env, text=True).endswith(f"{copy} train.py\n")
+
+
 @pytest.mark.parametrize("preempted", [True, False])
 def test_a_job_that_was_preempted_with_a_grace_time_is_queued_again(tmp_path, preempted) -> None:
     env = stand_ins(tmp_path, "exit 1")
@@ -432,7 +453,10 @@ def test_slurm_itself_queues_the_job_again_and_it_goes_on(tokens: str, tmp_path:
     (tmp_path / "slurm.conf").write_text(SLURM.format(**given))
     (tmp_path / "hosts").write_text(f"127.0.0.1 localhost node7 node8 {given['host']}\n")
     apart = ["unshare", "-mnpf", "--kill-child", "--mount-proc", "bash", "-c"]
-    job = [ENGINES / "slurm.sbatch", TRAIN, tokens, tmp_path / "run", *SMALL]
+    without_gpus = tmp_path / "slurm.sbatch"  # these hosts have none
+    text = (ENGINES / "slurm.sbatch").read_text()
+    without_gpus.write_text(re.sub(r"#SBATCH --gpus-per-node=.*\n", "", text))
+    job = [without_gpus, TRAIN, tokens, tmp_path / "run", *SMALL]
     words = [*apart, CLUSTER.format(**given), "cluster", *map(str, job)]
     words += ["--steps=200", "--log-every=1"]
     env = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}

@@ -290,6 +290,19 @@ def test_ranks_that_do_not_know_where_to_meet_are_refused_in_one_line() -> None:
         assert str(caught.value.code).startswith(said)
 
 
+def test_help_says_what_each_setting_is(capsys) -> None:
+    module = as_module(SCRIPTS / "train.py")
+    with pytest.raises(SystemExit):
+        module.parse(("--help",))
+    said = " ".join(capsys.readouterr().out.partition("positional arguments:")[2].split())
+    for one in module.fields(module.Settings):
+        if one.default is module.MISSING:
+            assert re.search(rf"{one.name.upper()} \w+ \w+ ", said)
+        else:
+            what = rf"--{one.name.replace('_', '-')}(?:, --no-\S+| [A-Z_]+) \w.+? \w.+? "
+            assert re.search(what + re.escape(f"(default: {one.default})"), said), one.name
+
+
 def test_restarts_over_a_store_that_remembers_are_refused(monkeypatch) -> None:
     module = as_module(SCRIPTS / "train.py")
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "TORCHELASTIC_MAX_RESTARTS": "3"}.items():
