@@ -46,33 +46,33 @@ from torch.utils.checkpoint import checkpoint
 PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)
 
 
-def option(default: Any, what: str) -> Any:
-    """A setting, and what --help says of it."""
-    return field(default=default, metadata={"what": what})
+def option(default: Any, what: str, least: float = -math.inf, most: float = math.inf) -> Any:
+    """A setting, what --help says of it, and its limits."""
+    return field(default=default, metadata={"what": what, "least": least, "most": most})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All options: `--min-lr 1e-5` sets min_lr, and `--no-bf16` turns off a flag that is on."""
+    """All options: `--save-every 100` sets save_every, and `--no-bf16` turns off a flag that is on."""
 
     data: str = option(MISSING, "folder of the tokens: train*.bin and val*.bin")
     run: str = option(MISSING, "folder for checkpoints and the log, which all hosts see")
     # the model: GPT-2 small
-    vocab: int = option(50304, "size of the vocabulary, more than the largest token")
-    context: int = option(1024, "tokens per sequence")
-    width: int = option(768, "elements of a token's vector, a multiple of --heads")
-    layers: int = option(12, "number of blocks")
-    heads: int = option(12, "attention heads per block")
-    dropout: float = option(0.0, "share of activations set to zero in training")
+    vocab: int = option(50304, "size of the vocabulary, more than the largest token", 1)
+    context: int = option(1024, "tokens per sequence", 1)
+    width: int = option(768, "elements of a token's vector, a multiple of --heads", 1)
+    layers: int = option(12, "number of blocks", 1)
+    heads: int = option(12, "attention heads per block", 1)
+    dropout: float = option(0.0, "share of activations set to zero in training", 0, 1)
     # the recipe
-    steps: int = option(20_000, "steps of the whole training, those before a restart included")
-    batch: int = option(512, "sequences per step, of all ranks together")
-    micro: int = option(16, "sequences that a rank processes at a time")
-    lr: float = option(6e-4, "highest learning rate, reached after the warmup")
-    min_lr: float = option(6e-5, "learning rate at the end")
-    warmup: int = option(700, "steps in which the learning rate rises from 0")
-    decay: float = option(0.1, "weight decay of matrices and embeddings")
-    clip: float = option(1.0, "largest norm of all gradients; inf: no clipping")
+    steps: int = option(20_000, "steps of the whole training, those before a restart included", 0)
+    batch: int = option(512, "sequences per step, of all ranks together", 1)
+    micro: int = option(16, "sequences that a rank processes at a time", 1)
+    lr: float = option(6e-4, "highest learning rate, reached after the warmup", 0)
+    min_lr_share: float = option(0.1, "learning rate at the end, as a share of --lr", 0, 1)
+    warmup: int = option(700, "steps in which the learning rate rises from 0", 0)
+    decay: float = option(0.1, "weight decay of matrices and embeddings", 0)
+    clip: float = option(1.0, "largest norm of all gradients; 0: no clipping", 0)
     seed: int = option(0, "what all random numbers follow from")
     # how to compute
     ddp: bool = option(False, "a replica on every rank, instead of shards (FSDP2)")
@@ -80,13 +80,13 @@ class Settings:
     recompute: bool = option(False, "activations computed again in the backward pass: less memory")
     compile: bool = option(False, "torch.compile for each block: slow to start, then faster")
     deterministic: bool = option(False, "the same bits in every run on GPUs, too; slower")
-    timeout: int = option(600, "seconds that a collective may take")
+    timeout: int = option(600, "seconds that a collective may take", 1)
     # when to log and to save
-    log_every: int = option(10, "steps between lines of the log")
-    eval_every: int = option(500, "steps between measurements of the validation loss")
-    eval_batches: int = option(20, "batches of such a measurement, the same each time")
-    save_every: int = option(500, "steps between checkpoints")
-    keep: int = option(2, "number of checkpoints to keep; 0: all")
+    log_every: int = option(10, "steps between lines of the log", 1)
+    eval_every: int = option(500, "steps between validations; 0: never", 0)
+    eval_batches: int = option(20, "batches per validation, always the same; 0: never", 0)
+    save_every: int = option(500, "steps between checkpoints; 0: never, not at the end", 0)
+    keep: int = option(2, "number of checkpoints to keep; 0: all", 0)
 
 
 class Stop(Exception):
@@ -420,30 +420,35 @@ class Job:
             if not writing:
                 self.checkpoints.finish()
             if asked:
-                self.save()
-                self.checkpoints.finish()
-                line = f"ended by a signal. Step {self.step} is saved: start it again to go on"
+                line = f"ended by a signal after step {self.step}. It isn't saved (--save-every 0)"
+                if settings.save_every:
+                    self.save()
+                    self.checkpoints.finish()
+                    line = f"ended by a signal. Step {self.step} is saved: start it again to go on"
                 raise Stop(line, 128 + signal.SIGTERM)  # not 0, which would mean done
 
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate()
             loss = self.backward(rows)
-            norm = nn.utils.clip_grad_norm_(self.weights, settings.clip)
+            norm = nn.utils.clip_grad_norm_(self.weights, settings.clip or math.inf)
             norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
             self.recent.append(torch.stack([loss, norm]))
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.step += 1
 
-            done = self.step == settings.steps
-            if done or self.step % settings.log_every == 0:
+            if self.due(settings.log_every):
                 self.report()
-            if done or self.step % settings.eval_every == 0:
+            if settings.eval_batches and self.due(settings.eval_every):
                 self.validate()
-            if done or self.step % settings.save_every == 0:
+            if self.due(settings.save_every):
                 self.save()
                 self.restart_clock()
         self.checkpoints.finish()
+
+    def due(self, every: int) -> bool:
+        """Every so many steps, and after the last one; never if it's 0."""
+        return every > 0 and (self.step % every == 0 or self.step == self.settings.steps)
 
     def rate(self) -> float:
         """Learning rate: linear warmup, then half a cosine down."""
@@ -451,8 +456,8 @@ class Job:
         if self.step < settings.warmup:
             return settings.lr * (self.step + 1) / settings.warmup
         through = (self.step - settings.warmup) / max(1, settings.steps - settings.warmup)
-        above = (settings.lr - settings.min_lr) * (1 + math.cos(math.pi * through)) / 2
-        return settings.min_lr + above
+        lowest = settings.lr * settings.min_lr_share
+        return lowest + (settings.lr - lowest) * (1 + math.cos(math.pi * through)) / 2
 
     def backward(self, rows: torch.Tensor) -> torch.Tensor:
         """Add up the gradients of this rank's pieces; the last one sends. Returns the loss. []"""
@@ -606,7 +611,7 @@ class Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFo
 
 
 def parse(words: tuple[str, ...]) -> Settings:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help, allow_abbrev=False)
     for one in fields(Settings):
         name, given, what = "--" + one.name.replace("_", "-"), one.default, one.metadata["what"]
         if given is MISSING:
@@ -616,7 +621,16 @@ def parse(words: tuple[str, ...]) -> Settings:
             parser.add_argument(name, action=add, default=given, help=what)
         else:
             parser.add_argument(name, type=type(given), default=given, help=what)
-    return Settings(**vars(parser.parse_args(words)))
+    settings = Settings(**vars(parser.parse_args(words)))
+    for one in fields(Settings):
+        name, value = "--" + one.name.replace("_", "-"), getattr(settings, one.name)
+        least, most = one.metadata["least"], one.metadata["most"]
+        if not isinstance(value, str) and not least <= value <= most:
+            limits = f"at least {least}" + f" and at most {most}" * (most < math.inf)
+            parser.error(f"{name} {value}: must be {limits}")
+    if settings.width % settings.heads:
+        parser.error(f"--width {settings.width}: must be a multiple of --heads {settings.heads}")
+    return settings
 
 
 def watch_signals() -> list[int]:

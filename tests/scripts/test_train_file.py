@@ -303,6 +303,55 @@ def test_help_says_what_each_setting_is(capsys) -> None:
             assert re.search(what + re.escape(f"(default: {one.default})"), said), one.name
 
 
+@pytest.mark.parametrize("lr", [1e-5, 6e-4, 1e-2])
+def test_the_learning_rate_decays_from_whatever_it_is(lr: float) -> None:
+    module = as_module(SCRIPTS / "train.py")
+    job = module.Job.__new__(module.Job)
+    job.settings = module.parse(("data", "run", "--steps=20", "--warmup=2", f"--lr={lr}"))
+    rates = []
+    for job.step in range(21):
+        rates.append(job.rate())
+    assert rates[:2] == pytest.approx([lr / 2, lr])
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+    assert rates[-1] == pytest.approx(lr / 10)
+
+
+def test_zero_means_never(train, tmp_path: Path) -> None:
+    never = ["--eval-every=0", "--save-every=0"]
+    assert len(losses(train(*never, "--steps=6"))) == 6
+    assert not [*(tmp_path / "run").glob("step-*")]
+    assert not (tmp_path / "run/latest").exists()
+    losses(train("--eval-batches=0", "--steps=6", "--clip=0"))
+    assert "val_loss" not in (tmp_path / "run/log.jsonl").read_text()
+    said = train(*never, "--steps=9", run="other", fault=signal_at(3, rank=1))
+    line = "ended by a signal after step 3. It isn't saved (--save-every 0)"
+    assert said == [("stop 143", line)] * 2
+
+
+def test_without_clipping_it_learns_what_it_learns_far_below_the_limit(train) -> None:
+    found = [losses(train("--steps=4", f"--clip={clip}", run=clip)) for clip in ("0", "1e9")]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("--micro=0", "--micro 0: must be at least 1"),
+        ("--log-every=0", "--log-every 0: must be at least 1"),
+        ("--save-every=-1", "--save-every -1: must be at least 0"),
+        ("--lr=nan", "--lr nan: must be at least 0"),
+        ("--min-lr-share=6e-5x", "argument --min-lr-share: invalid float value: '6e-5x'"),
+        ("--min-lr-share=1.5", "--min-lr-share 1.5: must be at least 0 and at most 1"),
+        ("--min-lr=6e-5", "unrecognized arguments: --min-lr=6e-5"),
+        ("--heads=5", "--width 768: must be a multiple of --heads 5"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_one_line(word: str, line: str, capsys) -> None:
+    with pytest.raises(SystemExit):
+        as_module(SCRIPTS / "train.py").parse(("data", "run", word))
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f" error: {line}")
+
+
 def test_restarts_over_a_store_that_remembers_are_refused(monkeypatch) -> None:
     module = as_module(SCRIPTS / "train.py")
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "TORCHELASTIC_MAX_RESTARTS": "3"}.items():

@@ -13,7 +13,7 @@ from typing import Any
 from playground.lab.one_host import SCRIPTS, as_module
 
 SMALL = ["--vocab=256", "--context=16", "--width=16", "--layers=2", "--heads=2"]
-SMALL += ["--batch=12", "--micro=3", "--lr=1e-2", "--warmup=3"]
+SMALL += ["--batch=12", "--micro=3", "--lr=1e-2", "--min-lr-share=0.006", "--warmup=3"]
 SMALL += ["--log-every=4", "--eval-every=6", "--eval-batches=2", "--save-every=5"]
 SHOWN = [*SMALL, "--log-every=5", "--eval-every=100", "--save-every=100"]  # few lines, for a page
 
