@@ -4,6 +4,7 @@ The weights by their names, without the optimizer. Any number of ranks may have 
 takes one process, and memory for all weights. It needs `pip install safetensors`.
 """
 
+import hashlib
 import sys
 import warnings
 from pathlib import Path
@@ -29,9 +30,21 @@ def weights_in(folder: str) -> dict[str, torch.Tensor]:
     return {name.removeprefix(PART): weight for name, weight in weights.items()}
 
 
+def damaged(folder: str) -> str | None:
+    """The first file that isn't what train.py has written, by the checksum beside it."""
+    for recorded in sorted(Path(folder).glob("*.sha256")):
+        with recorded.with_suffix("").open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if recorded.read_text() not in ("", found):
+            return recorded.stem
+    return None
+
+
 def main(folder: str, file: str) -> None:
     if not Path(folder, ".metadata").exists():
         sys.exit(f"{folder} is no whole checkpoint: it has no .metadata. RUN/latest names one")
+    if name := damaged(folder):
+        sys.exit(f"{folder} is damaged: the checksum of {name} is wrong. Export a different step")
     weights = weights_in(folder)
     save_file(weights, file, metadata={"format": "pt", "from": str(folder)})
     count = sum(weight.numel() for weight in weights.values())

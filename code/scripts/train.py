@@ -1,10 +1,8 @@
 """The one file to copy: train a transformer on your tokens, on 1 to N GPUs (or CPUs, to try it).
 
     python make_tokens.py *.txt DATA
-    torchrun --nproc-per-node 8 train.py DATA RUN --batch 512 --micro 16
-    srun --ntasks-per-node 8 python train.py DATA RUN         (or mpirun, instead of torchrun)
+    torchrun --nproc-per-node 8 train.py DATA RUN --batch 512 --micro 16   (or srun, or mpirun)
 
-DATA has train*.bin and val*.bin. RUN is a folder that all hosts see, for checkpoints and the log.
 Start it again, on any number of ranks that divides the batch, and it continues. SIGTERM and Ctrl+C
 make it save and exit. Every random number follows from the seed, its purpose, the step and its
 place in the global batch, so no generator is saved, and the number of ranks makes no difference.
@@ -13,6 +11,7 @@ place in the global batch, so no generator is saved, and the number of ranks mak
 import argparse
 import ctypes
 import gc
+import hashlib
 import json
 import math
 import os
@@ -23,7 +22,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import MISSING, asdict, dataclass, field, fields
 from datetime import timedelta
@@ -46,47 +45,44 @@ from torch.utils.checkpoint import checkpoint
 PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)
 
 
-def option(default: Any, what: str, least: float = -math.inf, most: float = math.inf) -> Any:
-    """A setting, what --help says of it, and its limits."""
-    return field(default=default, metadata={"what": what, "least": least, "most": most})
+def option(default: Any, what: str, least: float = -math.inf) -> Any:
+    """A setting, what --help says of it, and the least that it may be."""
+    return field(default=default, metadata={"what": what, "least": least})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """All options: `--save-every 100` sets save_every, and `--no-bf16` turns off a flag that is on."""
+    """All options: `--log-every 5` sets log_every, and `--no-bf16` turns off a flag that is on."""
 
     data: str = option(MISSING, "folder of the tokens: train*.bin and val*.bin")
     run: str = option(MISSING, "folder for checkpoints and the log, which all hosts see")
-    # the model: GPT-2 small
     vocab: int = option(50304, "size of the vocabulary, more than the largest token", 1)
     context: int = option(1024, "tokens per sequence", 1)
     width: int = option(768, "elements of a token's vector, a multiple of --heads", 1)
     layers: int = option(12, "number of blocks", 1)
     heads: int = option(12, "attention heads per block", 1)
-    dropout: float = option(0.0, "share of activations set to zero in training", 0, 1)
-    # the recipe
+    dropout: float = option(0.0, "share of activations set to zero in training", 0)
     steps: int = option(20_000, "steps of the whole training, those before a restart included", 0)
     batch: int = option(512, "sequences per step, of all ranks together", 1)
     micro: int = option(16, "sequences that a rank processes at a time", 1)
     lr: float = option(6e-4, "highest learning rate, reached after the warmup", 0)
-    min_lr_share: float = option(0.1, "learning rate at the end, as a share of --lr", 0, 1)
+    min_lr_share: float = option(0.1, "learning rate at the end, as a share of --lr", 0)
     warmup: int = option(700, "steps in which the learning rate rises from 0", 0)
     decay: float = option(0.1, "weight decay of matrices and embeddings", 0)
     clip: float = option(1.0, "largest norm of all gradients; 0: no clipping", 0)
     seed: int = option(0, "what all random numbers follow from")
-    # how to compute
     ddp: bool = option(False, "a replica on every rank, instead of shards (FSDP2)")
     bf16: bool = option(True, "computation in bf16; weights and sums stay in fp32")
     recompute: bool = option(False, "activations computed again in the backward pass: less memory")
     compile: bool = option(False, "torch.compile for each block: slow to start, then faster")
     deterministic: bool = option(False, "the same bits in every run on GPUs, too; slower")
     timeout: int = option(600, "seconds that a collective may take", 1)
-    # when to log and to save
     log_every: int = option(10, "steps between lines of the log", 1)
     eval_every: int = option(500, "steps between validations; 0: never", 0)
     eval_batches: int = option(20, "batches per validation, always the same; 0: never", 0)
-    save_every: int = option(500, "steps between checkpoints; 0: never, not at the end", 0)
+    save_every: int = option(500, "steps between checkpoints; 0: never, unless a signal ends it", 0)
     keep: int = option(2, "number of checkpoints to keep; 0: all", 0)
+    resume: int = option(-1, "step to continue after, at the job's first start; -1: the latest", -1)
 
 
 class Stop(Exception):
@@ -269,6 +265,11 @@ def distribute(model: Model, settings: Settings, device: torch.device) -> nn.Mod
 # --- Checkpoints: RUN/step-00000500, …, and RUN/latest, which names the last complete one.
 
 
+def checksum(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
 class Checkpoints:
     """Written in a thread, which needs its own collectives. All ranks call all methods."""
 
@@ -278,6 +279,10 @@ class Checkpoints:
         self.folder, self.keep, self.rank = Path(settings.run), settings.keep, dist.get_rank()
         self.group = dist.new_group(backend="gloo", timeout=timedelta(hours=1))
         self.saving: Future | None = None
+        self.thread = ThreadPoolExecutor(1)
+        restarts = {os.environ.get(f"{by}_RESTART_COUNT", "0") for by in ("TORCHELASTIC", "SLURM")}
+        if self.rank == 0 and settings.resume >= 0 and restarts == {"0"}:
+            self.publish(f"step-{settings.resume:08}")
 
     def latest(self) -> Path | None:
         """Rank 0 looks, and all ranks must see the same folder: their hosts may not share it."""
@@ -295,13 +300,39 @@ class Checkpoints:
         agree(None if (folder / ".metadata").exists() else missing)
         return folder
 
+    def damaged(self, folder: Path) -> list[str]:
+        """Files that aren't what was written. The ranks divide the reading."""
+        own = sorted(folder.glob("*.sha256"))[self.rank :: dist.get_world_size()]
+        sums = {one.stem: (one.read_text(), tried(checksum, one.with_suffix(""))[0]) for one in own}
+        bad = [name for name, (sum, found) in sums.items() if sum not in ("", found)]
+        of_all = [bad] * dist.get_world_size()
+        dist.all_gather_object(of_all, bad)
+        return [name for each in of_all for name in each]
+
+    def way_out(self, folder: Path) -> str:
+        """The whole checkpoint before one that is damaged."""
+        names = [[file.parent.name for file in self.folder.glob(f"{self.OURS}/.metadata")]]
+        dist.broadcast_object_list(names)
+        for name in sorted(names[0], reverse=True):
+            if name < folder.name and not self.damaged(self.folder / name):
+                return f"{name} is whole: --resume {int(name[5:])} takes it"
+        return f"None before it is whole: delete {self.folder}/latest to begin again"
+
     def save(self, state: dict[str, Any], step: int) -> None:
         """Copy it now, and write it while training continues; `finish` makes it the latest."""
         self.finish()
         self.path = self.folder / f"step-{step:08}"
         if self.rank == 0:  # an incomplete one; others write only after rank 0 has planned
             shutil.rmtree(self.path, ignore_errors=True)
-        self.saving = dcp.async_save(state, checkpoint_id=self.path, process_group=self.group)
+        saving = dcp.async_save(state, checkpoint_id=self.path, process_group=self.group)
+        self.saving = self.thread.submit(self.add_checksums, saving)
+
+    def add_checksums(self, saving: Future) -> None:
+        """Beside each file that this rank has written, when all ranks have."""
+        saving.result()
+        also = [self.path / ".metadata"] if self.rank == 0 else []
+        for file in [*self.path.glob(f"__{self.rank}_*.distcp"), *also]:
+            Path(f"{file}.sha256").write_text(checksum(file))
 
     def writing(self) -> bool:
         return self.saving is not None and not self.saving.done()
@@ -314,7 +345,7 @@ class Checkpoints:
         try:
             self.saving.result()
             if self.rank == 0:
-                self.publish()
+                self.publish(self.path.name)
         except (dcp.CheckpointException, OSError) as error:  # unclear if the disk is full
             free = f"{shutil.disk_usage(self.folder).free / 2**30:.3f} GiB are free there"
             problem = f"{self.path} was not written ({free}): {str(error).splitlines()[-1]}"
@@ -323,15 +354,15 @@ class Checkpoints:
         self.saving = None
         agree(problem)
 
-    def publish(self) -> None:
+    def publish(self, name: str) -> None:
         fresh = self.folder / "latest.new"
         with fresh.open("w") as file:
-            file.write(self.path.name)
+            file.write(name)
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.folder / "latest")
         whole = sorted(file.parent for file in self.folder.glob(f"{self.OURS}/.metadata"))
-        for old in whole[: whole.index(self.path) + 1][: -self.keep]:
+        for old in [one for one in whole if one.name <= name][: -self.keep]:
             (old / ".metadata").unlink()  # first, so the rest doesn't look complete
             shutil.rmtree(old)
 
@@ -390,6 +421,8 @@ class Job:
     def resume(self) -> None:
         if (folder := self.checkpoints.latest()) is None:
             return
+        if bad := self.checkpoints.damaged(folder):
+            raise Stop(f"{folder} is damaged ({bad[0]}). {self.checkpoints.way_out(folder)}")
         state = self.state()
         try:
             dcp.load(state, checkpoint_id=folder, process_group=self.checkpoints.group)
@@ -420,11 +453,9 @@ class Job:
             if not writing:
                 self.checkpoints.finish()
             if asked:
-                line = f"ended by a signal after step {self.step}. It isn't saved (--save-every 0)"
-                if settings.save_every:
-                    self.save()
-                    self.checkpoints.finish()
-                    line = f"ended by a signal. Step {self.step} is saved: start it again to go on"
+                self.save()
+                self.checkpoints.finish()
+                line = f"ended by a signal. Step {self.step} is saved: start it again to go on"
                 raise Stop(line, 128 + signal.SIGTERM)  # not 0, which would mean done
 
             for group in self.optimizer.param_groups:
@@ -551,28 +582,25 @@ class Job:
             # YOUR LOGGER HERE: wandb.log(record, step=self.step)
 
 
-# Who starts ranks, and its variables: the rank, how many there are, and its number on its host
-STARTED_BY = [
-    ("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
-    ("Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-]
-
-
 def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
     """torchrun's variables, from those of whatever else started this rank. Else it is alone."""
-    found = [names for names in STARTED_BY if names[1] in env and names[2] in env]
+    kinds = [  # the rank, how many there are, and its number on its host
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # of srun
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ]
+    found = [names for names in kinds if names[0] in env and names[1] in env]
     if not found:
         return {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-    name, rank, ranks, local = found[0]
+    rank, ranks, local = found[0]
     number = env.get(local) or env.get("PMI_LOCAL_RANK") or env.get("SLURM_LOCALID") or "0"
     meet = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or ""
-    port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
     if env[ranks] != "1" and not meet:
-        line = f"train.py: {name} says that there are {env[ranks]} ranks, but not where they meet: "
-        line += "set MASTER_ADDR to the address of rank 0's host, or use srun or torchrun"
-        sys.exit(line if env[rank] == "0" else 1)
+        sys.exit(
+            f"train.py: {ranks}={env[ranks]}: start it by srun, or set MASTER_ADDR, rank 0's host"
+        )
+    port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
     place = {"RANK": env[rank], "LOCAL_RANK": number, "WORLD_SIZE": env[ranks]}
     return place | {"MASTER_ADDR": meet, "MASTER_PORT": env.get("MASTER_PORT") or str(port)}
 
@@ -606,30 +634,22 @@ def join(settings: Settings) -> torch.device:
     return device
 
 
-class Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """The docstring as it is written, and the default of each option."""
-
-
 def parse(words: tuple[str, ...]) -> Settings:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help, allow_abbrev=False)
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind, allow_abbrev=False)
     for one in fields(Settings):
         name, given, what = "--" + one.name.replace("_", "-"), one.default, one.metadata["what"]
+        flag = argparse.BooleanOptionalAction
+        how: dict[str, Any] = {"action": flag} if one.type is bool else {"type": one.type}
         if given is MISSING:
             parser.add_argument(one.name, metavar=one.name.upper(), help=what)
-        elif one.type is bool:
-            add = argparse.BooleanOptionalAction
-            parser.add_argument(name, action=add, default=given, help=what)
         else:
-            parser.add_argument(name, type=type(given), default=given, help=what)
+            parser.add_argument(name, default=given, **how).help = f"{what} (default: {given})"
     settings = Settings(**vars(parser.parse_args(words)))
     for one in fields(Settings):
-        name, value = "--" + one.name.replace("_", "-"), getattr(settings, one.name)
-        least, most = one.metadata["least"], one.metadata["most"]
-        if not isinstance(value, str) and not least <= value <= most:
-            limits = f"at least {least}" + f" and at most {most}" * (most < math.inf)
-            parser.error(f"{name} {value}: must be {limits}")
-    if settings.width % settings.heads:
-        parser.error(f"--width {settings.width}: must be a multiple of --heads {settings.heads}")
+        value, least = getattr(settings, one.name), one.metadata["least"]
+        if not isinstance(value, str) and not value >= least:
+            parser.error(f"--{one.name.replace('_', '-')} {value}: must be at least {least}")
     return settings
 
 
