@@ -11,6 +11,8 @@ import re
 import shutil
 import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -461,6 +463,55 @@ def test_files_of_tokens_have_the_format_of_llm_c(tmp_path: Path) -> None:
         header = struct.unpack("<256i", found[:1024])
         assert header == (20240520, 1, len(tokens), *[0] * 253)
         assert struct.unpack(f"<{len(tokens)}H", found[1024:]) == tuple(tokens)
+
+
+def test_tokens_of_a_large_vocabulary_are_read_as_they_were_written(tmp_path: Path) -> None:
+    """uint32, as llm.c has it for 128,256 words."""
+    make, module = as_module(SCRIPTS / "make_tokens.py"), as_module(SCRIPTS / "train.py")
+    (tmp_path / "a.txt").write_text("x" * 2000)
+    make.bytes_of = lambda text: range(127_000, 127_000 + len(text))
+    make.main([str(tmp_path / "a.txt")], str(tmp_path / "data"))
+    head = (tmp_path / "data/train.bin").read_bytes()[:12]
+    assert struct.unpack("<3i", head) == (20240801, 1, 1900)
+    settings = module.Settings(str(tmp_path / "data"), "run", vocab=129_000, context=10, batch=4)
+    rows = module.Tokens("train", settings).read(torch.tensor([0, 3]))
+    assert rows.tolist() == [[*range(127_000, 127_011)], [*range(127_030, 127_041)]]
+
+
+def test_a_tokenizer_json_makes_the_tokens(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    words = {"all": 70_000, "reduce": 3, "?": 0}
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="?"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    own.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "a.txt").write_text("all reduce " * 40)
+    make = as_module(SCRIPTS / "make_tokens.py")
+    data = str(tmp_path / "data")
+    make.main([str(tmp_path / "a.txt")], data, str(tmp_path / "tokenizer.json"))
+    written = (tmp_path / "data/train.bin").read_bytes()[1024:]
+    assert struct.unpack("<76I", written) == (70_000, 3) * 38
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"^--tokenizer .*tokenizer\.json: ."):
+        make.main([str(tmp_path / "a.txt")], data, str(tmp_path / "tokenizer.json"))
+
+
+def test_what_make_tokens_cannot_read_is_one_line(tmp_path: Path) -> None:
+    text, latin = tmp_path / "a.txt", tmp_path / "latin.txt"
+    text.write_text("text")
+    latin.write_bytes(b"caf\xe9")
+    for words, line in {
+        (text, latin, "DATA"): f"{latin}: not UTF-8 (byte 0xe9 at 3). Convert it: iconv -f LATIN1",
+        (text, "none.txt", "DATA"): "none.txt: No such file or directory",
+        (text, tmp_path, "DATA"): f"{tmp_path}: Is a directory",
+        (latin, text): f"{text}: is a file, but the last argument is DATA, the folder to write",
+        (text, "DATA", "--tokenizer=none.json"): "--tokenizer none.json: ",
+    }.items():
+        command = [sys.executable, str(SCRIPTS / "make_tokens.py"), *map(str, words)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (1, "")
+        (said,) = done.stderr.splitlines()
+        assert said.startswith(f"make_tokens.py: {line}")
+        assert not (tmp_path / "DATA").exists()
 
 
 def test_a_file_of_no_tokens_takes_nothing_from_the_others(tmp_path: Path) -> None:
