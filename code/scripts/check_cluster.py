@@ -51,9 +51,63 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 BEGAN = time.monotonic()
+
+
+def place_of(env: Mapping[str, str]) -> tuple[int, int, int]:
+    """Rank, ranks and local rank, by torchrun, Open MPI, PMI or Slurm. Alone if there are none."""
+    for names in (
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # srun's, which may be fewer
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if names[0] in env and names[1] in env:
+            local = env.get(names[2]) or env.get("PMI_LOCAL_RANK")  # Cray's
+            local = local or env.get("SLURM_LOCALID")  # Slurm's PMI-2 names none
+            return int(env[names[0]]), int(env[names[1]]), int(local or 0)
+    return 0, 1, 0
+
+
+def meeting_point(env: Mapping[str, str]) -> tuple[str, int, bool]:
+    """Address and port of the store, and whether rank 0 has to make it: torchrun has one."""
+    alone = "127.0.0.1" if place_of(env)[1] == 1 else ""
+    address = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or alone
+    if not address:
+        raise SystemExit("check_cluster: set MASTER_ADDR to the address of rank 0's host")
+    made = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
+    return address, int(env.get("MASTER_PORT", "0" if alone else port)), not made
+
+
+def announce(env: Mapping[str, str]) -> threading.Event:
+    """Tell rank 0 each second, until the event is set, that this rank is still importing torch.
+
+    In datagrams to the store's port, because no store can be reached without torch. Rank 0 names
+    the host of a rank that doesn't come, if one of them has arrived.
+    """
+    over, (rank, *_), (address, port, _) = threading.Event(), place_of(env), meeting_point(env)
+    said = json.dumps([rank, socket.gethostname()]).encode()
+
+    def repeat() -> None:
+        while not over.wait(1):
+            with contextlib.suppress(OSError):
+                kind, *_, there = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+                with socket.socket(kind, socket.SOCK_DGRAM) as out:
+                    out.sendto(said, there)
+
+    if rank:
+        threading.Thread(target=repeat, daemon=True).start()
+    return over
+
+
+if __name__ == "__main__":
+    imported = announce(os.environ)
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 
+if __name__ == "__main__":
+    imported.set()
 IMPORTED = time.monotonic() - BEGAN
 FORMAT = 1  # of the JSON
 KIB, MIB, GB = 2**10, 2**20, 1e9
@@ -132,31 +186,32 @@ class Me:
 
 
 def who_am_i(env: Mapping[str, str]) -> Me:
-    """From torchrun's variables, or Slurm's, or Open MPI's, or PMI's. Alone if there are none."""
-    for names in (
-        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
-        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),  # srun's, which may be fewer
-        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    ):
-        if names[0] in env and names[1] in env:
-            rank, ranks = int(env[names[0]]), int(env[names[1]])
-            local = env.get(names[2]) or env.get("PMI_LOCAL_RANK")  # Cray's
-            local = local or env.get("SLURM_LOCALID")  # Slurm's PMI-2 names none
-            return Me(rank, ranks, int(local or 0))
-    return Me(0, 1, 0)
+    """This process, by the variables of whatever has started it."""
+    return Me(*place_of(env))
 
 
-def meeting_point(env: Mapping[str, str]) -> tuple[str, int, bool]:
-    """Address and port of the store, and whether rank 0 has to make it: torchrun has one."""
-    alone = "127.0.0.1" if who_am_i(env).ranks == 1 else ""
-    address = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or alone
-    if not address:
-        raise SystemExit("check_cluster: set MASTER_ADDR to the address of rank 0's host")
-    made = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
-    return address, int(env.get("MASTER_PORT", "0" if alone else port)), not made
+def hear(address: str, port: int) -> socket.socket | None:
+    """Where announcements arrive, at rank 0's own address alone. None if that can't be had."""
+    try:
+        kind, *_, here = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        ear = socket.socket(kind, socket.SOCK_DGRAM)
+        ear.setblocking(False)
+        ear.bind(here)
+    except OSError:  # such as an address that another machine translates
+        return None
+    return ear
+
+
+def wait_for(address: str, port: int, seconds: float) -> None:
+    """Until something listens there. Raises OSError: TCPStore's own has dozens of C++ frames."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return socket.create_connection((address, port), timeout=5).close()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.5)
 
 
 def open_store(address: str, port: int, patience: timedelta) -> dist.TCPStore:
@@ -869,6 +924,8 @@ class Conductor:
             "found": {}, "missing": [], "skipped": {}, "verdicts": [],
         }  # fmt: skip
         self.state: Path | None = None  # where a restarted job finds the report
+        self.ear: socket.socket | None = None
+        self.importing: dict[int, str] = {}  # hosts of ranks that have announced themselves
 
     @property
     def found(self) -> dict[str, Any]:
@@ -895,14 +952,25 @@ class Conductor:
                 if said != self.beats.get(rank, ("", 0))[0]:
                     self.beats[rank] = (said, time.monotonic())
 
+    def hear_announcements(self) -> None:
+        while self.ear is not None:
+            try:
+                rank, host = json.loads(self.ear.recv(1024))
+                self.importing[int(rank)] = str(host)
+            except BlockingIOError:
+                return
+            except (OSError, ValueError, TypeError):
+                continue  # what a stranger may have sent
+
     def miss(self, rank: int, stage: str) -> dict[str, Any]:
         """What is known of a rank that did not come to the end of a stage."""
-        said, heard = self.beats.get(rank, ("[0, null]", None))
+        coming = "importing torch" if rank in self.importing else None
+        said, heard = self.beats.get(rank, (json.dumps([0, coming]), None))
         known = {host: ranks for host, ranks in self.report["hosts"].items() if rank in ranks}
         one = {
             "stage": stage,
             "rank": rank,
-            "host": next(iter(known), None),
+            "host": next(iter(known), self.importing.get(rank)),
             "doing": json.loads(said)[1],
             "silent_s": None if heard is None else round(time.monotonic() - heard, 1),
         }
@@ -913,6 +981,7 @@ class Conductor:
         """Until all ranks are there. Raises Lost with those that are not."""
         everybody, until = range(self.me.ranks), time.monotonic() + self.options.join
         while True:
+            self.hear_announcements()
             self.listen(rank for rank in everybody if rank not in self.beats)
             absent = [rank for rank in everybody if rank not in self.beats]
             if not absent:
@@ -1803,6 +1872,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if make and me.rank == 0:
             server = open_store(address, port, patience)
             port = server.port
+        wait_for(address, port, options.join)
         line = Line(me, connect(address, port, options.join))
         store = connect(address, port, options.join)
     except (RuntimeError, OSError) as error:
@@ -1816,6 +1886,7 @@ def main(words: Sequence[str] | None = None) -> int:
         return follow(member, line, options.patience)
     threading.Thread(target=follow, args=(member, line, options.patience), daemon=True).start()
     conductor = Conductor(me, store, options)
+    conductor.ear = hear(address, port)
     conductor.report["link"] = options.link
     return conduct(conductor)
 

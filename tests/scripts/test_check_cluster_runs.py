@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -187,6 +188,42 @@ def test_a_rank_that_never_comes_is_missed(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert [one["rank"] for one in report["missing"]] == [1, 2]
     assert "ranks 1 and 2 did not come" in done.stdout
+
+
+def free_port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return str(free.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_still_importing_is_named_with_its_host(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import time\ntime.sleep(1000)\n")
+    env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    words = [sys.executable, SCRIPT, "--json", str(tmp_path / "report.json"), "--join", "10"]
+    slow = subprocess.Popen(words, env=env | {"RANK": "1", "PYTHONPATH": str(tmp_path)})
+    try:
+        given = {"env": env | {"RANK": "0"}, "timeout": PATIENCE, "check": False}
+        said = subprocess.run(words, capture_output=True, text=True, **given).stdout
+    finally:
+        slow.kill()
+        slow.wait()
+    report = json.loads((tmp_path / "report.json").read_text())
+    jsonschema.validate(report, SCHEMA)
+    (missing,) = report["missing"]
+    assert (missing["host"], missing["doing"]) == (socket.gethostname(), "importing torch")
+    assert f'rank 1 on {socket.gethostname()} was at "importing torch"' in said
+
+
+@pytest.mark.slow
+def test_an_address_that_leads_nowhere_is_one_line() -> None:
+    env = os.environ | {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    env |= {"MASTER_PORT": free_port()}
+    words = [sys.executable, SCRIPT, "--join", "2"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    address = f"{env['MASTER_ADDR']}:{env['MASTER_PORT']} cannot be reached (MASTER_ADDR has to be"
+    assert line.startswith(f"rank 1 on {socket.gethostname()}: {address} rank 0's host): ")
 
 
 TIMES, PAIRS = 1, 600
