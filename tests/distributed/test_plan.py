@@ -601,3 +601,95 @@ def test_words_take_memory_and_a_fused_loss_takes_less():
         for f in (False, True)
     )
     assert plain - fused == pytest.approx(10 * 2048 * job.model.vocab_size)
+
+
+def asked_for(words, capsys):
+    main([*words.split(), "--json"])
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("words", "measures", "arguments"),
+    [
+        # One row of 32,768 tokens, 150,000 words in its loss
+        ("--model qwen3-8b --context 32768", ["a fused loss"], ["--fused-loss"]),
+        (
+            "--model llama-3-8b --context 8192 --rows 2 --checkpoint none --fused-loss",
+            ["selective checkpointing"],
+            ["--checkpoint", "selective"],
+        ),
+        ("--model llama-3-8b --gpus 1", ["ZeRO-3 over 2 GPUs"], ["--gpus", "2"]),
+        (
+            "--model llama-3-8b --rows 16 --context 8192 --fused-loss",
+            ["8 rows at a time instead of 16"],
+            ["--rows", "8", "--accumulate", "2"],
+        ),
+        ("--params 70e9", ["ZeRO-3 with its states offloaded to the host"], []),
+        (
+            "--model llama-3-8b --context 200000 --fused-loss",
+            ["each row split over 2 GPUs"],
+            ["--rows", "0.5"],
+        ),
+        (
+            "--model llama-3-405b --stack megatron --gpus 16",
+            ["ZeRO-3 over 256 GPUs"],
+            ["--gpus", "256"],
+        ),
+    ],
+)
+def test_if_nothing_fits_the_first_measure_that_is_enough_is_named(
+    words, measures, arguments, capsys
+):
+    """In the order fused loss, recomputation, ZeRO-3, fewer rows, offload, splitting a row."""
+    found = asked_for(words, capsys)
+    assert found["recommended"] is None
+    tried = found["next_to_try"]
+    assert (tried["measures"], tried["arguments"]) == (measures, arguments)
+    least = min(sum(each["bytes"].values()) for each in found["options"])
+    room = 0.9 * gpu("h100").memory
+    assert tried["bytes"] <= room < least == pytest.approx(tried["bytes_before"])
+    brought = f"brings {least / 1e9:.1f} GB down to {tried['bytes'] / 1e9:.1f} GB"
+    assert f"try {measures[0]}" in found["why"]
+    assert brought in found["why"]
+    main(words.split())
+    assert brought in " ".join(capsys.readouterr().out.split())
+    if not arguments:
+        return
+    changed = asked_for(" ".join([words, *arguments]), capsys)  # the later one counts
+    fitting = {each["name"]: sum(each["bytes"].values()) for each in changed["options"]}
+    assert fitting[tried["strategy"]] == pytest.approx(tried["bytes"])
+    assert changed["next_to_try"] is None
+
+
+def test_a_long_row_with_many_words_needs_38_6_gb_with_a_fused_loss(capsys):
+    tried = asked_for("--model qwen3-8b --context 32768", capsys)["next_to_try"]
+    assert [round(tried[name] / 1e9, 1) for name in ("bytes_before", "bytes")] == [90.9, 38.6]
+
+
+def test_what_is_offloaded_is_in_the_hosts_memory(capsys):
+    """FSDP2's shards of parameters, gradients and both of Adam's states: 16 bytes for each."""
+    found = asked_for("--params 70e9", capsys)
+    tried = found["next_to_try"]
+    assert tried["host_bytes"] == pytest.approx(16 * of_size(70e9).parameters)
+    job, cluster = Job(of_size(70e9), offload=True), cluster_of(gpu("h100"), 8)
+    for stack in ("pytorch", "deepspeed"):
+        here = memory_of(job, "ZeRO-3", cluster, "full", stack)
+        assert here["parameters"] == here["optimizer states"] == here["gradients"] == 0
+    assert "its time isn't planned" in found["why"]
+
+
+def test_if_no_measure_is_enough_the_smallest_set_is_named(capsys):
+    found = asked_for("--model llama-3-8b --context 1000000 --fused-loss", capsys)["next_to_try"]
+    offload, split = found["measures"]
+    assert "offloaded" in offload
+    assert split == "each row split over 8 GPUs"
+    assert asked_for("--params 1e16 --rows 1e6 --context 1000000", capsys)["next_to_try"] is None
+
+
+def test_what_fits_on_paper_only_names_the_measure_that_frees_the_reserve(capsys):
+    words = "--model qwen3-8b --context 28000"
+    found = asked_for(words, capsys)
+    assert found["options"][-1]["on_paper"]
+    assert found["next_to_try"]["arguments"] == ["--fused-loss"]
+    assert "try a fused loss (--fused-loss)" in found["cautions"][0]
+    assert asked_for("--model llama-3-8b --context 8192", capsys)["next_to_try"] is None

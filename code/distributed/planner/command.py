@@ -81,8 +81,10 @@ def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: floa
         lines.append(f"{held}{each.step.total:7.2f}s{waits:7.1%}  {shown}")
     name = found.recommended.name if found.recommended else "none"
     lines.append(f"of {memory / 1e9:.1f} GB; recommended: {name}")
-    lines += [f"  {reason}" for reason in found.why.split("; ")]
-    lines += [f"caution: {each}".replace("; ", "\n  ") for each in found.cautions]
+    lines += [indented(reason) for reason in found.why.split("; ")]
+    for caution in found.cautions:
+        first, *more = f"caution: {caution}".split("; ")
+        lines += [first, *map(indented, more)]
     if found.recommended:
         planned = found.recommended.job
         if planned != job or planned.accumulate > 1:
@@ -93,6 +95,11 @@ def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: floa
         if tokens:
             lines.append(f"{tokens:g} tokens: {run.days:,.1f} days, {run.gpu_hours:,.0f} GPU-hours")
     return "\n".join(lines)
+
+
+def indented(said: str) -> str:
+    """A reason, on as many lines as it needs."""
+    return textwrap.fill(said, WIDE, initial_indent="  ", subsequent_indent="    ")
 
 
 def as_json(
@@ -119,6 +126,7 @@ def as_json(
         "assumed": as_dict(assumed),
         "recommended": best.name if best else None,
         "why": found.why,
+        "next_to_try": next_as_dict(found),
         "cautions": found.cautions,
         "published": published(found, assumed.job),
         "options": options,
@@ -132,6 +140,21 @@ def as_json(
 
         whole["executed"] = executed_as_dict(executed)
     return json.dumps(whole, indent=1, allow_nan=False)
+
+
+def next_as_dict(found: Plan) -> dict[str, Any] | None:
+    """What to try first if nothing fits with the reserve: words, arguments, and bytes."""
+    if found.next is None:
+        return None
+    return {
+        "measures": [each.name for each in found.next.measures],
+        "arguments": found.next.arguments,
+        "strategy": found.next.strategy,
+        "checkpoint": found.next.checkpoint,
+        "bytes": found.next.needs,
+        "bytes_before": found.next.before,
+        "host_bytes": found.next.host,
+    }
 
 
 def step_in_words(job: Job, ranks: int) -> str:

@@ -33,6 +33,7 @@ class Job(NamedTuple):
     recipe: Recipe = RECIPES[RECIPE]
     fused_loss: bool = False
     compiled: bool = False  # each block, by torch.compile
+    offload: bool = False  # ZeRO-3 keeps its shards in the host's memory, not on the GPU
 
     @property
     def tokens(self) -> float:

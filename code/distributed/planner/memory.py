@@ -25,6 +25,8 @@ STAGE = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "HSDP": 3, "ZeRO-3": 3}
 SHARED = ("ZeRO-2", "HSDP", "ZeRO-3")  # those that FSDP2 does
 # DeepSpeed, in elements: what `copies` writes, and its own defaults for the rest.
 REDUCE_BUCKET, GATHER_BUCKET, LIVE_PARAMETERS = 50e6, 500e6, 1e9
+# What leaves the GPU if ZeRO-3 offloads: PyTorch's `CPUOffloadPolicy`, DeepSpeed's offloading
+ON_THE_HOST = ("parameters", "gradients", "master copy", "optimizer states")
 
 
 def is_autocast(recipe: Recipe) -> bool:
@@ -76,12 +78,15 @@ def as_listed(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: s
     found["logits"] = job.tokens * scores * model.vocab_size
     if n == 1:
         return found
+    if job.offload and stage == 3:
+        found |= dict.fromkeys(ON_THE_HOST, 0.0)
     if stage == 3:
         found["gathered"] = (2 * model.block + model.root) * recipe.parameters
     if stage >= 2:
         found["buckets"] = max(model.block, model.root) * recipe.gradients
     if stack == "deepspeed" and stage:
-        found["gradients"] += 4 * model.parameters / n  # an fp32 copy of the shard, at its step
+        if not job.offload:
+            found["gradients"] += 4 * model.parameters / n  # an fp32 copy of the shard, at its step
         found["buckets"] = 2 * min(REDUCE_BUCKET, model.parameters) * recipe.gradients
         live = LIVE_PARAMETERS if stage == 3 else GATHER_BUCKET
         found["gathered"] = min(live, model.parameters) * recipe.parameters
@@ -127,13 +132,14 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     """The largest moment: the loss, the backward pass of three blocks, and the root's."""
     model, recipe, n = job.model, job.recipe, sharded_over(name, cluster)
     count, kept, size = model.parameters, kept_size(recipe), recipe.parameters
+    on_gpu = 0.0 if job.offload else 1.0
     states = {
-        "parameters": kept * count / n,
+        "parameters": on_gpu * kept * count / n,
         "gradients": 0.0,
         "master copy": 0.0,
-        "optimizer states": states_size(recipe) * count / n,
+        "optimizer states": on_gpu * states_size(recipe) * count / n,
     }
-    gradients = kept * count / n
+    gradients = on_gpu * kept * count / n
     over_hosts = name == "HSDP" and cluster.ranks > n
     # Shards of earlier micro-batches; over hosts a sum in the dtype of reductions, until it is sent
     before = gradients if job.accumulate > 1 and not over_hosts else 0.0
@@ -166,7 +172,7 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
         ("the first block", model.layers - 1, 0.0, one),
     ):
         behind = max(0, done) * model.block
-        shards = max(before, kept * behind / n) + unsent * (count - behind)
+        shards = max(before, on_gpu * kept * behind / n) + unsent * (count - behind)
         buckets = sends + all_reduced * behind
         moments[f"{name} begins"] = Moment(shards, waiting + layer, 0.0, there, buckets + begun)
         moments[f"{name} ends"] = Moment(shards, waiting, 0.0, there, buckets + ended)
@@ -174,6 +180,14 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
         gradients, 0.0, 0.0, size * model.root, sends + of_root + all_reduced * count
     )
     return states | max(moments.values(), key=sum)._asdict()
+
+
+def host_states(job: "Job", ranks: int, stack: str = "pytorch") -> float:
+    """Bytes that a rank of ZeRO-3 keeps in the host's memory if it offloads."""
+    count, recipe = job.model.parameters, job.recipe
+    if stack == "pytorch":
+        return (2 * kept_size(recipe) + states_size(recipe)) * count / ranks
+    return sum(per_rank(count, ranks, 3, recipe).values()) + 4 * count / ranks
 
 
 def activations(

@@ -13,6 +13,7 @@ from distributed.cost import Cluster
 from distributed.planner.batch import Batch, off_by, shared_out, why_so_many
 from distributed.planner.job import Job, Option, option
 from distributed.planner.limits import check, within
+from distributed.planner.measures import Next, Setting, next_to_try
 from distributed.planner.schedules import STACKS
 
 CLOSE = 0.02  # strategies whose steps differ by less are equally fast
@@ -33,6 +34,7 @@ class Plan(NamedTuple):
     why: str
     cautions: tuple[str, ...] = ()  # what this plan cannot know
     reserve: float = RESERVE
+    next: Next | None = None  # if nothing fits with the reserve: what to try first
 
     def on_paper(self, each: Option, memory: float) -> bool:
         """Whether an option fits, but not with the reserve."""
@@ -72,21 +74,29 @@ def plan(
     why = f"one GPU: nothing to share; {found.why}" if alone else found.why
     best, notes = found.recommended, cautions(job, cluster)
     paper: tuple[str, ...] = ()
-    if best is not None and found.on_paper(best, memory):
-        paper = (why_on_paper(best, memory, reserve),)
+    following = None
+    if best is None or found.on_paper(best, memory):
+        before = best.needs if best else min(each.needs for each in options)
+        now = Setting(job, cluster, batch, stack)
+        following = next_to_try(now, (1 - reserve) * memory, before)
+        way = following.in_words() if following else "no measure that is known is enough"
+        if best is None:
+            why += f"; {way}"
+        else:
+            paper = (f"{why_on_paper(best, memory, reserve)}; {way}",)
     if batch is not None and best is not None:
         room = memory if paper else (1 - reserve) * memory
         why += f"; {why_so_many(best, cluster, room, batch, stack)}"
         missed = off_by(batch, best.job, cluster.ranks)
         notes = cautions(best.job, cluster) + ((missed,) if missed else ())
-    return found._replace(why=why, cautions=(*paper, *notes))
+    return found._replace(why=why, cautions=(*paper, *notes), next=following)
 
 
 def why_on_paper(best: Option, memory: float, reserve: float) -> str:
     """What to do with the only plan that fits, if it leaves less free than the reserve."""
     return (
         f"{best.name} fits on paper only: it leaves {1 - best.needs / memory:.1%} of the memory"
-        f" free, and not {reserve:.0%} (--reserve); take fewer rows, or expect to run out of memory"
+        f" free, and not {reserve:.0%} (--reserve); expect to run out of memory"
     )
 
 
@@ -152,16 +162,11 @@ def reasons(options: list[Option], best: Option, memory: float, fitting: list[Op
 
 
 def what_to_change(options: list[Option], memory: float) -> str:
-    """When nothing fits: what is too large, and the way out."""
+    """When nothing fits: by how much, and what is too large. `measures` has the way out."""
     least = min(options, key=lambda each: each.needs)
     largest = max(least.memory, key=lambda part: least.memory[part])
-    ways = {
-        "activations": "take fewer rows, or split a row over ranks",
-        "gathered": "make layers smaller, or split them over ranks",
-    }
-    way = ways.get(largest, "more GPUs, 8-bit states, or states in the host's memory")
     needs = f"{least.name} needs the least, {least.needs / memory:.1f} × the memory"
-    return f"nothing fits: {needs}; most of it is for {largest}: {way}"
+    return f"nothing fits: {needs}; most of it is for {largest}"
 
 
 class Run(NamedTuple):
