@@ -67,6 +67,9 @@ def beside(
     if job.model.experts or job.model.latent:
         what = "a mixture of experts" if job.model.experts else "latent attention"
         raise ValueError(f"execute: there is no recipe for {what}: leave --execute out")
+    if job.frozen:
+        way = "lora" if job.lora else "trainable"
+        raise ValueError(f"{way}: the recipes that are executed train everything: leave it out")
     if job.compiled:
         raise ValueError("compile: nothing is compiled in a fake world: leave it out")
     if job.rows != int(job.rows):

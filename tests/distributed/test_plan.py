@@ -28,6 +28,8 @@ from distributed.planner.command import arguments, main, read
 from distributed.planner.hardware import gpu
 from distributed.planner.job import ALLOWANCE, CONTEXT, WIRE, Job, cluster_of, memory_of, option
 from distributed.planner.limits import LIMITS
+from distributed.planner.memory import sent
+from distributed.planner.models import MODELS as MODELS_BY_NAME
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import LOGARITHM, PLAIN, PRESETS, gpt, of_size
 from distributed.planner.speed import achieved
@@ -470,6 +472,11 @@ def small_under_large_words():
         (["--accumulate", "0"], "accumulate=0: give 1 to 1e+06"),
         (["--speed", "-1"], "speed=-1: give 1 to 1e+20"),
         (["--reserve", "some"], "reserve='some': write it like 10% or 0.1"),
+        (["--lora", "0"], "lora=0: give 1 to 100000"),
+        (["--lora", "8", "--trainable", "1%"], "lora and trainable are given"),
+        (["--trainable", "some"], "trainable='some': write it like 10% or 0.1"),
+        (["--trainable", "0"], "trainable=0: give 1e-09 to 1"),
+        (["--lora", "8", "--execute"], "lora: the recipes that are executed train everything"),
         (["--reserve", "100%"], "reserve=1: give 0 to 0.9"),
         (["--params", "8x"], "argument --params: '8x' is not a number: write it like 8e9, 8B"),
         (["--gpu", "h100", "--gpu-file", "own.toml"], "gpu and gpu_file are given"),
@@ -693,3 +700,91 @@ def test_what_fits_on_paper_only_names_the_measure_that_frees_the_reserve(capsys
     assert found["next_to_try"]["arguments"] == ["--fused-loss"]
     assert "try a fused loss (--fused-loss)" in found["cautions"][0]
     assert asked_for("--model llama-3-8b --context 8192", capsys)["next_to_try"] is None
+
+
+# --- what is trained
+
+
+def test_loras_adapters_are_rank_times_inputs_and_outputs_of_each_matrix():
+    """Llama 3 8B with rank 16 has the 41,943,040 that PEFT prints for all linear layers."""
+    model = PRESETS["llama-3-8b"]
+    assert Job(model, lora=16).trained == 41_943_040
+    assert Job(gpt(3, 64, 4), lora=8).trained == 3 * 8 * (4 * (64 + 64) + 2 * (64 + 256))
+    moe = MODELS_BY_NAME["mixtral-8x7b"]
+    experts = 8 * 3 * (4096 + 14336)
+    of_attention = 2 * (4096 + 4096) + 2 * (4096 + 1024)
+    assert moe.adapters(4) == 4 * (experts + of_attention)
+    assert moe.adapters(4, active=True) == 4 * (experts / 4 + of_attention)
+
+
+@pytest.mark.parametrize("more", [{"lora": 16}, {"trainable": 0.005}])
+@pytest.mark.parametrize("stack", [*STACKS])
+def test_gradients_and_states_are_only_there_for_what_is_trained(more, stack):
+    job, whole = Job(PRESETS["llama-3-8b"], **more), Job(PRESETS["llama-3-8b"])
+    cluster = cluster_of(gpu("h100"), 8)
+    for name in STACKS[stack]:
+        part, all_of_it = (memory_of(each, name, cluster, "full", stack) for each in (job, whole))
+        share = job.trained / whole.trained
+        states = all_of_it["optimizer states"]
+        assert part["optimizer states"] == pytest.approx(share * states)
+        assert part["master copy"] == pytest.approx(share * all_of_it["master copy"])
+        assert part["gradients"] <= 1.01 * share * all_of_it["gradients"] or stack == "pytorch"
+        assert part["gradients"] <= 4 * job.trained
+        n = 8 if name == "ZeRO-3" or (stack == "pytorch" and name in ("ZeRO-2", "HSDP")) else 1
+        if name != "HSDP":
+            kept = 4 if stack == "pytorch" else 2  # the frozen ones stay in bf16
+            expected = (kept * job.trained + 2 * job.frozen) / n
+            assert part["parameters"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("more", [{"lora": 16}, {"trainable": 0.005}])
+def test_gradients_are_sent_only_for_what_is_trained(more):
+    job = Job(PRESETS["llama-3-8b"], accumulate=2, **more)
+    cluster = cluster_of(gpu("h100"), 16)
+    assert sent(job, "DDP", cluster) == {"all-reduce": 2 * job.trained}
+    assert sent(job, "ZeRO-1", cluster)["broadcast"] == 4 * job.trained
+    of_fsdp = sent(job, "ZeRO-2", cluster)
+    assert of_fsdp == {
+        "all-gather": 2 * 2 * job.parameters,  # also the frozen ones: all of them compute
+        "reduce-scatter": 2 * 2 * job.trained,
+    }
+    assert sent(job, "HSDP", cluster)["all-reduce"] == pytest.approx(2 * job.trained / 8)
+    slow = cluster_of(gpu("h100"), 16, network=1e9, speed=4e14)
+    waits = option(job, "DDP", slow, 1e12).step.exposed
+    assert waits < option(Job(job.model, accumulate=2), "DDP", slow, 1e12).step.exposed / 20
+
+
+def test_a_frozen_weight_has_no_gradient_to_compute():
+    """2 + 2 operations for each parameter instead of 2 + 4; attention's products stay."""
+    model = PRESETS["llama-3-8b"]
+    forward, backward = Job(model).flops()
+    assert forward + backward == pytest.approx(model.flops(2048))
+    assert backward == pytest.approx(2 * forward)
+    frozen_forward, frozen_backward = Job(model, trainable=1e-9).flops()
+    assert frozen_forward == pytest.approx(forward)
+    assert backward - frozen_backward == pytest.approx(2 * model.multiplied)
+    of_lora = Job(model, lora=16)
+    assert sum(of_lora.flops()) == pytest.approx(
+        model.flops(2048) - 2 * model.multiplied + 6 * of_lora.trained
+    )
+    moe = MODELS_BY_NAME["mixtral-8x7b"]
+    saved = sum(Job(moe).flops()) - sum(Job(moe, trainable=1e-9).flops())
+    assert saved == pytest.approx(2 * (moe.multiplied - moe.idle))
+    cluster = cluster_of(gpu("h100"), 8, speed=4e14)
+    steps = [option(each, "DDP", cluster, 1e12).step.compute for each in (Job(model), of_lora)]
+    assert 0.66 < steps[1] / steps[0] < 0.72
+
+
+def test_lora_is_in_the_answer_and_in_its_json(capsys):
+    words = ["--model", "llama-3-8b", "--lora", "16"]
+    main(words)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "trained 42 million parameters, 0.52 %: LoRA of rank 16 beside every matrix" in said
+    assert "recommended: DDP" in said
+    assumed = asked_for(" ".join(words), capsys)["assumed"]
+    assert (assumed["lora_rank"], assumed["trained_parameters"]) == (16, 41_943_040)
+    assert assumed["frozen_parameters"] == assumed["parameters"]
+    half = asked_for("--model llama-3-8b --trainable 0.5%", capsys)["assumed"]
+    assert half["trained_parameters"] == pytest.approx(0.005 * half["parameters"])
+    main(["--model", "llama-3-8b"])
+    assert "trained" not in capsys.readouterr().out

@@ -64,6 +64,10 @@ def as_dict(found: Assumed) -> dict[str, Any]:
         "recipe": recipe_name(job),
         "stack": found.stack,
         "compiled": job.compiled,
+        "lora_rank": job.lora or None,
+        "trained_parameters": job.trained,
+        "frozen_parameters": job.frozen,
+        "flops_per_token": sum(job.flops()),
         "gpu": found.gpu.name,
         "gpus": cluster.ranks,
         "per_host": cluster.per_host,
@@ -86,10 +90,12 @@ def recipe_name(job: Job) -> str:
 
 
 def in_words(found: Assumed) -> list[tuple[str, str]]:
-    """For people: what is assumed of each of five things."""
+    """For people: what is assumed of each of five things, and of what is frozen, if anything is."""
+    trained = [("trained", of_trained(found.job))] if found.job.frozen else []
     return [
         ("model", of_model(found.job.model, found.name)),
         ("attention", of_attention(found.job.model)),
+        *trained,
         ("step", of_step(found)),
         ("GPUs", of_gpus(found)),
         ("speed", of_speed(found)),
@@ -129,6 +135,19 @@ def of_attention(model: Model) -> str:
         return f"{said}; all see the whole row"
     local = round(model.local * model.layers)
     return f"{said}; {local} of {model.layers} layers see a window of {model.window:,} tokens"
+
+
+def of_trained(job: Job) -> str:
+    """What has gradients, and what the rest is taken to cost."""
+    said = f"{billions(job.trained)} parameters, {100 * job.trained / job.parameters:.2g} %"
+    if job.lora:
+        said += f": LoRA of rank {job.lora} beside every matrix of the layers"
+    else:
+        said += " of each layer and of the embeddings"
+    return (
+        f"{said}; the rest is frozen: {job.recipe.parameters:g} bytes for each, no gradient and no"
+        " states; activations as if all were trained"
+    )
 
 
 def of_step(found: Assumed) -> str:

@@ -246,6 +246,19 @@ def arguments() -> Parser:
         default=RECIPE,
         help="; ".join(f"{short}: {name}" for short, name in SHORT.items()) + " (default: bf16)",
     )
+    add(
+        "--lora",
+        type=int,
+        metavar="RANK",
+        help="rank of LoRA's adapters beside every matrix of the layers, with all else frozen "
+        "(default: all parameters are trained)",
+    )
+    add(
+        "--trainable",
+        metavar="SHARE",
+        help="share of the parameters that are trained, like 0.5%%, the same in every layer "
+        "(default: 100%%)",
+    )
     add("--fused-loss", action="store_true", help="a loss in one kernel, with less memory")
     add("--compile", action="store_true", help="blocks compiled by torch.compile")
     add("--stack", default="pytorch", help=f"library: {', '.join(STACKS)} (default: pytorch)")
@@ -291,9 +304,16 @@ def understood(given: Any) -> Asked:
         within(name, value)
     if given.tokens:
         within("tokens", given.tokens)
+    if given.lora is not None and given.trainable is not None:
+        raise ValueError("lora and trainable are given: one of them says what is trained")
+    if given.lora is not None:
+        within("lora", given.lora)
+    trainable = 1.0 if given.trainable is None else share("trainable", given.trainable)
+    within("trainable", trainable)
     job = Job(
         model, rows, given.context, given.accumulate, given.checkpoint,
         RECIPES[recipe], given.fused_loss, given.compile,
+        lora=given.lora or 0, trainable=trainable,
     )  # fmt: skip
     speed = achieved(one, model, job.tokens) if given.speed is None else given.speed
     network = None if given.network is None else rate("network", given.network)

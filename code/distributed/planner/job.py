@@ -34,6 +34,8 @@ class Job(NamedTuple):
     fused_loss: bool = False
     compiled: bool = False  # each block, by torch.compile
     offload: bool = False  # ZeRO-3 keeps its shards in the host's memory, not on the GPU
+    lora: int = 0  # rank of LoRA's adapters beside all matrices of the layers; the rest is frozen
+    trainable: float = 1.0  # share of the parameters that is trained, the same in each layer
 
     @property
     def tokens(self) -> float:
@@ -44,6 +46,54 @@ class Job(NamedTuple):
     def scores(self) -> float:
         """Bytes for each word's score in the loss."""
         return FUSED if self.fused_loss else PLAIN
+
+    @property
+    def block(self) -> float:
+        """Parameters of a layer with its adapters, if any."""
+        return self.model.block + self.model.adapters(self.lora)
+
+    @property
+    def parameters(self) -> float:
+        """Of the model with its adapters."""
+        return self.model.root + self.model.layers * self.block
+
+    @property
+    def trained_block(self) -> float:
+        """Parameters of a layer that have gradients."""
+        return self.model.adapters(self.lora) if self.lora else self.trainable * self.model.block
+
+    @property
+    def trained_share(self) -> float:
+        """Of what the model has without adapters."""
+        return 0.0 if self.lora else self.trainable
+
+    @property
+    def trained_root(self) -> float:
+        """Parameters of embeddings, last layer and last norm that have gradients."""
+        return self.trained_share * self.model.root
+
+    @property
+    def trained(self) -> float:
+        """Parameters with a gradient, and with states of the optimizer."""
+        return self.trained_root + self.model.layers * self.trained_block
+
+    @property
+    def frozen(self) -> float:
+        """Parameters without either: they stay in the dtype that computes."""
+        return self.parameters - self.trained
+
+    def flops(self) -> tuple[float, float]:
+        """Operations for each token, forward and backward, without anything computed again.
+
+        A frozen matrix passes a gradient on and has none of its own: 2 + 2 operations for each of
+        its parameters, and not 2 + 4. Attention's own products have no parameters: nothing changes.
+        """
+        model = self.model
+        all_trained = model.flops(self.context)
+        frozen = (1 - self.trained_share) * (model.multiplied - model.idle)
+        adapters = model.layers * model.adapters(self.lora, active=True)
+        backward = all_trained * 2 / 3 - 2 * frozen + 4 * adapters
+        return all_trained / 3 + 2 * adapters, backward
 
 
 class Option(NamedTuple):
@@ -82,25 +132,27 @@ def memory_of(
     return found
 
 
-def work_of(job: Job, cluster: Cluster, checkpoint: str, sent: float | None = None) -> Work:
+def work_of(job: Job, cluster: Cluster, checkpoint: str, updated: float | None = None) -> Work:
     """Embeddings first, then all layers; each computes in proportion to its active parameters.
 
-    `sent` are bytes of a parameter when it is gathered, the recipe's unless told.
+    All parameters are gathered in the recipe's dtype, unless only those that a step has updated
+    are: `updated` are the bytes of each of them.
     """
     model = job.model
-    sent = job.recipe.parameters if sent is None else sent
-    sizes = [model.root, *[model.block] * model.layers]
+    trained = [job.trained_root, *[job.trained_block] * model.layers]
+    gathered = [job.recipe.parameters * n for n in (model.root, *[job.block] * model.layers)]
+    if updated is not None:
+        gathered = [updated * size for size in trained]
     idle = model.idle / max(1, model.layers)
     computed = [model.root, *[model.block - idle] * model.layers]
-    seconds = model.flops(job.context) * job.tokens / cluster.speed
-    again = RECOMPUTE[checkpoint] * seconds
+    forward, backward = (each * job.tokens / cluster.speed for each in job.flops())
     return Work(
         cluster,
-        [sent * size for size in sizes],
-        [job.recipe.gradients * size for size in sizes],
+        gathered,
+        [job.recipe.gradients * size for size in trained],
         [size / model.active for size in computed],
-        seconds / 3,
-        seconds * 2 / 3 + again,
+        forward,
+        backward + RECOMPUTE[checkpoint] * 3 * forward,
         job.accumulate,
     )
 
@@ -112,10 +164,11 @@ def option(job: Job, name: str, cluster: Cluster, memory: float, stack: str = "p
         needs = memory_of(job, name, cluster, checkpoint, stack)
         if sum(needs.values()) <= memory:
             break
-    # PyTorch's optimizer in shards sends parameters as they are kept: in fp32, if it has a master
-    as_kept = stack == "pytorch" and name == "ZeRO-1"
-    sent = kept_size(job.recipe) if as_kept else None
-    step = simulate(STACKS[stack][name], work_of(job, cluster, checkpoint, sent))
+    updated = None
+    if name == "ZeRO-1" or (name == "ZeRO-2" and stack != "pytorch"):
+        # PyTorch's optimizer in shards sends what it updated as it is kept: a master copy in fp32
+        updated = kept_size(job.recipe) if stack == "pytorch" else job.recipe.parameters
+    step = simulate(STACKS[stack][name], work_of(job, cluster, checkpoint, updated))
     return Option(name, checkpoint, needs, sum(needs.values()) <= memory, step, job)
 
 

@@ -22,6 +22,8 @@ LIMITS = {
     "speed": (1, 1e20),  # FLOP/s
     "tokens": (1, 1e18),
     "reserve": (0, 0.9),  # share of a GPU's memory
+    "lora": (1, 1e5),  # rank
+    "trainable": (1e-9, 1),  # share of the parameters
 }
 
 

@@ -70,7 +70,7 @@ def as_listed(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: s
     """Megatron's, DeepSpeed's and this book's: gradients have a place of their own all the time."""
     model, recipe, n = job.model, job.recipe, sharded_over(name, cluster)
     stage = STAGE[name]
-    found = per_rank(model.parameters, n, stage, recipe)
+    found = states_of(job, n, stage)
     scores = min(job.scores, IN_PLACE) if stack == "megatron" else job.scores
     found["activations"] = model.activations(
         job.tokens, checkpoint, recipe.parameters, 0, None, job.compiled
@@ -81,40 +81,51 @@ def as_listed(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: s
     if job.offload and stage == 3:
         found |= dict.fromkeys(ON_THE_HOST, 0.0)
     if stage == 3:
-        found["gathered"] = (2 * model.block + model.root) * recipe.parameters
+        found["gathered"] = (2 * job.block + model.root) * recipe.parameters
     if stage >= 2:
-        found["buckets"] = max(model.block, model.root) * recipe.gradients
+        found["buckets"] = max(job.trained_block, job.trained_root) * recipe.gradients
     if stack == "deepspeed" and stage:
         if not job.offload:
-            found["gradients"] += 4 * model.parameters / n  # an fp32 copy of the shard, at its step
-        found["buckets"] = 2 * min(REDUCE_BUCKET, model.parameters) * recipe.gradients
-        live = LIVE_PARAMETERS if stage == 3 else GATHER_BUCKET
-        found["gathered"] = min(live, model.parameters) * recipe.parameters
+            found["gradients"] += 4 * job.trained / n  # an fp32 copy of the shard, at its step
+        found["buckets"] = 2 * min(REDUCE_BUCKET, job.trained) * recipe.gradients
+        live = min(LIVE_PARAMETERS, job.parameters)
+        found["gathered"] = recipe.parameters * (
+            live if stage == 3 else min(GATHER_BUCKET, job.trained)
+        )
+    return found
+
+
+def states_of(job: "Job", n: int, stage: int) -> Held:
+    """What `model_states` lists for each trained parameter; of a frozen one only itself."""
+    found = per_rank(job.trained, n, stage, job.recipe)
+    only = Recipe(job.recipe.parameters, 0, 0, 0)
+    found["parameters"] += per_rank(job.frozen, n, stage, only)["parameters"]
     return found
 
 
 def replicas(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     """DDP, and ZeroRedundancyOptimizer beside it: buckets are the gradients, and stay."""
     model, recipe = job.model, job.recipe
-    count, kept = model.parameters, kept_size(recipe)
+    kept = kept_size(recipe)
     casts = is_autocast(recipe)
     n = cluster.ranks if name == "ZeRO-1" else 1
-    # Residuals and norms autocast leaves in fp32
-    stream = kept if casts else None
+    # Residuals and norms autocast leaves in fp32, unless they begin at a frozen embedding in bf16
+    stream = kept if casts and not job.frozen else None
     saved, layer, ends, scores = activations(job, checkpoint, recipe.parameters, stream)
     at_the_loss = model.layers * saved + ends, scores
     of_the_last_layer = (model.layers - 1) * saved + layer + ends, 0.0
     kept_for_backward, logits = max(at_the_loss, of_the_last_layer, key=sum)
     found = {
-        "parameters": kept * count,
-        "gradients": kept * count,
+        "parameters": kept * job.trained + recipe.parameters * job.frozen,
+        "gradients": kept * job.trained,
         "master copy": 0.0,
-        "optimizer states": states_size(recipe) * count / n,
+        "optimizer states": states_size(recipe) * job.trained / n,
         "activations": kept_for_backward,
         "logits": logits,
     }
     if casts:
-        found["casts"] = recipe.parameters * model.multiplied
+        adapters = model.layers * model.adapters(job.lora)
+        found["casts"] = recipe.parameters * (job.trained_share * model.multiplied + adapters)
     return found
 
 
@@ -131,15 +142,15 @@ class Moment(NamedTuple):
 def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     """The largest moment: the loss, the backward pass of three blocks, and the root's."""
     model, recipe, n = job.model, job.recipe, sharded_over(name, cluster)
-    count, kept, size = model.parameters, kept_size(recipe), recipe.parameters
+    kept, size = kept_size(recipe), recipe.parameters
     on_gpu = 0.0 if job.offload else 1.0
     states = {
-        "parameters": on_gpu * kept * count / n,
+        "parameters": on_gpu * (kept * job.trained + size * job.frozen) / n,
         "gradients": 0.0,
         "master copy": 0.0,
-        "optimizer states": on_gpu * states_size(recipe) * count / n,
+        "optimizer states": on_gpu * states_size(recipe) * job.trained / n,
     }
-    gradients = on_gpu * kept * count / n
+    gradients = on_gpu * kept * job.trained / n
     over_hosts = name == "HSDP" and cluster.ranks > n
     # Shards of earlier micro-batches; over hosts a sum in the dtype of reductions, until it is sent
     before = gradients if job.accumulate > 1 and not over_hosts else 0.0
@@ -152,42 +163,42 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     saved, layer, ends, scores = activations(job, checkpoint, size)
     others = max(0, model.layers - 2) * saved
     # A block's parameters while the next one's arrive; at the loss the last one's buffer is there
-    one = size * (model.root + model.block)
-    two = one + size * model.block
-    at_the_loss = size * (count + model.block) if stays else one
+    one = size * (model.root + job.block)
+    two = one + size * job.block
+    at_the_loss = size * (job.parameters + job.block) if stays else one
     # What the block before sends, the last layer's gradients, then this block's: its activations go
-    sends = recipe.gradients * model.block
-    begun = size * model.vocab_size * model.d
-    ended = begun + size * model.block
-    of_root = (recipe.gradients + size) * model.root
+    sends = recipe.gradients * job.trained_block
+    begun = size * model.vocab_size * model.d * job.trained_share
+    ended = begun + size * job.trained_block
+    of_root = (recipe.gradients + size) * job.trained_root
 
     moments = {
         "the loss": Moment(
-            before + unsent * count, model.layers * saved + ends, scores, at_the_loss, 0.0
+            before + unsent * job.trained, model.layers * saved + ends, scores, at_the_loss, 0.0
         )
     }
     for name, done, waiting, there in (  # a block's backward pass, when `done` blocks have had it
-        ("the last block but one", 1, others, size * count if stays else two),
+        ("the last block but one", 1, others, size * job.parameters if stays else two),
         ("the second block", model.layers - 2, 0.0, two),
         ("the first block", model.layers - 1, 0.0, one),
     ):
-        behind = max(0, done) * model.block
-        shards = max(before, on_gpu * kept * behind / n) + unsent * (count - behind)
+        behind = max(0, done) * job.trained_block
+        shards = max(before, on_gpu * kept * behind / n) + unsent * (job.trained - behind)
         buckets = sends + all_reduced * behind
         moments[f"{name} begins"] = Moment(shards, waiting + layer, 0.0, there, buckets + begun)
         moments[f"{name} ends"] = Moment(shards, waiting, 0.0, there, buckets + ended)
     moments["the root ends"] = Moment(
-        gradients, 0.0, 0.0, size * model.root, sends + of_root + all_reduced * count
+        gradients, 0.0, 0.0, size * model.root, sends + of_root + all_reduced * job.trained
     )
     return states | max(moments.values(), key=sum)._asdict()
 
 
 def host_states(job: "Job", ranks: int, stack: str = "pytorch") -> float:
     """Bytes that a rank of ZeRO-3 keeps in the host's memory if it offloads."""
-    count, recipe = job.model.parameters, job.recipe
     if stack == "pytorch":
-        return (2 * kept_size(recipe) + states_size(recipe)) * count / ranks
-    return sum(per_rank(count, ranks, 3, recipe).values()) + 4 * count / ranks
+        each = 2 * kept_size(job.recipe) + states_size(job.recipe)
+        return (each * job.trained + job.recipe.parameters * job.frozen) / ranks
+    return sum(states_of(job, ranks, 3).values()) + 4 * job.trained / ranks
 
 
 def activations(
@@ -210,17 +221,17 @@ def sent(job: "Job", name: str, cluster: Cluster) -> Held:
     A gather or a reduction of n bytes moves n (N − 1)/N through every rank, an all-reduce twice
     as many.
     """
-    count, recipe, micro = job.model.parameters, job.recipe, job.accumulate
+    count, recipe, micro = job.parameters, job.recipe, job.accumulate
     if name not in SHARED:
-        found = {"all-reduce": recipe.gradients * count}
+        found = {"all-reduce": recipe.gradients * job.trained}
         if name == "ZeRO-1":
-            found["broadcast"] = kept_size(recipe) * count
+            found["broadcast"] = kept_size(recipe) * job.trained
         return found
     again = 0.0 if name == "ZeRO-2" else count - job.model.root  # the root stays
     found = {
         "all-gather": micro * recipe.parameters * (count + again),
-        "reduce-scatter": micro * recipe.gradients * count,
+        "reduce-scatter": micro * recipe.gradients * job.trained,
     }
     if name == "HSDP":
-        found["all-reduce"] = recipe.gradients * count / sharded_over(name, cluster)
+        found["all-reduce"] = recipe.gradients * job.trained / sharded_over(name, cluster)
     return found

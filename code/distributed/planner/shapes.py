@@ -99,6 +99,25 @@ class Model(NamedTuple):
         mixed = one * (routed * ffn + shared) + self.d * routed  # the last are the router's
         return dense * one * self.ffn + (1 - dense) * mixed
 
+    def adapters(self, rank: int, active: bool = False) -> float:
+        """LoRA's parameters in one layer: two matrices of this rank beside each of its matrices.
+
+        rank · (inputs + outputs) for each (Hu et al. 2022, §4.1). Every expert has its own pairs;
+        `active` counts those that a token goes through.
+        """
+        d, attention = self.d, 2 * (2 * self.d + self.q_width + self.kv_width)
+        if self.latent is not None:
+            q_rank, kv_rank, plain, rotated, value = self.latent
+            queries = d + 2 * q_rank + self.q_width if q_rank else d + self.q_width
+            down_and_up = d + rotated + 2 * kv_rank + self.heads * (plain + value)
+            attention = queries + down_and_up + self.heads * value + d
+        ends: float = self.matrices * (d + self.ffn)
+        if self.experts is not None:
+            routed, chosen, ffn, shared, dense = self.experts
+            mixed = (chosen if active else routed) * (d + ffn) + (d + shared if shared else 0)
+            ends = dense * ends + (1 - dense) * self.matrices * mixed
+        return rank * (attention + ends)
+
     @property
     def block(self) -> float:
         """Parameters of one layer, the mean over the layers; biases are left out."""

@@ -113,7 +113,7 @@ def cautions(job: Job, cluster: Cluster) -> tuple[str, ...]:
 
 def launches(job: Job, cluster: Cluster) -> tuple[str, ...]:
     """A micro-batch or a layer so short that launching its kernels, which isn't planned, counts."""
-    layer = job.model.flops(job.context) * job.tokens / cluster.speed / job.model.layers
+    layer = sum(job.flops()) * job.tokens / cluster.speed / job.model.layers
     short = [f"{job.tokens:,.0f} tokens in a micro-batch"] if job.tokens < FEW_TOKENS else []
     short += [f"a layer of {layer * 1e6:,.0f} µs"] if layer < LAUNCHES else []
     if not short:
