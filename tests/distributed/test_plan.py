@@ -34,7 +34,7 @@ from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import LOGARITHM, PLAIN, PRESETS, gpt, of_size
 from distributed.planner.speed import achieved
 from distributed.planner.strategy import plan, run_of
-from distributed.planner.validation import runs
+from distributed.planner.validation import runs, way_of
 from distributed.runtime.trace import overlapped
 from distributed.workbench.memory_meter import MemoryUse
 from distributed.workbench.transformer import Config, make_model
@@ -197,6 +197,11 @@ def test_the_slowest_of_many():
 
 
 # --- the planner
+
+
+def asked_for(words, capsys):
+    main([*words.split(), "--json"])
+    return json.loads(capsys.readouterr().out)
 
 
 def seven_billion(rows=1, **more):
@@ -601,6 +606,31 @@ def test_what_is_known_of_a_planned_time_is_counted_from_published_rows(capsys):
     assert float(compiled) == pytest.approx(100 * statistics.median(gains), abs=0.1)
 
 
+def test_an_answer_says_that_eager_and_compiled_have_one_curve_and_how_far_each_is_off(capsys):
+    """No row that the curve is fitted to says which it is, and two of one model say eager."""
+    fitted = [run for run in runs() if run.row["use"] == "calibrate"]
+    assert {way_of(run.row) for run in fitted} == {"not said"}
+    apart = {way: [run for run in runs() if run.row["use"] == "test" and way_of(run.row) == way]
+             for way in ("eager", "compiled")}  # fmt: skip
+    assert len(apart["eager"]) == 2
+    assert {run.row["model"] for run in apart["eager"]} == {"llama-3-8b"}
+    times = []
+    for way, words in (("eager", []), ("compiled", ["--compile"])):
+        main(["--model", "llama-3-8b", *words])
+        said = " ".join(capsys.readouterr().out.split())
+        assert "for eager and compiled alike" in said
+        assert f"of the {len(fitted)} runs that it is fitted to, 0 say compiled and 0 eager" in said
+        bias = statistics.median(run.error for run in apart[way])
+        off = f"planned {abs(bias):.1%} too {'fast' if bias > 0 else 'slow'} in the median"
+        assert re.search(rf"{len(apart[way])} {way} runs, as yours \([^)]*\)[^:]*: {off}", said)
+        assert "--compile changes the plan's memory, not its time" in said
+        found = asked_for(" ".join(["--model llama-3-8b --checkpoint none", *words]), capsys)
+        times.append([each["step_s"] for each in found["options"]])
+    assert times[0] == times[1]
+    main(["--model", "llama-3-8b", "--speed", "400T"])
+    assert "curve" not in capsys.readouterr().out
+
+
 def test_words_take_memory_and_a_fused_loss_takes_less():
     job, cluster, _ = seven_billion()
     plain, fused = (
@@ -608,11 +638,6 @@ def test_words_take_memory_and_a_fused_loss_takes_less():
         for f in (False, True)
     )
     assert plain - fused == pytest.approx(10 * 2048 * job.model.vocab_size)
-
-
-def asked_for(words, capsys):
-    main([*words.split(), "--json"])
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,9 @@ def of_speed(found: Assumed) -> str:
     if found.speed is not None:
         return f"{said}, as --speed says"
     if found.is_measured:
-        return f"{said}, by a curve fitted to published runs on this GPU"
+        return (
+            f"{said}, by a curve fitted to published runs on this GPU, for eager and compiled alike"
+        )
     curve = GPUS[curve_name(found.gpu)].name
     return f"{said}: no measured curve, but that of the {curve}; it may be much slower"
 

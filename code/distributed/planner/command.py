@@ -128,7 +128,7 @@ def as_json(
         "why": found.why,
         "next_to_try": next_as_dict(found),
         "cautions": found.cautions,
-        "published": published(found, assumed.job),
+        "published": published(found, assumed),
         "options": options,
     }
     if best:
@@ -361,11 +361,12 @@ def batch_of(given: Any, model: Model) -> Batch | None:
     return Batch(given.batch, given.rows, speed)
 
 
-def published(found: Plan, job: Job) -> list[str]:
+def published(found: Plan, assumed: Assumed) -> list[str]:
     """What published speeds say of the planned times."""
     from distributed.planner.validation import evidence
 
-    return evidence((each.name for each in found.options if each.fits), job.compiled)
+    fitting = (each.name for each in found.options if each.fits)
+    return evidence(fitting, assumed.job.compiled, assumed.speed is None)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -396,8 +397,9 @@ def main(argv: list[str] | None = None) -> None:
         print("\n".join(lines))
     print()
     print(as_text(found, job, cluster, memory, given.tokens))
-    for line in published(found, job):
-        print(f"published: {line}".replace("; ", "\n  "))
+    for line in published(found, assumed):
+        first, *more = f"published: {line}".split("; ")
+        print("\n".join([textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]))
     if executed is not None:
         print(f"\n{as_table(executed, cluster.ranks)}")
 
