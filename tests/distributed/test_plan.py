@@ -13,6 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from distributed import planner
 from distributed.cost import (
@@ -813,3 +816,57 @@ def test_lora_is_in_the_answer_and_in_its_json(capsys):
     assert half["trained_parameters"] == pytest.approx(0.005 * half["parameters"])
     main(["--model", "llama-3-8b"])
     assert "trained" not in capsys.readouterr().out
+
+
+# --- the call behind each strategy
+
+
+def called(group, calls):
+    """What each call of PyTorch makes of a small model, on four ranks."""
+    names = {
+        "torch": torch,
+        "DistributedDataParallel": nn.parallel.DistributedDataParallel,
+        "ZeroRedundancyOptimizer": ZeroRedundancyOptimizer,
+        "fully_shard": fully_shard,
+        "init_device_mesh": init_device_mesh,
+    }
+    made = {}
+    for name, call in calls.items():
+        block = nn.Linear(8, 8)
+        here = names | {"block": block, "model": nn.Sequential(block)}
+        result = eval(call.replace('"cuda"', '"cpu"'), here)
+        shape = None
+        if isinstance(result, FSDPModule):
+            shape = tuple(block.weight.device_mesh.shape)
+            stays = block._get_fsdp_state()._fsdp_param_group.post_forward_mesh_info is None
+        else:
+            stays = None
+        made[name] = type(result).__name__, shape, stays
+    return made
+
+
+def test_the_call_of_each_strategy_is_in_the_answer_and_is_pytorchs(pools, capsys):
+    """A reader of PyTorch's documentation finds no ZeRO-2 there."""
+    words = "--model llama-3-8b --gpus 4 --per-host 2"
+    main(words.split())
+    said = capsys.readouterr().out
+    assert max(map(len, said.splitlines())) <= 88
+    assert "\n  ZeRO-2  fully_shard(block, reshard_after_forward=False)" in said
+    calls = {each["name"]: each["call"] for each in asked_for(words, capsys)["options"]}
+    flat = " ".join(said.split())
+    assert all(" ".join(call.split()) in flat for call in calls.values())
+    found = pools[4](called, calls)[0]
+    assert found == {
+        "DDP": ("DistributedDataParallel", None, None),
+        "ZeRO-1": ("ZeroRedundancyOptimizer", None, None),
+        "ZeRO-2": ("FSDPLinear", (4,), True),
+        "HSDP": ("FSDPLinear", (2, 2), False),
+        "ZeRO-3": ("FSDPLinear", (4,), False),
+    }
+
+
+@pytest.mark.parametrize("stack", [*STACKS])
+def test_each_strategy_of_each_library_has_a_call(stack, capsys):
+    found = asked_for(f"--model llama-3-8b --nodes 2 --stack {stack}", capsys)["options"]
+    assert [each["name"] for each in found if each["call"]] == [*STACKS[stack]]
+    assert all("{" not in each["call"] or stack == "deepspeed" for each in found)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.cost import Cluster, Link
 from distributed.model_states import RECIPES
-from distributed.planner.assumed import Assumed, as_dict, in_words
+from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_words
 from distributed.planner.batch import Batch, in_rows
+from distributed.planner.calls import call_of
 from distributed.planner.config_json import Read
 from distributed.planner.gpu_file import read_gpu
 from distributed.planner.hardware import GPUS, Gpu, gpu
@@ -67,7 +68,14 @@ class Asked(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: float = 0.0) -> str:
+def as_text(
+    found: Plan,
+    job: Job,
+    cluster: Cluster,
+    memory: float,
+    tokens: float = 0.0,
+    stack: str = "pytorch",
+) -> str:
     """A table for people, narrow enough for a page. GB are 10⁹ bytes."""
     lines = [f"{'':8}{'GB':>7} {'fits':6}{'checkpoint':10}{'step':>8}{'waits':>7}  most of it"]
     for each in found.options:
@@ -94,6 +102,10 @@ def as_text(found: Plan, job: Job, cluster: Cluster, memory: float, tokens: floa
         lines.append(f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU")
         if tokens:
             lines.append(f"{tokens:g} tokens: {run.days:,.1f} days, {run.gpu_hours:,.0f} GPU-hours")
+    lines.append(f"the calls in {WHOSE[stack]}:")
+    for each in found.options:
+        call = f"  {each.name:8}{call_of(each.name, stack, cluster)}"
+        lines.append(textwrap.fill(call, WIDE, subsequent_indent=" " * 10))
     return "\n".join(lines)
 
 
@@ -109,6 +121,7 @@ def as_json(
     options: list[dict[str, Any]] = [
         {
             "name": each.name,
+            "call": call_of(each.name, assumed.stack, assumed.cluster),
             "checkpoint": each.checkpoint,
             "bytes": each.memory,
             "fits": each.fits,
@@ -396,7 +409,7 @@ def main(argv: list[str] | None = None) -> None:
         lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
         print("\n".join(lines))
     print()
-    print(as_text(found, job, cluster, memory, given.tokens))
+    print(as_text(found, job, cluster, memory, given.tokens, given.stack))
     for line in published(found, assumed):
         first, *more = f"published: {line}".split("; ")
         print("\n".join([textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]))
