@@ -539,7 +539,9 @@ def test_a_module_tells_its_shape():
     assert model.parameters == pytest.approx(count, rel=0.01)
 
 
-@pytest.mark.parametrize("said", ["400Gbit", "400 Gbit/s", "400Gbps", "50GB", "50GB/s"])
+@pytest.mark.parametrize(
+    "said", ["400Gbit", "400 Gbit/s", "400Gbps", "400gbit", "400gbps", "50GB", "50GB/s"]
+)
 def test_a_network_is_said_in_bits_or_bytes(said):
     _, cluster, _ = read(arguments().parse_args(["--gpus", "16", "--network", said]))
     assert cluster.network.bandwidth == pytest.approx(WIRE * 50e9)
@@ -870,3 +872,39 @@ def test_each_strategy_of_each_library_has_a_call(stack, capsys):
     found = asked_for(f"--model llama-3-8b --nodes 2 --stack {stack}", capsys)["options"]
     assert [each["name"] for each in found if each["call"]] == [*STACKS[stack]]
     assert all("{" not in each["call"] or stack == "deepspeed" for each in found)
+
+
+# --- numbers as people write them
+
+
+def test_numbers_are_read_as_people_write_them():
+    words = "--params 8b --batch 4M --tokens 15T --speed 400T --gpu-memory 80gb"
+    given = arguments().parse_args(words.split())
+    assert (given.params, given.batch, given.tokens, given.speed) == (8e9, 4e6, 15e12, 4e14)
+    assert read(given)[2] == 80e9
+    assert read(arguments().parse_args(["--gpu-memory", "80gib"]))[2] == 80 * 2**30
+
+
+@pytest.mark.parametrize("said", ["50Gb", "50gb"])
+def test_a_unit_that_may_mean_bits_or_bytes_is_refused(said, capsys):
+    with pytest.raises(SystemExit):
+        main(["--network", said, "--gpus", "16"])
+    assert f"network={said!r}: write it with its unit" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "ways", "neighbor"),
+    [
+        (["--model", "llama-9"], ["config.json", "--shape"], "llama-3-8b"),
+        (["--model", "Qwen/Qwen9-8B"], ["config.json", "--shape"], "qwen3-8b"),
+        (["--gpu", "l4"], ["--gpu-file"], "l40s"),
+    ],
+)
+def test_what_is_not_known_points_to_a_way_out_before_it_suggests_a_neighbor(
+    words, ways, neighbor, capsys
+):
+    with pytest.raises(SystemExit):
+        main(words)
+    said = capsys.readouterr().err
+    places = [said.index(each) for each in (*ways, neighbor)]
+    assert places == sorted(places)

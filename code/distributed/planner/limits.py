@@ -84,22 +84,25 @@ def number(said: str) -> float:
     return float(found[1]) * SCALES[found[2]]
 
 
-UNITS = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-UNITS |= {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-AMOUNT = r"(\d+(?:\.\d+)?) ?([KMGT]i?)"
+UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
+UNITS |= {"ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30, "ti": 2.0**40}
+AMOUNT = r"(\d+(?:\.\d+)?) ?([KMGTkmgt]i?)"
 
 
 def size(name: str, said: str) -> float:
     """Bytes: "80GB" are 10⁹, "80GiB" 2³⁰. Raises ValueError, naming the argument."""
-    found = re.fullmatch(rf"{AMOUNT}B", said)
+    found = re.fullmatch(rf"{AMOUNT}[Bb]", said)
     if not found:
         raise ValueError(f"{name}={said!r}: write it with its unit, like 80GB or 80GiB")
-    return float(found[1]) * UNITS[found[2]]
+    return float(found[1]) * UNITS[found[2].lower()]
 
 
 def rate(name: str, said: str) -> float:
-    """Bytes/s, from bytes or bits: "50GB", "400Gbit". Raises ValueError, naming the argument."""
+    """Bytes/s, from bytes or bits: "50GB", "400Gbit". Raises ValueError, naming the argument.
+
+    "50gb" and "50Gb" are refused: to some people they are bits, to others bytes.
+    """
     found = re.fullmatch(rf"{AMOUNT}(B|bit|bps)(?:/s)?", said)
     if not found:
         raise ValueError(f"{name}={said!r}: write it with its unit, like 400GB or 400Gbit")
-    return float(found[1]) * UNITS[found[2]] / (1 if found[3] == "B" else 8)
+    return float(found[1]) * UNITS[found[2].lower()] / (1 if found[3] == "B" else 8)
