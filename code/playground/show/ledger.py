@@ -45,11 +45,11 @@ MODELS = {
 }
 # bytes for each parameter: itself, its gradient, a master copy, and the optimizer's states
 PRECISIONS = {
-    "bf16, Adam, master copy": (2, 2, 4, 8),
+    "bf16, fp32 weights kept, Adam": (2, 2, 4, 8),
     "the same, gradients in fp32": (2, 4, 4, 8),
-    "bf16, 8-bit Adam, master copy": (2, 2, 4, 2),
-    "bf16, Adam, no master copy": (2, 2, 0, 8),
-    "fp32, Adam": (4, 4, 0, 8),
+    "bf16, fp32 weights kept, 8-bit Adam": (2, 2, 4, 2),
+    "bf16 alone, Adam": (2, 2, 0, 8),
+    "fp32 alone, Adam": (4, 4, 0, 8),
 }
 KEEP = {"none": 0, "selective": 1, "full": 2}
 LOSSES = {"plain": PLAIN, "fused": FUSED}
@@ -182,7 +182,7 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
         *slider("doublings", "GPUs", (0, 13, 1), doublings, "format(pow(2, doublings), ',')"),
         *choice("model", "model", models, "Llama 2 7B"),
         *choice("checkpoint", "checkpointing", KEEP, "none"),
-        *choice("precision", "precision", _lists(PRECISIONS), "bf16, Adam, master copy"),
+        *choice("precision", "precision", _lists(PRECISIONS), "bf16, fp32 weights kept, Adam"),
         *choice("stack", "whose code", CODE, "PyTorch's"),
         *choice("scores", "loss", LOSSES, "plain"),
         *choice("memory", "memory of a GPU", DEVICES, "80 GB"),
