@@ -16,9 +16,9 @@ NEEDS = """\
 This is a page of the book. Its code uses the book's modules: start Jupyter, or Python, with the
 book's folder `code` on the path, for example `export PYTHONPATH=/path/to/the/book/code`."""
 LINKS = """\
-<p class="live-downloads">Take this page along:
+<p class="live-downloads">Download this page:
 <a href="{name}.ipynb" download>notebook</a>, <a href="{name}.py" download>script</a>.
-Both use the book's modules and say how.</p>
+Each explains how to get the book's modules.</p>
 """
 
 

@@ -48,6 +48,7 @@ def test_the_landing_page_adds_up_the_minutes_of_its_core_path(built: Path) -> N
     to_read, to_do = (sum(int(found[i]) for found in said if found) for i in (1, 2))
     text = " ".join((built / "book/index.html").read_text().split())
     assert all(said)
+    assert re.findall(r"(\d+) min\.", text) == [found[1] for found in said if found]
     assert 14 <= len(said) <= 17
     assert to_read <= 180
     assert f"{opening.hours(to_read)} to read, {opening.hours(to_do)} if you run" in text
