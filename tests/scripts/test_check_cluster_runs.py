@@ -160,7 +160,7 @@ def test_killed_in_every_stage(job, stage: str, whom: str) -> None:
     assert not report["finished"]
     order = [stage for stage in STAGES if report["stage"].startswith(stage)]
     assert order, report["stage"]
-    assert STAGES.index(order[0]) - STAGES.index(stage) in (0, 1), "a stage may end meanwhile"
+    assert STAGES.index(order[0]) >= STAGES.index(stage), "short stages may end meanwhile"
     if whom == "rank 1":
         assert [one["rank"] for one in report["missing"]] == [1]
 
