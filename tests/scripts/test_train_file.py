@@ -498,9 +498,9 @@ def test_a_tokenizer_json_makes_the_tokens(tmp_path: Path) -> None:
 def test_what_make_tokens_cannot_read_is_one_line(tmp_path: Path) -> None:
     text, latin = tmp_path / "a.txt", tmp_path / "latin.txt"
     text.write_text("text")
-    latin.write_bytes(b"caf\xe9")
+    latin.write_bytes(b"gar\xe7on")
     for words, line in {
-        (text, latin, "DATA"): f"{latin}: not UTF-8 (byte 0xe9 at 3). Convert it: iconv -f LATIN1",
+        (text, latin, "DATA"): f"{latin}: not UTF-8 (byte 0xe7 at 3). Convert it: iconv -f LATIN1",
         (text, "none.txt", "DATA"): "none.txt: No such file or directory",
         (text, tmp_path, "DATA"): f"{tmp_path}: Is a directory",
         (latin, text): f"{text}: is a file, but the last argument is DATA, the folder to write",
