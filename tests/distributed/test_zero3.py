@@ -259,7 +259,9 @@ class Forgetful(nn.Module):
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
         self.register_buffer("scale", torch.ones(3))
-        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.register_buffer("position_ids", torch.arange(4))
+        self.register_buffer("causal", torch.ones(3, 3, dtype=torch.bool).tril())
+        self.register_buffer("nothing", torch.ones(0, dtype=torch.long))
         self.name = name
 
     def reset_parameters(self):
@@ -279,10 +281,47 @@ def test_a_buffer_that_nobody_can_make_is_named(pools):
         pools[2](forgotten, "")
 
 
-@pytest.mark.parametrize("name", ["weight", "bias", "scale"])
+FORGOTTEN = ["weight", "bias", "scale", "position_ids", "causal"]
+
+
+@pytest.mark.parametrize("name", FORGOTTEN)
 def test_what_the_first_values_leave_out_is_named(pools, name):
     with pytest.raises(RankError, match=rf"ValueError.*1\.{name} .*no value"):
         pools[2](forgotten, name)
+
+
+class Unusual(nn.Module):
+    """Its first values are those by which one could tell memory that nobody has written."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("unknown", torch.ones(2))
+        self.register_buffer("last", torch.ones(2, dtype=torch.long))
+        self.register_buffer("order", torch.ones(2, dtype=torch.long))
+
+    def reset_parameters(self):
+        self.weight.data.zero_()
+        self.unknown.fill_(torch.nan)
+        self.last.fill_(-1)
+        self.order.data.copy_(torch.tensor([0, 1]))
+
+
+def test_first_values_may_be_unusual():
+    with torch.device("meta"):
+        model = Unusual()
+    materialise(model, leave_meta(model, torch.device("cpu")), by_reset_parameters)
+    assert model.unknown.isnan().all()
+    assert [model.weight.tolist(), model.last.tolist()] == [[0, 0], [-1, -1]]
+    assert model.order.tolist() == [0, 1]
+
+
+def test_half_of_a_weight_is_no_weight():
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    unmade = leave_meta(model, torch.device("cpu"))
+    with pytest.raises(ValueError, match="weight is on the meta device and has no value"):
+        materialise(model, unmade, lambda module: module.weight[0].zero_())
 
 
 def test_what_is_real_already_keeps_its_values():

@@ -40,6 +40,16 @@ def by_reset_parameters(module: nn.Module) -> None:
     reset()
 
 
+def is_blank(tensor: torch.Tensor, untouched: bool) -> bool:
+    """Whether an element has its bits as they were, all 1: NaN, but -1 can be an integer's value.
+
+    `untouched` says that the tensor knows of no write; it doesn't see those through `.data`.
+    """
+    elements = tensor.contiguous().view(-1).view(torch.uint8).view(-1, tensor.itemsize)
+    is_integer = not (tensor.dtype == torch.bool or tensor.is_floating_point())
+    return bool((elements == 255).all(1).any()) and (untouched or not is_integer)
+
+
 @torch.no_grad()
 def materialise(
     module: nn.Module, wanted: Iterable[torch.Tensor], initialise: Callable[[nn.Module], None]
@@ -47,7 +57,7 @@ def materialise(
     """Give parameters and buffers from the meta device their first values, and nothing else.
 
     Each part of the module that holds a wanted one is initialised as a whole: what it has beside
-    gets its old values back. Raises ValueError for a wanted one that has a NaN then.
+    gets its old values back. Raises ValueError for a wanted one that nobody has written then.
     """
     remaining = set(wanted)
     for path, part in module.named_modules():
@@ -56,11 +66,13 @@ def materialise(
             continue
         kept = {tensor: tensor.data for tensor in mine.values() if tensor not in remaining}
         for tensor in mine.values():
-            tensor.data = placeholder(tensor, tensor.dtype, tensor.device).contiguous()
+            blank = torch.full((tensor.nbytes,), 255, dtype=torch.uint8, device=tensor.device)
+            tensor.data = blank.view(tensor.dtype).view(tensor.shape)
+        versions = {tensor: tensor._version for tensor in mine.values()}
         initialise(part)
         for name, tensor in mine.items():
             made = getattr(part, name)
-            if tensor in remaining and made.isnan().any():
+            if tensor in remaining and is_blank(made, made._version == versions.get(made)):
                 raise ValueError(
                     f"{path}.{name} is on the meta device and has no value after initialise= "
                     f"of its {type(part).__name__}"
