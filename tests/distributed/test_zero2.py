@@ -12,7 +12,7 @@ from distributed.runtime.trace import Trace
 from distributed.workbench.data import batches
 from distributed.workbench.memory_meter import watch
 from distributed.workbench.training import make_network, train
-from distributed.zero import Zero2, Zero3
+from distributed.zero import Zero1, Zero2, Zero3
 
 PSI = 64 * 256 + 256 + 7 * (256 * 256 + 256) + 256 * 10 + 10
 BUCKET = 300_000  # bytes: about one of the layers
@@ -208,12 +208,40 @@ def fails_at_its_output(group, stage, go_on):
     zero.step()
 
 
-@pytest.mark.parametrize("stage", [Zero2, Zero3])
+@pytest.mark.parametrize("stage", [Zero1, Zero2, Zero3])
 def test_a_step_after_a_pass_that_raised_asks_for_zero_grad(pools, stage):
     for go_on in ("step", "forward"):
         with pytest.raises(RankError, match=r"the last backward pass raised: call zero_grad\(\)"):
             pools[2](fails_at_its_output, stage, go_on)
     pools[2](fails_at_its_output, stage, "zero_grad")
+
+
+class Hidden:
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+
+def fails_halfway(group, stage):
+    """Of a pass through no output that is seen, which raises between two gradients."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    stage(model, torch.optim.SGD, group, lr=0.5)
+    hooks = [
+        model[0].register_forward_hook(lambda *found: Fails.apply(found[2])),
+        model.register_forward_hook(lambda *found: Hidden(found[2]), prepend=True),
+    ]
+    with pytest.raises(ArithmeticError):
+        model(torch.ones(2, 4)).tensor.sum().backward()
+    for hook in hooks:
+        hook.remove()
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    model(torch.ones(2, 4)).sum().backward()
+
+
+@pytest.mark.parametrize("stage", [Zero1, Zero2])
+def test_a_pass_that_raised_is_noticed_without_an_output(pools, stage):
+    with pytest.raises(RankError, match=r"the last backward pass raised: call zero_grad\(\)"):
+        pools[2](fails_halfway, stage)
 
 
 def evaluated_before_a_penalty(group):

@@ -15,7 +15,6 @@ sends only what must be gathered again.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from enum import Enum, auto
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from distributed.runtime.hooks import call_last
 from distributed.zero.blocks import Block, BlockwiseWeights
-from distributed.zero.guards import REFUSED, Hook
+from distributed.zero.guards import Hook
 from distributed.zero.reduce_in_backward import GradientReducer
 from distributed.zero.sharded import Gradients
 
@@ -51,24 +50,16 @@ class Call(NamedTuple):
     sync: bool  # False within no_sync(): a backward pass through such calls alone reduces nothing
 
 
-class Pass(Enum):
-    """Which pass is under way."""
-
-    FORWARD = auto()  # or none: no gradient has come since the last backward pass ended
-    BACKWARD = auto()  # from the first gradient to the end; a forward pass in it is a checkpoint's
-
-
 class Schedule(Gradients):
     """Calls of blocks in the forward pass, and their turns in the backward pass.
 
     calls     of this forward pass, or of the last one. The root's is the last, when it has returned
     recorded  whether calls are written down, because a backward pass can follow
-    now       the pass that is under way
-    turns     in BACKWARD: the calls through which it goes back
-    position  in BACKWARD: the index in `turns` of the call that has its turn. All behind it had
-              theirs; len(turns) if none has
-    reduces   in BACKWARD: whether it has reached a call outside of no_sync()
-    reduced   in BACKWARD: blocks that it has reduced
+    turns     calls through which the backward pass under way goes back
+    position  the index in `turns` of the call that has its turn. All behind it had theirs;
+              len(turns) if none has
+    reduces   whether the backward pass has reached a call outside of no_sync()
+    reduced   blocks that it has reduced
     last_turn block → its first call since a backward pass ended, in any forward pass
     unreduced blocks with a call or a gradient since they were reduced: it is to be done
     """
@@ -82,7 +73,7 @@ class Schedule(Gradients):
         self.board = self.trained[0].group.board
         self.refuse_second_derivative = any(block.takes_turns for block in weights.blocks)
         self.unreduced: set[Block] = set()
-        self._enter_forward()
+        self._end_pass()
         self.post_forward_hooks = []
         for block in weights.all():
             pre_forward = Hook(partial(self.pre_forward, block), refuses_copies=True)
@@ -91,11 +82,11 @@ class Schedule(Gradients):
             block.module.register_forward_pre_hook(pre_forward, prepend=True)
             self.post_forward_hooks.append(block.module.register_forward_hook(post_forward))
 
-    def _enter_forward(self) -> None:
-        """→ FORWARD: no backward pass will go back through the calls that are noted here."""
+    def _end_pass(self) -> None:
+        """No backward pass is under way, and none will go back through the calls noted here."""
         self.calls: list[Call] = []
         self.recorded = False
-        self.now = Pass.FORWARD
+        self.task = -1
         self.turns: list[Call] = []
         self.last_turn: dict[Block, Call] = {}
         self.position, self.reduces = 0, False
@@ -164,12 +155,10 @@ class Schedule(Gradients):
 
     def _is_recomputing(self) -> bool:
         """Whether a forward pass that begins now is a checkpoint's, within the backward pass."""
-        return self.now is Pass.BACKWARD and torch._C._current_graph_task_id() != -1
+        return self.task != -1 and torch._C._current_graph_task_id() != -1
 
     def _begin_call(self, block: Block) -> None:
         """The root begins a forward pass. ValueError where ranks call different blocks."""
-        if self.now is Pass.BACKWARD and torch.is_grad_enabled():
-            raise RuntimeError(REFUSED["failed"])
         if block is self.root:
             self.calls, self.recorded = [], torch.is_grad_enabled()
             call_last(self.post_forward_hooks)
@@ -208,11 +197,10 @@ class Schedule(Gradients):
     # --- the backward pass
 
     def _enter_backward(self, calls: list[Call]) -> None:
-        """FORWARD → BACKWARD, through these calls; autograd will call `_finish` at the end."""
-        if self.now is Pass.FORWARD:
-            self.now = Pass.BACKWARD
+        """The backward pass begins, through these calls, unless it has begun."""
+        if self.task == -1:
+            self.begin_pass()
             self._turn_to(calls)
-            torch.autograd.Variable._execution_engine.queue_callback(self._finish)
 
     def _turn_to(self, calls: list[Call]) -> None:
         """Go back through these calls from now on."""
@@ -244,7 +232,7 @@ class Schedule(Gradients):
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Gradients: autograd has finished this parameter's gradient, on this rank."""
         block = self.block_of[parameter]
-        if self.now is Pass.FORWARD:  # before that of any output, as the root's can be
+        if self.task == -1:  # before that of any output, as the root's can be
             self._enter_backward(self.calls)
             self.reduces = self.calls[-1].sync if self.calls else self.sync
         if block in self.reduced:
@@ -268,19 +256,17 @@ class Schedule(Gradients):
         self.reducer.wait()
 
     @torch.no_grad()
-    def _finish(self) -> None:
-        """Called by autograd at the end of a backward pass. → FORWARD."""
+    def end_pass(self) -> None:
+        """Gradients: give the last calls their turn, and reduce what is left."""
         self._go_back_to(self.turns, -1)
         if self.reduces:
             self._reduce_rest()
-        self._enter_forward()
+        self._end_pass()
 
     # --- what the optimizer calls
 
     def reduce(self) -> None:
         """Gradients: reduce what passes in no_sync() left. Blocks without a call get zeros."""
-        if self.now is Pass.BACKWARD:
-            raise RuntimeError(REFUSED["failed"])
         self.reducer.check_unchanged()
         self._reduce_rest()
         for unit in self.trained:
@@ -292,7 +278,7 @@ class Schedule(Gradients):
         self.reducer.wait()
         self.reducer.is_spread.clear()
         self.unreduced.clear()
-        self._enter_forward()
+        self._end_pass()
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return self.reducer.tensors()

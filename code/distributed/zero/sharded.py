@@ -47,6 +47,23 @@ class Gradients(Protocol):
     """
 
     sync: bool = True
+    was_synced: bool = True  # in the last forward pass that a backward pass can follow
+    task: int = -1  # autograd's number of the backward pass under way; `reset` ends one that raised
+
+    def begin_pass(self, sync: bool = True, _: torch.Tensor | None = None) -> None:
+        """A backward pass is here. `sync` is what it was in one of its forward passes."""
+        if self.task == -1:
+            self.task = torch._C._current_graph_task_id()
+            torch.autograd.Variable._execution_engine.queue_callback(self.end_pass)
+
+    def end_pass(self) -> None:
+        """Called by autograd when the pass has come to its end."""
+        self.task = -1
+
+    def check_not_failed(self) -> None:
+        """RuntimeError outside of a backward pass, if the last one didn't come to its end."""
+        if self.task != -1 and torch._C._current_graph_task_id() == -1:
+            raise RuntimeError(REFUSED["failed"])
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Autograd has finished this parameter's gradient, on this rank."""
@@ -105,11 +122,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for parameter in unit.layout.parameters:
                 parameter.grad_dtype = unit.layout.reduce_dtype  # autograd adds in it, too
                 self.hooks.append(parameter.register_post_accumulate_grad_hook(self.mark_ready))
-        self.module.register_forward_pre_hook(Hook(lambda *_: call_last(self.hooks)))
+        self.module.register_forward_pre_hook(Hook(self.pre_forward))
 
     def _share_groups_and_states(self) -> None:
         """One list of groups and one dict of states for both: what a schedule sets here counts."""
         self.param_groups, self.state = self.optimizer.param_groups, self.optimizer.state
+
+    def pre_forward(self, *_: Any) -> None:
+        """The module is about to compute."""
+        if torch.is_grad_enabled():
+            self.gradients.check_not_failed()
+        call_last(self.hooks)
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Called by autograd when a parameter's gradient is complete. EMPTY, PARTIAL → PARTIAL."""
@@ -129,6 +152,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self.phase is GradientPhase.EMPTY:
             raise RuntimeError(REFUSED["no gradients"])
         if self.phase is GradientPhase.PARTIAL:
+            self.gradients.check_not_failed()
             self.gradients.reduce()
             self.phase = GradientPhase.REDUCED
 

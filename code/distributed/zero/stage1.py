@@ -1,13 +1,16 @@
 """ZeRO-1: the lesson `zero1.py` for any module: whole parameters, and sharded optimizer states."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 from distributed import Group
 from distributed.zero.flat_unit import MOVED, FlatUnit
+from distributed.zero.guards import Hook
 from distributed.zero.sharded import Gradients, ShardedOptimizer, Weights, layouts
 from distributed.zero.sharding_plan import Precision, ShardingPlan
 
@@ -40,10 +43,19 @@ class Zero1(ShardedOptimizer):
         plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
         weights = ReplicatedWeights(plan, bucket_bytes)
         super().__init__(plan, weights, self.make_gradients(weights), settings)
+        module.register_forward_hook(Hook(self.post_forward))
 
     def make_gradients(self, weights: "ReplicatedWeights") -> Gradients:
         """The part that reduces gradients, which stage 2 replaces."""
         return ReduceInStep(weights.units)
+
+    def post_forward(self, module: nn.Module, args: Any, output: Any) -> None:
+        """The module has computed: listen for the gradients of what it returns."""
+        if torch.is_grad_enabled():
+            self.gradients.was_synced = self.gradients.sync
+            for tensor in tree_leaves(output):
+                if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+                    tensor.register_hook(partial(self.gradients.begin_pass, self.gradients.sync))
 
 
 class ReplicatedWeights(Weights):
@@ -101,6 +113,7 @@ class ReduceInStep(Gradients):
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """The first gradient is copied into the buffer. Autograd adds later ones to it there."""
+        self.begin_pass()
         unit, grad = self.unit_of[parameter], parameter.grad
         if grad is None:
             return  # a function of autograd gave none: it counts as zero
@@ -123,7 +136,8 @@ class ReduceInStep(Gradients):
             unit.gradient = unit.reduce_scatter(buffer).to(unit.shard.dtype)
 
     def reset(self) -> None:
-        """Nothing: what no gradient is copied over becomes zero when it is reduced."""
+        """What no gradient is copied over becomes zero when it is reduced."""
+        self.task = -1
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return {"gradients": [*self.buffers.values()]}

@@ -7,15 +7,12 @@ A rank keeps its shard of the gradients, and of the others no more than two buck
 
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from distributed.zero.flat_unit import FlatUnit
-from distributed.zero.guards import REFUSED, Hook
 from distributed.zero.reduce_in_backward import GradientReducer
 from distributed.zero.sharded import Gradients
 from distributed.zero.stage1 import ReplicatedWeights, Zero1
@@ -28,11 +25,8 @@ class Zero2(Zero1):
     a `SpreadGradient` then, which only has a shape.
     """
 
-    gradients: "ReduceFullBuckets"
-
     def __init__(self, *given: Any, bucket_bytes: int = 4_000_000, **settings: Any):
         super().__init__(*given, bucket_bytes=bucket_bytes, **settings)
-        self.module.register_forward_hook(Hook(self.gradients.post_forward))
 
     def make_gradients(self, weights: ReplicatedWeights) -> "ReduceFullBuckets":
         return ReduceFullBuckets(weights.units, weights.names)
@@ -41,15 +35,12 @@ class Zero2(Zero1):
 class BackwardPhase(Enum):
     """State of a backward pass. One that raised stays there until `reset`."""
 
-    NONE = auto()  # none is under way
-    LOCAL = auto()  # it has reached only forward passes in no_sync(): it sends nothing
+    LOCAL = auto()  # none is under way, or only through forward passes in no_sync(): send nothing
     REDUCING = auto()  # it has reached one outside: each bucket is reduced when it is complete
     DEFERRED = auto()  # the same, but one more gradient can come: all buckets wait for the end
 
 
 TRANSITIONS = {
-    (BackwardPhase.NONE, BackwardPhase.LOCAL),
-    (BackwardPhase.NONE, BackwardPhase.REDUCING),
     (BackwardPhase.LOCAL, BackwardPhase.REDUCING),
     (BackwardPhase.LOCAL, BackwardPhase.DEFERRED),
     (BackwardPhase.REDUCING, BackwardPhase.DEFERRED),
@@ -59,10 +50,8 @@ TRANSITIONS = {
 class ReduceFullBuckets(Gradients):
     """dW[N·s] of a bucket is reduced when it is complete, and all buckets before it are reduced.
 
-    was_synced  what `sync` was in the last forward pass that a backward pass can follow
     unreduced   whether gradients have come that no reduction has taken
     phase       of the backward pass
-    task        autograd's number of it
     missing     bucket → parameters whose gradients have not come in this pass
     to_reduce   buckets that are not reduced in this pass, in their order
     """
@@ -71,12 +60,12 @@ class ReduceFullBuckets(Gradients):
         self.units, self.names = units, names
         self.unit_of = {p: unit for unit in units for p in unit.layout.parameters}
         self.reducer = GradientReducer(units, names, in_flight=2)
-        self.was_synced, self.unreduced = True, False
+        self.unreduced = False
         self._end_pass()
 
     def _end_pass(self) -> None:
-        """→ NONE."""
-        self.phase, self.task = BackwardPhase.NONE, -1
+        """→ LOCAL."""
+        self.phase, self.task = BackwardPhase.LOCAL, -1
         self.missing = {unit: {*unit.layout.parameters} for unit in self.units}
         self.to_reduce = [*self.units]
 
@@ -84,28 +73,10 @@ class ReduceFullBuckets(Gradients):
         assert (self.phase, phase) in TRANSITIONS, f"{self.phase} → {phase}"
         self.phase = phase
 
-    def post_forward(self, module: nn.Module, args: Any, output: Any) -> None:
-        """The module has computed: listen for the gradients of what it returns."""
-        if not torch.is_grad_enabled():
-            return
-        self._check_not_failed()
-        self.was_synced = self.sync
-        for tensor in tree_leaves(output):
-            if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
-                tensor.register_hook(partial(self.pre_backward, self.sync))
-
-    def _check_not_failed(self) -> None:
-        """RuntimeError outside of a backward pass, if the last one didn't come to its end."""
-        if self.phase is not BackwardPhase.NONE and torch._C._current_graph_task_id() == -1:
-            raise RuntimeError(REFUSED["failed"])
-
-    def pre_backward(self, sync: bool, _: torch.Tensor | None = None) -> None:
-        """The backward pass is here. It reduces if one of its forward passes was to."""
-        if self.phase is BackwardPhase.NONE:
-            self.task = torch._C._current_graph_task_id()
-            torch.autograd.Variable._execution_engine.queue_callback(self.post_backward)
-            self._enter(BackwardPhase.REDUCING if sync else BackwardPhase.LOCAL)
-        elif self.phase is BackwardPhase.LOCAL and sync:  # how gradients came so far isn't noted
+    def begin_pass(self, sync: bool = True, _: torch.Tensor | None = None) -> None:
+        """Gradients: it reduces if one of its forward passes was to."""
+        super().begin_pass()
+        if self.phase is BackwardPhase.LOCAL and sync:  # how gradients came so far isn't noted
             self._enter(BackwardPhase.DEFERRED if self._any_came() else BackwardPhase.REDUCING)
 
     def _any_came(self) -> bool:
@@ -114,8 +85,8 @@ class ReduceFullBuckets(Gradients):
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Gradients: start to reduce the buckets that are complete with this one."""
-        if self.phase is BackwardPhase.NONE:  # before the gradient of any output
-            self.pre_backward(self.sync and self.was_synced)
+        if self.task == -1:  # before the gradient of any output
+            self.begin_pass(self.sync and self.was_synced)
         unit = self.unit_of[parameter]
         if unit not in self.to_reduce:
             raise RuntimeError(
@@ -133,8 +104,8 @@ class ReduceFullBuckets(Gradients):
                 break
             self.reducer.start(self.to_reduce.pop(0))
 
-    def post_backward(self) -> None:
-        """Called by autograd at the end: reduce all other buckets. A missing gradient is zero."""
+    def end_pass(self) -> None:
+        """Gradients: reduce all other buckets. A missing gradient is zero."""
         if self.phase is not BackwardPhase.LOCAL and self._any_came():
             self._reduce_rest()
         self._end_pass()
@@ -147,7 +118,6 @@ class ReduceFullBuckets(Gradients):
 
     def reduce(self) -> None:
         """Gradients: reduce what passes in no_sync() have left."""
-        self._check_not_failed()
         self.reducer.check_unchanged()
         if self.unreduced:
             self._reduce_rest()
