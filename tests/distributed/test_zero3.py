@@ -475,3 +475,38 @@ def test_blocks_that_cannot_be():
         check_blocks(model, [model[1], model[1][0]])
     assert check_blocks(model, None) == [model[0], model[1]]
     assert check_blocks(nn.Linear(2, 2), None) == []
+
+
+class Pairs(nn.Module):
+    """Layers in lists, dicts and modules that nothing calls, only what is inside."""
+
+    def __init__(self):
+        super().__init__()
+        pair = [nn.Linear(2, 2), nn.Linear(2, 2)]
+        named = nn.ModuleDict({"attention": nn.Linear(2, 2), "skip": nn.Identity()})
+        plain = nn.Module()
+        plain.steps = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        self.layers = nn.ModuleList([nn.ModuleList(pair), named, plain, pair[0]])
+
+    def called(self):
+        (a, b), named, plain, _ = self.layers
+        return [a, b, named["attention"], plain.steps]
+
+    def forward(self, x):
+        for block in self.called():
+            x = block(x)
+        return x
+
+
+def computed_by_pairs(group):
+    torch.manual_seed(0)
+    model, x = Pairs(), torch.ones(1, 2)
+    expected = model(x)
+    zero = Zero3(model, torch.optim.SGD, group, lr=0.1)
+    assert torch.equal(model(x), expected)
+    return [model.called().index(block.module) for block in zero.blocks]
+
+
+def test_blocks_are_what_has_a_forward_pass(pools):
+    assert check_blocks(model := Pairs(), None) == model.called()
+    assert pools[2](computed_by_pairs) == [[0, 1, 2, 3]] * 2

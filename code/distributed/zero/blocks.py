@@ -9,7 +9,7 @@ of two to the root, which is whole for a step. All other blocks take turns in on
 and these are all the memory that ZeRO-3 needs for whole parameters, whatever the model's size.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 from typing import Any
@@ -284,12 +284,21 @@ def shard(layout: Layout, group: Group, make: Callable[[Sequence[nn.Parameter]],
     return FlatUnit(layout, group, kept)
 
 
+def called(part: nn.Module) -> Iterator[nn.Module]:
+    """The outermost modules of a part that have a forward pass, as a ModuleList has none."""
+    if type(part).forward is nn.Module.forward:
+        yield from (inner for child in part.children() for inner in called(child))
+    else:
+        yield part
+
+
 def check_blocks(module: nn.Module, blocks: Sequence[nn.Module] | None) -> list[nn.Module]:
     """The blocks, in the order of the forward pass; ValueError for what cannot be one."""
     inside = {inner: name for name, inner in module.named_modules()}
     if blocks is None:
         lists = [m for m in inside if isinstance(m, nn.ModuleList | nn.Sequential)]
-        blocks = [m for one in lists for m in one if any(True for _ in m.parameters())]
+        found = dict.fromkeys(m for one in lists for part in one for m in called(part))
+        blocks = [m for m in found if any(True for _ in m.parameters())]
         blocks = [b for b in blocks if not any(b is not o and b in o.modules() for o in blocks)]
     for block in blocks:
         if block not in inside or block is module:

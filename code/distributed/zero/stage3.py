@@ -28,14 +28,13 @@ class Zero3(ShardedOptimizer):
     """Zero2 whose ranks keep a shard of the parameters, too.
 
     `blocks` are the modules inside `module` that are gathered one after the other: by default the
-    elements of its ModuleLists and Sequentials. Parameters of no block, or of two (tied weights),
-    belong to the root, which is gathered for the whole step. With `prefetch`, the next block's
-    parameters are gathered while one computes. Without `reshard_after_forward`, each block has its
-    own buffer, and is gathered once. A model on the meta device is made one block at a time
-    by `initialise(module)`, for each module that has parameters or buffers.
-
-    Parameters of a sharded block hold no values: use `full_parameters()`. After a
-    backward pass `parameter.grad` only has a shape: its mean is in the shards, on all ranks.
+    outermost modules with a forward pass in its ModuleLists and Sequentials. Parameters of no
+    block, or of two (tied weights), belong to the root, which is gathered for the whole step. With
+    `prefetch`, the next block's parameters are gathered while one computes. Without
+    `reshard_after_forward`, each block has its own buffer, and is gathered once. A model on the
+    meta device is made one block at a time by `initialise(module)`, for each module that has
+    parameters or buffers. Parameters of a sharded block hold no values: use `full_parameters()`.
+    After a backward pass `parameter.grad` only has a shape: its mean is in all ranks' shards.
 
     In a forward pass all ranks must call the same blocks in the same order; with a board, ranks
     that don't get a ValueError with the block and the rank. A gradient that a rank doesn't have
