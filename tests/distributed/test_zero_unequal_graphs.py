@@ -314,6 +314,36 @@ def test_blocks_in_another_order_are_learned_from_the_forward_pass(pools):
         assert_equal(pools[RANKS](in_another_order, given), expected)
 
 
+class FrozenLast(nn.Module):
+    """A frozen block that is registered first and called last."""
+
+    def __init__(self):
+        super().__init__()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        x = self.c(self.b(self.a(x)))
+        return x, self.frozen(x)
+
+
+def without_what_is_frozen(group, prefetch):
+    torch.manual_seed(0)
+    model = FrozenLast()
+    blocks = [model.frozen, model.a, model.b, model.c]
+    zero = Zero3(model, torch.optim.SGD, group, blocks=blocks, prefetch=prefetch, lr=0.1)
+    plain, behind = model(torch.ones(3, 4))
+    (plain if group.rank == 1 else behind).sum().backward()
+    return [value.norm().item() for _, value in zero.full_gradients()]
+
+
+@pytest.mark.parametrize("prefetch", [True, False])
+def test_a_frozen_block_that_one_rank_leaves_out_is_where_it_was_called(pools, prefetch):
+    first, second = pools[2](without_what_is_frozen, prefetch)
+    assert first == second
+    assert all(first)
+
+
 def sent_when_frozen(group):
     ring, model = RingGroup(group), Chain().double()
     for part in [model.first, model.last, *model.blocks[:4]]:

@@ -77,8 +77,7 @@ class Block:
     takes_turns           the buffer is also other blocks'
     stays_after_forward   it isn't freed after a forward pass, because the backward pass begins here
     stays_after_backward  it isn't freed after a backward pass: the next forward pass begins here
-    in_backward           the backward pass gets here: something is trained in this block, in one
-                          before it, or in the root
+    is_trained            something in it is
 
     Invariant: autograd saves views of W[N·s] in the forward pass, and reads them in the backward
     pass. So a block is always gathered into the same memory: `full` is made once, and never again.
@@ -98,7 +97,8 @@ class Block:
     ):
         self.index, self.module, self.units = index, module, units
         self.buffer, self.prefetch, self.names = buffer, prefetch, names
-        self.takes_turns = self.in_backward = False
+        self.takes_turns = False
+        self.is_trained = any(unit.layout.trainable for unit in units)
         self.stays_after_forward = self.stays_after_backward = True
         self.full = {unit: buffer.full_of(unit.layout) for unit in units}
         self.views: dict[nn.Parameter, torch.Tensor] = {}  # of W[N·s]: UNSHARDED
@@ -230,10 +230,6 @@ class BlockwiseWeights(Weights):
             Block(i, module, units[i], buffers[i], prefetch, plan.names)
             for i, module in enumerate([plan.module, *modules], start=-1)
         )
-        trained = False
-        for block in self.all():
-            trained = trained or any(unit.layout.trainable for unit in block.units)
-            block.in_backward = trained
         for block in self.blocks if reshard_after_forward else []:
             block.takes_turns = True
             block.stays_after_forward = block.index >= len(modules) - len(turns)

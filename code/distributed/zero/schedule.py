@@ -58,6 +58,8 @@ class Schedule(Gradients):
     turns     calls through which the backward pass under way goes back
     position  the index in `turns` of the call that has its turn. All behind it had theirs;
               len(turns) if none has
+    begin     the index in `turns` of the first call with something trained, in it or in the root:
+              to calls before it no backward pass needs to come
     reduces   whether the backward pass has reached a call outside of no_sync()
     reduced   blocks that it has reduced
     last_turn block → its first call since a backward pass ended, in any forward pass
@@ -89,7 +91,7 @@ class Schedule(Gradients):
         self.task = -1
         self.turns: list[Call] = []
         self.last_turn: dict[Block, Call] = {}
-        self.position, self.reduces = 0, False
+        self.position, self.begin, self.reduces = 0, 0, False
         self.reduced: set[Block] = set()
 
     # --- the four hooks
@@ -205,6 +207,8 @@ class Schedule(Gradients):
     def _turn_to(self, calls: list[Call]) -> None:
         """Go back through these calls from now on."""
         self.turns, self.position = calls, len(calls)
+        trained = [self.root.is_trained or call.block.is_trained for call in calls]
+        self.begin = [*trained, True].index(True)
         for call in calls:
             self._expect(call)
 
@@ -222,12 +226,10 @@ class Schedule(Gradients):
 
     def _begin_turn(self, block: Block) -> None:
         """Start to gather a block, and prefetch the one that was called before it."""
-        if block.in_backward:
+        if self.position >= self.begin:
             block.unshard()
-        if self.position:
-            ahead = self.turns[self.position - 1].block
-            if ahead.in_backward:
-                self._prefetch(ahead, block)
+        if self.position > self.begin:
+            self._prefetch(self.turns[self.position - 1].block, block)
 
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Gradients: autograd has finished this parameter's gradient, on this rank."""
