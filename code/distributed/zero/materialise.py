@@ -40,14 +40,10 @@ def by_reset_parameters(module: nn.Module) -> None:
     reset()
 
 
-def is_blank(tensor: torch.Tensor, untouched: bool) -> bool:
-    """Whether an element has its bits as they were, all 1: NaN, but -1 can be an integer's value.
-
-    `untouched` says that the tensor knows of no write; it doesn't see those through `.data`.
-    """
-    elements = tensor.contiguous().view(-1).view(torch.uint8).view(-1, tensor.itemsize)
-    is_integer = not (tensor.dtype == torch.bool or tensor.is_floating_point())
-    return bool((elements == 255).all(1).any()) and (untouched or not is_integer)
+def has_blank(tensor: torch.Tensor) -> bool:
+    """Whether the bits of an element are all 1, as before: NaN in a float, -1 in an integer."""
+    bits = tensor.contiguous().view(-1).view(torch.uint8) == 255
+    return bool(bits.view(-1, tensor.itemsize).all(1).any())
 
 
 @torch.no_grad()
@@ -72,7 +68,8 @@ def materialise(
         initialise(part)
         for name, tensor in mine.items():
             made = getattr(part, name)
-            if tensor in remaining and is_blank(made, made._version == versions.get(made)):
+            can_be_blank = made.is_floating_point() or made._version == versions.get(made)
+            if tensor in remaining and can_be_blank and has_blank(made):
                 raise ValueError(
                     f"{path}.{name} is on the meta device and has no value after initialise= "
                     f"of its {type(part).__name__}"
