@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
+from tests.rows import covering
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -257,3 +258,50 @@ def test_a_mean_in_float16_neither_overflows_nor_vanishes(pools, stage, kind, ea
 def test_a_mean_in_bfloat16_has_the_range_of_float32(pools, stage):
     for found in pools[2](mean_of, stage, "gloo", torch.bfloat16, (2.0**120, 2.0**-120)):
         assert found == [2.0**119]
+
+
+def layers_of_ones():
+    """1⁴ for an input of 1."""
+    model = nn.Sequential(*(nn.Linear(1, 1, bias=False) for _ in range(4)))
+    for parameter in model.parameters():
+        nn.init.ones_(parameter)
+    return model
+
+
+@torch.no_grad()
+def write_twos(zero):
+    for mine in (mine for group in zero.param_groups for mine in group["params"]):
+        mine.fill_(2.0)
+
+
+def writes_into_shards(group, stage, dtype, where):
+    """Outputs after a step with lr=0 and a write into the shards, and after one more such step."""
+    model, x = layers_of_ones(), torch.ones(1, 1, dtype=dtype)
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.0, param_dtype=dtype)
+    outputs = []
+    for step in (1, 2):
+        model(x).sum().backward()
+        if step == 1 and where in ("pre", "post"):
+            getattr(zero, f"register_step_{where}_hook")(lambda *_: write_twos(zero))
+        zero.step()
+        with torch.no_grad():
+            model(x)  # after it ZeRO-3 still has parameters of the root and of some blocks
+        if step == 1 and where not in ("pre", "post"):
+            write_twos(zero)
+            assert all(value.eq(2).all() for _, value in zero.full_parameters())
+            if where == "all are told":
+                zero.shards_changed()
+        with torch.no_grad():
+            outputs.append(model(x).item())
+    return outputs
+
+
+@covering(stage=[*STAGES], dtype=[None, torch.bfloat16], where=["pre", "post", "all are told"])
+def test_what_is_written_into_shards_counts_on_all_ranks(pools, stage, dtype, where):
+    assert pools[2](writes_into_shards, stage, dtype, where) == [[16.0, 16.0]] * 2
+
+
+@covering(stage=[*STAGES], dtype=[None, torch.bfloat16])
+def test_what_is_written_into_shards_and_not_told_is_refused(pools, stage, dtype):
+    with pytest.raises(RankError, match=r"shards were written .* call shards_changed\(\)"):
+        pools[2](writes_into_shards, stage, dtype, "nobody is told")

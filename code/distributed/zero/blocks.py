@@ -24,8 +24,8 @@ from distributed.zero.sharded import Weights, layouts
 from distributed.zero.sharding_plan import ShardingPlan
 
 WRITTEN = (
-    "{name} was written in place, and the next all-gather would undo it: write into the shards, "
-    "between two steps, or freeze it"
+    "{name} was written in place, and the next all-gather would undo it: freeze it, or write into "
+    "the optimizer's shards, and call its shards_changed() on all ranks"
 )
 
 

@@ -58,12 +58,11 @@ def model_state(zero: ShardedOptimizer) -> dict[str, torch.Tensor]:
         for parameter, param_slice, shard_slice in unit.layout.pieces(zero.group.rank):
             boxed.setdefault(parameter, Boxed(parameter.shape, unit.layout.dtype))
             boxed[parameter].add(param_slice, unit.shard[shard_slice])
-    elsewhere = {parameter for unit in zero.units for parameter in unit.layout.parameters}
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors_of(zero.module).items():
         if tensor in boxed:
             found[name] = boxed[tensor]  # under each of its names, if it is tied
-        elif tensor not in elsewhere:
+        elif tensor not in zero.unit_of:
             found[name] = tensor.detach()  # whole on every rank: buffers, what is frozen
     return found
 
@@ -161,7 +160,7 @@ def load_path(zero: ShardedOptimizer, path: str | Path) -> dict[str, Any]:
     dcp.load(to_read, checkpoint_id=path, process_group=zero.group.backend)
     for number, group in enumerate(zero.optimizer.param_groups):
         group.update({**contents.groups.get(str(number), {}), "params": group["params"]})
-    zero.weights.shards_changed()
+    zero.shards_changed()
     return contents.extra
 
 
@@ -220,10 +219,9 @@ def check_model(zero: ShardedOptimizer, contents: Contents, path: str | Path) ->
     was cast, and stage 3 as it came.
     """
     there = {k: f"{v.properties.dtype}{list(v.size)}" for k, v in contents.model.items()}
-    dtypes = {p: unit.layout.dtype for unit in zero.units for p in unit.layout.parameters}
     here = {}
     for name, tensor in tensors_of(zero.module).items():
-        dtype = dtypes.get(tensor, tensor.dtype)
+        dtype = zero.unit_of[tensor].layout.dtype if tensor in zero.unit_of else tensor.dtype
         if tensor in zero.frozen and name in there:
             dtype = contents.model[name].properties.dtype
         here[name] = f"{dtype}{list(tensor.shape)}"

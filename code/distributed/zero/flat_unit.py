@@ -124,12 +124,14 @@ class FlatUnit:
 
     shard[s]     this rank's W[s], which the optimizer updates; under a `param_dtype` a master copy
     gradient[s]  dW[s], the mean over the ranks, in the shard's dtype; None until it is reduced
+    version      autograd's of the shard when all ranks knew it: another one tells of a write
     """
 
     def __init__(self, layout: Layout, group: Group, shard: torch.Tensor):
         assert (shard.shape, shard.dtype) == ((layout.shard_size,), layout.dtype)
         self.layout, self.group, self.shard = layout, group, shard
         self.gradient: torch.Tensor | None = None
+        self.version = shard._version
 
     @property
     def is_cast(self) -> bool:
@@ -148,13 +150,14 @@ class FlatUnit:
         return self.group.all_gather(shard, out, async_op)
 
     def read_back(self, full: torch.Tensor) -> None:
-        """W[s] ← what was written into full[N·s] since it was gathered from W[s].
+        """W[s] ← what was written into full[N·s] since it was gathered, unless W[s] was written.
 
         Elements that are W[s] as it was cast keep all of their digits.
         """
-        mine = self.layout.shard(full, self.group.rank)
-        is_new = mine != self.shard.to(mine.dtype)
-        self.shard.copy_(torch.where(is_new, mine, self.shard))
+        if self.shard._version == self.version:
+            mine = self.layout.shard(full, self.group.rank)
+            is_new = mine != self.shard.to(mine.dtype)
+            self.shard.data.copy_(torch.where(is_new, mine, self.shard))  # with the same version
 
     def reduce_scatter(self, flat: torch.Tensor, async_op: bool = False) -> Any:
         """flat[N·s]{partial over ranks} → dW[s], their mean, in this rank's part of flat.

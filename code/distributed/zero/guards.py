@@ -24,6 +24,8 @@ REFUSED = {
     "reach the module's own parameters through functional_call with other tensors",
     "failed": "the last backward pass raised: call zero_grad() of the optimizer, which drops what "
     "that pass has reduced, and begin the step anew",
+    "shards": "shards were written outside of step(), and the module has other values: call "
+    "shards_changed() of the optimizer on all ranks, or write in its register_step_post_hook",
     "GradScaler": "GradScaler looks for infinities in whole gradients, and this rank has shards of "
     "their mean: compute in bfloat16, which needs no scaler",
     "clipping": "this gradient is one rank's own, before the mean, so each rank would clip it "

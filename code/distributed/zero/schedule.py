@@ -58,8 +58,7 @@ class Schedule(Gradients):
     turns     calls through which the backward pass under way goes back
     position  the index in `turns` of the call that has its turn. All behind it had theirs;
               len(turns) if none has
-    begin     the index in `turns` of the first call with something trained, in it or in the root:
-              to calls before it no backward pass needs to come
+    begin     the index of the first call with something trained, in it or in the root
     reduces   whether the backward pass has reached a call outside of no_sync()
     reduced   blocks that it has reduced
     last_turn block → its first call since a backward pass ended, in any forward pass
@@ -75,7 +74,7 @@ class Schedule(Gradients):
         self.board = self.trained[0].group.board
         self.refuse_second_derivative = any(block.takes_turns for block in weights.blocks)
         self.unreduced: set[Block] = set()
-        self._end_pass()
+        self._clear()
         self.post_forward_hooks = []
         for block in weights.all():
             pre_forward = Hook(partial(self.pre_forward, block), refuses_copies=True)
@@ -84,7 +83,7 @@ class Schedule(Gradients):
             block.module.register_forward_pre_hook(pre_forward, prepend=True)
             self.post_forward_hooks.append(block.module.register_forward_hook(post_forward))
 
-    def _end_pass(self) -> None:
+    def _clear(self) -> None:
         """No backward pass is under way, and none will go back through the calls noted here."""
         self.calls: list[Call] = []
         self.recorded = False
@@ -263,7 +262,7 @@ class Schedule(Gradients):
         self._go_back_to(self.turns, -1)
         if self.reduces:
             self._reduce_rest()
-        self._end_pass()
+        self._clear()
 
     # --- what the optimizer calls
 
@@ -280,7 +279,7 @@ class Schedule(Gradients):
         self.reducer.wait()
         self.reducer.is_spread.clear()
         self.unreduced.clear()
-        self._end_pass()
+        self._clear()
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return self.reducer.tensors()

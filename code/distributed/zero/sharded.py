@@ -111,6 +111,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.plan, self.weights, self.gradients = plan, weights, gradients
         self.module, self.group, self.names = plan.module, plan.group, plan.names
         self.units, self.trained, self.local = weights.units, trained, local
+        self.unit_of = {p: unit for unit in self.units for p in unit.layout.parameters}
         self.frozen = {parameter for parameter in plan.names if not parameter.requires_grad}
         self.replicas: Group | None = None  # of HSDP: the ranks that hold these shards, too
         self.phase = GradientPhase.EMPTY
@@ -130,6 +131,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def pre_forward(self, *_: Any) -> None:
         """The module is about to compute."""
+        if any(unit.shard._version != unit.version for unit in self.units):
+            raise RuntimeError(REFUSED["shards"])
         if torch.is_grad_enabled():
             self.gradients.check_not_failed()
         call_last(self.hooks)
@@ -184,9 +187,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self.sync_shards_from_params()
             self.reduce()
             self._update()
-            self.weights.shards_changed()
+            self.shards_changed()
         self.zero_grad()
         return loss
+
+    def shards_changed(self) -> None:
+        """All ranks call it after a write into shards. A write through `.data` needs it most."""
+        self.weights.shards_changed()
+        for unit in self.units:
+            unit.version = unit.shard._version
 
     def sync_shards_from_params(self) -> None:
         """Take into the shards what was written into the module's parameters since the last step.
@@ -282,8 +291,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def in_no_unit(self) -> list[nn.Parameter]:
         """Parameters that are whole on every rank: frozen ones before ZeRO-3, and empty ones."""
-        sharded = {parameter for unit in self.units for parameter in unit.layout.parameters}
-        return [parameter for parameter in self.names if parameter not in sharded]
+        return [parameter for parameter in self.names if parameter not in self.unit_of]
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """Tensors that this rank holds, by purpose."""

@@ -33,18 +33,11 @@ class Zero2(Zero1):
 
 
 class BackwardPhase(Enum):
-    """State of a backward pass. One that raised stays there until `reset`."""
+    """State of a backward pass, which enters them in this order. Only its end leads back."""
 
     LOCAL = auto()  # none is under way, or only through forward passes in no_sync(): send nothing
     REDUCING = auto()  # it has reached one outside: each bucket is reduced when it is complete
     DEFERRED = auto()  # the same, but one more gradient can come: all buckets wait for the end
-
-
-TRANSITIONS = {
-    (BackwardPhase.LOCAL, BackwardPhase.REDUCING),
-    (BackwardPhase.LOCAL, BackwardPhase.DEFERRED),
-    (BackwardPhase.REDUCING, BackwardPhase.DEFERRED),
-}
 
 
 class ReduceFullBuckets(Gradients):
@@ -61,16 +54,16 @@ class ReduceFullBuckets(Gradients):
         self.unit_of = {p: unit for unit in units for p in unit.layout.parameters}
         self.reducer = GradientReducer(units, names, in_flight=2)
         self.unreduced = False
-        self._end_pass()
+        self._clear()
 
-    def _end_pass(self) -> None:
-        """→ LOCAL."""
+    def _clear(self) -> None:
+        """→ LOCAL: no backward pass is under way."""
         self.phase, self.task = BackwardPhase.LOCAL, -1
         self.missing = {unit: {*unit.layout.parameters} for unit in self.units}
         self.to_reduce = [*self.units]
 
     def _enter(self, phase: BackwardPhase) -> None:
-        assert (self.phase, phase) in TRANSITIONS, f"{self.phase} → {phase}"
+        assert self.phase.value < phase.value, f"{self.phase} → {phase}"
         self.phase = phase
 
     def begin_pass(self, sync: bool = True, _: torch.Tensor | None = None) -> None:
@@ -108,7 +101,7 @@ class ReduceFullBuckets(Gradients):
         """Gradients: reduce all other buckets. A missing gradient is zero."""
         if self.phase is not BackwardPhase.LOCAL and self._any_came():
             self._reduce_rest()
-        self._end_pass()
+        self._clear()
 
     def _reduce_rest(self) -> None:
         while self.to_reduce:
@@ -121,7 +114,7 @@ class ReduceFullBuckets(Gradients):
         self.reducer.check_unchanged()
         if self.unreduced:
             self._reduce_rest()
-            self._end_pass()
+            self._clear()
 
     def reset(self) -> None:
         """Gradients: drop them. If a pass raised, ranks may have sent more or less: send all."""
@@ -129,7 +122,7 @@ class ReduceFullBuckets(Gradients):
             self._reduce_rest()
         self.reducer.is_spread.clear()
         self.unreduced = False
-        self._end_pass()
+        self._clear()
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return self.reducer.tensors()
