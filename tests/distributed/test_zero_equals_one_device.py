@@ -306,6 +306,23 @@ def test_the_norm_of_a_float16_gradient_is_added_up_in_float32(pools, stage):
         assert change.norm().item() == pytest.approx(1.0, rel=1e-2)
 
 
+def norm_of_two_dtypes(group, stage, dtypes):
+    """Of gradients 3e30 and 4e30 in float64, where float32 has no squares, and 0 in float32."""
+    model = nn.ParameterList(nn.Parameter(torch.zeros(2, dtype=dtype)) for dtype in dtypes)
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+    gradients = torch.tensor([3e30, 4e30], dtype=torch.float64)
+    for parameter in model:
+        wide = parameter.dtype is torch.float64
+        (parameter * (gradients if wide else 0)).sum().backward()
+    return zero.clip_grad_norm_(1.0).item()
+
+
+@pytest.mark.parametrize("stage", ["zero1", "zero2"])
+def test_the_norm_is_added_up_in_the_widest_dtype(pools, stage):
+    for dtypes in ((torch.float32, torch.float64), (torch.float64, torch.float32)):
+        assert pools[2](norm_of_two_dtypes, stage, dtypes) == pytest.approx([5e30] * 2)
+
+
 @pytest.mark.parametrize("length", [1e-4, 0.5, 4.0])
 @pytest.mark.parametrize("stage", ["zero1", "zero2", "zero3"])
 def test_clipping_shortens_long_gradients_and_leaves_short_ones_alone(pools, stage, length):

@@ -163,14 +163,14 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scale the gradient so that its norm over all ranks is at most this; the norm before.
 
-        Squares are added in float32, or in the shards' dtype if that is wider.
+        Squares are added in float32, or in the widest dtype of the shards.
         """
         self.reduce()
         gradients = [unit.reduced() for unit in self.trained]
-        wide = torch.promote_types(torch.float32, gradients[0].dtype)
-        squares = torch.zeros((), dtype=wide, device=self.group.device)
+        squares = torch.zeros((), device=self.group.device)
         for gradient in gradients:
-            squares += gradient.to(wide).square().sum()
+            wide = torch.promote_types(torch.float32, gradient.dtype)
+            squares = squares + gradient.to(wide).square().sum()
         norm = self.group.all_reduce(squares).sqrt()
         for gradient in gradients:
             gradient.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
