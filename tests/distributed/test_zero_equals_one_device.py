@@ -254,6 +254,21 @@ def test_micro_batches_are_added_up_in_float32(pools, stage, quiet):
     )
 
 
+def sum_of_ones(group, stage, quiet):
+    model = nn.Linear(1, 1, bias=False)
+    zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0, reduce_dtype=torch.bfloat16)
+    with zero.no_sync() if quiet else contextlib.nullcontext():
+        for _ in range(400):
+            model(torch.ones(1, 1)).sum().backward()
+    return next(zero.full_gradients())[1].item()
+
+
+@covering(stage=["zero1", "zero2", "zero3"], quiet={"each reduced": False, "no_sync": True})
+def test_400_ones_are_256_in_bfloat16_unless_each_is_reduced(pools, stage, quiet):
+    in_16_bits = quiet or stage == "zero1"
+    assert pools[2](sum_of_ones, stage, quiet) == [256 if in_16_bits else 400] * 2
+
+
 def sent_by_rank(group, stage, dtypes):
     ring = RingGroup(group)
     model = make_network(width=8)

@@ -24,10 +24,12 @@ ELEMENTWISE = (
 class Precision(NamedTuple):
     """FSDP2's policy: gather in `param_dtype`, reduce in `reduce_dtype`, update in neither.
 
-    Shards, their sums over micro-batches and the optimizer's states have the dtype of the module's
-    own parameters, and so has what is None here. `Precision(torch.bfloat16)` of a module in float32
-    is called mixed precision: weights, activations and the parameters' messages have 16 bits, while
-    gradients are added up, averaged and applied in 32.
+    Shards and the optimizer's states have the dtype of the module's own parameters, and so has what
+    is None here. Micro-batches that are reduced one by one are added up in it, too; those of
+    stage 1 and of no_sync() in `reduce_dtype`: 400 ones are 256 in bfloat16.
+    `Precision(torch.bfloat16)` of a module in float32 is called mixed precision: weights,
+    activations and the parameters' messages have 16 bits, while gradients are added up, averaged
+    and applied in 32.
     """
 
     param_dtype: torch.dtype | None = None
