@@ -1236,6 +1236,11 @@ class HidesItsOutput(nn.Module):
         return Hidden(self.module(x))
 
 
+class HidesItDeeply(HidesItsOutput):
+    def forward(self, x):
+        return Hidden(Hidden(self.module(x)))
+
+
 def test_a_module_that_is_run_behind_the_wrappers_back_is_told(pools):
     def run_the_module(group):
         module = network()
@@ -1258,9 +1263,25 @@ def test_a_module_that_is_run_behind_the_wrappers_back_is_told(pools):
         assert_all_close(grads, gradients_alone(12))
 
 
-def test_an_output_in_which_tensors_hide_is_followed_from_the_first_gradient_on(pools):
+@pytest.mark.parametrize("hides", [HidesItsOutput, HidesItDeeply])
+def test_an_output_in_which_tensors_hide_is_followed_from_the_first_gradient_on(pools, hides):
+    def run(group, hides):
+        model = wrap("ours", hides(network()), group)
+        x, labels = share(group, 12)
+        found = model(x).logits
+        found = found.logits if hides is HidesItDeeply else found
+        nn.functional.cross_entropy(found, labels).backward()
+        return [p.grad for p in model.parameters()]
+
+    for grads in pools[2](run, hides):
+        assert_all_close(grads, gradients_alone(12))
+
+
+def test_a_last_layer_that_is_checkpointed_may_be_an_attribute_of_the_output(pools):
+    """The checkpoint's pass within the pass has the first gradients, and an end of its own."""
+
     def run(group):
-        model = wrap("ours", HidesItsOutput(network()), group)
+        model = wrap("ours", HidesItsOutput(Checkpointed(reentrant=True)), group)
         x, labels = share(group, 12)
         nn.functional.cross_entropy(model(x).logits, labels).backward()
         return [p.grad for p in model.parameters()]

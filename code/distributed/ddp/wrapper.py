@@ -180,7 +180,7 @@ class DistributedDataParallel(nn.Module):
             self.was_synced = self.sync
             if self.has_means:
                 self.has_hidden_graph = self.has_means = False
-            for part in tree_leaves(output):
+            for part in parts_of(output):
                 if isinstance(part, torch.Tensor) and part.grad_fn:
                     part.register_hook(self._start_pass if self.sync else self._start_local_pass)
                 elif is_opaque(part):
@@ -436,6 +436,14 @@ class DistributedDataParallel(nn.Module):
 def layout(parameter: nn.Parameter) -> tuple[Any, ...]:
     """Properties that a gradient shares with its parameter, so a view of a bucket fits both."""
     return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
+
+
+def parts_of(output: Any) -> Iterator[Any]:
+    """What an output is made of, and the attributes of objects in it."""
+    for part in tree_leaves(output):
+        yield part
+        if not isinstance(part, torch.Tensor):
+            yield from tree_leaves(getattr(part, "__dict__", None))
 
 
 def is_opaque(part: Any) -> bool:
