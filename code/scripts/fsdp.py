@@ -1,7 +1,7 @@
 """Stage 4, weights, gradients and states in shards: torchrun --nproc-per-node 8 fsdp.py RUN
 
-RUN is a folder that all hosts see. Start it again, on any number of ranks
-that divides the batch: it goes on there.
+RUN is a folder that all hosts can access. Run the same command again, on any
+number of ranks that divides the batch, and it resumes from the last checkpoint.
 In train.py: `distribute` and `Checkpoints`, which write while training goes on.
 """
 
@@ -36,7 +36,7 @@ def main(folder: str) -> list[float]:
 
     torch.manual_seed(0)
     model = Adder().to(device)
-    for part in (*model.blocks, model):  # the root last: it takes what no block has
+    for part in (*model.blocks, model):  # the root comes last and takes the rest
         fully_shard(part, mp_policy=PRECISION)
     torch.manual_seed(1 + rank)  # weights are equal now, and dropout should not be
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -77,7 +77,7 @@ def main(folder: str) -> list[float]:
             optimizer.zero_grad()
         of_all = torch.stack(losses).view(-1, PIECES).sum(1)
         dist.all_reduce(of_all)  # once an epoch, not once a step
-        if not of_all.isfinite().all():  # on all ranks: the sum has it from whichever had it
+        if not of_all.isfinite().all():  # in the sum, so all ranks stop
             raise SystemExit(f"epoch {epoch}: a loss is not finite, so nothing of it is saved")
         history += (of_all / ranks).tolist()
         if rank == 0:

@@ -107,22 +107,6 @@ def executed_ledger(
     return found
 
 
-def executed_table(found: Sequence[tuple[str, str, float, Executed]]) -> Table:
-    rows = [
-        (
-            "reshard_after_forward=False" if name == "ZeRO-2" else "fully_shard",
-            checkpoint,
-            f"{planned / 1e9:.1f} GB",
-            f"{seen.held / 1e9:.1f} GB",
-            f"{seen.held / planned - 1:+.1%}",
-            f"{seen.memory['Activation'] / 1e9:.1f} GB",
-        )
-        for name, checkpoint, planned, seen in found
-    ]
-    header = ["7B Llama on 8", "checkpointing", "planned", "executed", "difference"]
-    return Table([*header, "activations then"], rows)
-
-
 def measure_activations(model: Model, token_counts: Sequence[int]) -> list[tuple[int, float, int]]:
     """Tokens of one row, bytes as `Model.activations` has them, and as measured at the peak."""
     torch.manual_seed(0)
