@@ -116,4 +116,6 @@ def executed_table(rows: Iterable[dict[str, Any]], note: str = "") -> Table:
 
 
 def where() -> str:
-    return stamp(recorded())
+    """What `stamp` says, without a commit if the code that was executed is no commit's."""
+    said, _, commit = stamp(recorded()).rpartition(", commit ")
+    return said if commit.endswith("-dirty") else f"{said}, commit {commit}"
