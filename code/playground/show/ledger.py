@@ -149,7 +149,7 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
             color=alt.Color(
                 "line:N",
                 scale=alt.Scale(domain=LINES, range=[COLOURS[line] for line in LINES]),
-                legend=alt.Legend(title=None, orient="top", columns=2),
+                legend=alt.Legend(title=None, orient="top", columns=2, values=_named()),
             ),
             order="place:O",
             tooltip=["stage:N", "line:N", alt.Tooltip("GB:Q", format=",.1f")],
@@ -182,6 +182,14 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
         f"line at 80 GB. For a Llama of 7 billion parameters and 4,096 tokens on each of "
         f"{2**doublings} GPUs, {' and '.join(fits) or 'no bar'} stay below it.",
     )
+
+
+def _named() -> alt.ExprRef:
+    """What the legend names: the lines that this code can have."""
+    by_pytorch, by_paper = (
+        [line for line in LINES if line != other] for other in ("master copy", "casts")
+    )
+    return alt.ExprRef(f"stack ? {by_pytorch} : {by_paper}")
 
 
 def _lists(options: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
