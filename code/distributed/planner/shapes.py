@@ -102,7 +102,7 @@ class Model(NamedTuple):
     def adapters(self, rank: int, active: bool = False) -> float:
         """LoRA's parameters in one layer: two matrices of this rank beside each of its matrices.
 
-        rank · (inputs + outputs) for each (LoRA, arXiv:2106.09685, §4.1). Every expert has its own pairs;
+        rank · (inputs + outputs) for each (LoRA, arXiv:2106.09685, §4.1). Every expert has its own;
         `active` counts those that a token goes through.
         """
         d, attention = self.d, 2 * (2 * self.d + self.q_width + self.kv_width)
