@@ -7,7 +7,7 @@ from playground.exercises.check import check
 def train(group, make_model, batches, lr):
     """Train on this rank's (x[b, d], labels[b]) of each batch, from rank 0's model; the model.
 
-    `make_model(seed)` has a BatchNorm, which normalises by the rows of its own rank. All ranks'
+    `make_model(seed)` has a BatchNorm, which normalizes by the rows of its own rank. All ranks'
     models should be equal at the start and at the end. The losses fall. There is a bug.
     """
     model = make_model(seed=group.rank)
