@@ -231,13 +231,14 @@ PARTS = (
 )
 
 PAGE = """\
-<h1>Licences</h1>
+<h1>Licenses</h1>
 <p>The programs of <a href="{home}">this book</a> are under the
-<a href="_static/licences/this-book-programs.txt">MIT licence</a>, its text, tables and figures
-under <a href="_static/licences/this-book-text.txt">CC BY 4.0</a>. It hands on what others wrote,
-unchanged but for one line (<code>vega-interpreter.js</code> says where it finds Vega):</p>
+<a href="_static/licences/this-book-programs.txt">MIT license</a>, its text, tables and figures
+under <a href="_static/licences/this-book-text.txt">CC BY 4.0</a>. It includes
+third-party software, unchanged but for one line (<code>vega-interpreter.js</code> says where it
+finds Vega):</p>
 <table>
-<tr><th>what</th><th>version</th><th>licence</th></tr>
+<tr><th>what</th><th>version</th><th>license</th></tr>
 {rows}
 </table>"""
 ROW = """<tr><td><a href="{source}">{name}</a></td><td>{version}</td>\
@@ -324,14 +325,13 @@ def write_notices(app: Sphinx, failed: Exception | None) -> None:
         known |= {"version": version(part, packages), "file": part.file}
         rows.append(ROW.format(**{key: escape(value) for key, value in known.items()}))
     body = PAGE.format(home=f"{app.config.root_doc}.html", rows="\n".join(rows))
-    page = bare(f"Licences · {app.config.project}", body)
+    page = bare(f"Licenses · {app.config.project}", body)
     (out / "licences.html").write_text(page, encoding="utf-8")
 
 
 def link_from_every_page(app: Sphinx, config: Config) -> None:
-    config.html_theme_options["footer_content_items"] = [
-        *("author.html", "copyright.html", "licences-link.html"),
-    ]
+    """The copyright names the authors, so the theme's line with them is left out."""
+    config.html_theme_options["footer_content_items"] = ["copyright.html", "licences-link.html"]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
