@@ -162,7 +162,7 @@ def say_what_it_takes(app: Any, doctree: nodes.document, docname: str) -> None:
     if title is None or docname not in {*taught(root), *core}:
         return
     found = amount(app.env.get_doctree(docname))  # as the front page counts it, links unresolved
-    line = nodes.inline("", f"{found.to_read} min to read, {found.to_do} to do")
+    line = nodes.inline("", f"{found.to_read} min to read, or {found.to_do} if you also run it")
     if docname in core:
         line += nodes.Text(f" · {core.index(docname) + 1} of {len(core)} on the core path")
     elif before := core_chapter_before(root, docname):
