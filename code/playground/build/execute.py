@@ -66,6 +66,7 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
     notebook, before = read_page(page), digest(page)
     # The language stands in the head of a page; a kernel that finds pytest's mark is a test's.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
+    environ["KINETO_LOG_LEVEL"] = "99"  # PyTorch's profiler writes the time and its process
     modules = ["shutdown"] + ["warm"] * ("distributed" in cells_of(page))
     os.environ.pop("JUPYTER_PATH", None)  # `python3` is the kernel of this Python, and no other
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
