@@ -6,6 +6,7 @@ import subprocess
 import sys
 import traceback
 import warnings
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -408,6 +409,13 @@ def test_a_part_waits_as_long_as_the_group_that_it_is_of(pools):
         return {timeout_of(part, group.device) for part in (group.split(0).backend, None)}
 
     assert pools[2](patience) == [{NEVER}] * 2
+
+    def patience_of_a_part(group):  # torchrun's second launch has such a group of all ranks
+        backend = dist.new_group(timeout=timedelta(seconds=77))
+        part = Group(group.device, local_size=2, backend=backend).split(0)
+        return timeout_of(part.backend, group.device).total_seconds()
+
+    assert pools[2](patience_of_a_part) == [77] * 2
 
 
 def threads_of_this_process():

@@ -472,6 +472,16 @@ def test_a_process_that_a_rank_has_started_ends_with_the_call():
         assert soon(lambda child=child: has_ended(child))
 
 
+def test_what_that_process_has_started_in_turn_ends_too():
+    def start_two_generations(group):
+        script = "sleep 600 & sleep 601 & echo $!; wait"
+        shell = subprocess.Popen(["sh", "-c", f"({script}) & wait"], stdout=subprocess.PIPE)
+        return shell.pid, int(shell.stdout.readline())
+
+    pids = launch(start_two_generations, ranks=1, device="cpu")[0]
+    assert soon(lambda: all(has_ended(pid) for pid in pids))
+
+
 def test_a_flood_of_output_is_capped_and_counted(capfd):
     def flood(group):
         if group.rank == 1:
