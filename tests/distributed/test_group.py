@@ -21,7 +21,7 @@ from distributed.instruments.algorithms import all_reduce
 from distributed.launching import launch
 from distributed.ring_group import RingGroup
 from distributed.runtime.arrays import as_tensor, divisors
-from distributed.runtime.group import timeout_of
+from distributed.runtime.group import Group, timeout_of
 from distributed.runtime.rank import NEVER
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
