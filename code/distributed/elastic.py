@@ -53,8 +53,8 @@ def main(
     Under torchrun no rank waits longer than `patience` (s) for another: it fails, and torchrun
     starts all of them again.
     """
+    from distributed.checkpoint_folder import steps
     from distributed.zero import BY_STAGE
-    from distributed.zero.checkpoint_folder import steps
 
     if stage not in BY_STAGE:
         raise ValueError(f"stage={stage}: choose from {', '.join(map(str, BY_STAGE))}")
@@ -96,12 +96,12 @@ def train_rank(
     `pace` seconds longer, for accidents from outside. Raises ValueError on a rank that has another
     folder than rank 0.
     """
+    from distributed.checkpoint_folder import latest, steps
     from distributed.dp import shard
     from distributed.workbench.data import batches
     from distributed.workbench.training import make_network, train
     from distributed.zero import BY_STAGE
     from distributed.zero.checkpoint import load, save
-    from distributed.zero.checkpoint_folder import latest, steps
 
     check_shared(folder, group)
     zero = BY_STAGE[stage](make_network().to(group.device), torch.optim.AdamW, group, lr=1e-2)

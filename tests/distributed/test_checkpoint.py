@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from distributed.checkpoint_folder import latest, new_checkpoint, steps
 from distributed.runtime.mesh import mesh
 from distributed.runtime.report import RankError
 from distributed.workbench.data import batches
@@ -30,7 +31,6 @@ from distributed.workbench.training import make_network, train
 from distributed.zero import HSDP, Zero1, Zero2, Zero3, checkpoint
 from distributed.zero.boxes import boxes
 from distributed.zero.checkpoint import full_state_dict, load, load_path, save
-from distributed.zero.checkpoint_folder import latest, new_checkpoint, steps
 
 CODE = Path(__file__).parents[2] / "code"
 STAGES = {1: Zero1, 2: Zero2, 3: Zero3}

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distributed import elastic
+from distributed.checkpoint_folder import steps
 from distributed.checkpoint_interval import best_interval, better_interval, share_lost
 from distributed.instruments import wire
 from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
-from distributed.zero.checkpoint_folder import steps
 
 
 @pytest.mark.slow

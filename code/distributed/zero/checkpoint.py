@@ -23,9 +23,9 @@ from torch import nn
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.utils._pytree import tree_map_only
 
+from distributed.checkpoint_folder import as_rank_0_found, new_checkpoint, path_of, steps
 from distributed.zero import from_fsdp
 from distributed.zero.boxes import Boxed
-from distributed.zero.checkpoint_folder import as_rank_0_found, new_checkpoint, path_of, steps
 from distributed.zero.sharded import ShardedOptimizer
 
 MODEL, STATE, GROUPS = "model.", "optim.state.", "optim.param_groups."

@@ -51,7 +51,7 @@ WHERE = {  # what one looks for first, and the functions that do it, in the orde
     "where ZeRO reduces a gradient": "zero/schedule.Schedule.post_backward "
     "zero/reduce_in_backward.GradientReducer.start",
     "where a shard is updated": "zero/sharded.ShardedOptimizer.step",
-    "when a checkpoint is there": "zero/checkpoint_folder.new_checkpoint",
+    "when a checkpoint is there": "checkpoint_folder.new_checkpoint",
 }
 MODELS = {  # the same, of what isn't done but computed about it
     "exposed communication, measured": "read_trace/breakdown.breakdown",

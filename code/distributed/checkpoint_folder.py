@@ -1,4 +1,4 @@
-"""A folder of checkpoints, each of which is whole or not there.
+"""Checkpoint folder: each checkpoint in it is whole, or isn't there.
 
     .step-00000010.partial, while ranks write → step-00000010, when all of it is on the disk
 
@@ -10,11 +10,16 @@ import contextlib
 import os
 import re
 import shutil
+import signal
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from distributed import Group
+from distributed.launching import launch
 from distributed.replicas import broadcast_text
+from distributed.runtime.report import RankError
+from distributed.runtime.script import run_script
 
 NAME = re.compile(r"step-(\d+)|\.step-(\d+)\.old")
 
@@ -88,3 +93,27 @@ def as_rank_0_found(found: dict[int, Path], folder: str | Path, group: Group) ->
 def latest(group: Group, folder: str | Path) -> int | None:
     """The last step that is whole, or None: the same answer on every rank. All must ask."""
     return max(as_rank_0_found(steps(folder), folder, group), default=None)
+
+
+def save_three(group: Group, folder: str) -> None:
+    """Write steps 10, 20 and 30; the last rank is killed while it writes step 30."""
+    for step in (10, 20, 30):
+        with new_checkpoint(folder, step, group) as path:
+            path.mkdir(exist_ok=True)
+            (path / f"rank-{group.rank}").write_text(f"weights of step {step}")
+            if step == 30 and group.rank == group.size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(ranks: int = 2) -> None:
+    """A kill in the third checkpoint: the second one is whole, and the next save tidies up."""
+    with tempfile.TemporaryDirectory() as folder:
+        with contextlib.suppress(RankError):
+            launch(save_three, folder, ranks=ranks, device="cpu")
+        print("there:", *sorted(os.listdir(folder)))
+        assert list(steps(folder)) == [10, 20]
+        assert launch(latest, folder, ranks=ranks, device="cpu") == [20] * ranks
+
+
+if __name__ == "__main__":
+    run_script(main)
