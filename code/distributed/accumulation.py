@@ -35,7 +35,7 @@ def accumulate(
     """Gradients of the mean loss per token over all micro-batches of all ranks; return the mean.
 
     Only the last backward pass communicates, unless `every_pass`. ValueError if there is no
-    micro-batch. Also if no label of any rank counts, on every rank and before any pass.
+    micro-batch. It's also raised on every rank, before any pass, if no label counts.
     """
     if not micro_batches:
         raise ValueError("micro_batches: give one or more")

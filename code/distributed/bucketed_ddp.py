@@ -159,7 +159,7 @@ class BucketedDDP(nn.Module):
     """`module` on every rank of `group`, with gradients averaged in every backward pass.
 
     Gradients are views of buckets of up to `bucket_bytes`. The first one is smaller, so that
-    communication starts early. Means are made in the gradients' dtype (`all_reduce_hook`). The
+    communication starts early. Means are computed in the gradients' dtype (`all_reduce_hook`). The
     default `group` is the default process group. RuntimeError, at the end of the backward pass,
     names the parameters that got no gradient. A pass that raises after its first gradient has to
     raise on every rank: the next forward pass drops what it computed, and the step starts again.

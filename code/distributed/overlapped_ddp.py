@@ -21,7 +21,7 @@ from distributed.runtime.script import run_script
 class OverlappedDDP(nn.Module):
     """`module` on every rank of `group`, with gradients averaged in every backward pass.
 
-    Means are made in each gradient's dtype, as `Group.all_reduce` says. Without a `group` it
+    Means are computed in each gradient's dtype, as `Group.all_reduce` says. Without a `group` it
     is the default process group. Gradients must come in the same order on every rank, and of
     the same parameters. A backward pass that raises has to raise at the same place on every
     rank.

@@ -97,7 +97,7 @@ def check_case(train: Callable[..., Any], case: Case, ranks: int) -> None:
         right = copy_of(models[0])
         weights = [{name: state[name] for name in names} for state in states]
         check_replicas(weights, when, "So ranks train different models")
-        meaning = "So each rank would save, and evaluate, another model"
+        meaning = "So each rank would save and evaluate a different model"
         check_replicas(states, when, meaning)
         expected = {name: right[name] for name in names}
         if said := difference(weights[0], expected, "in training from rank 0's weights"):

@@ -96,7 +96,7 @@ def test_a_lucky_seed_does_not_count(submission, monkeypatch):
     ("message", "rank", "line"),
     [
         ("x[0] on rank 2 (part 0): it is missing\n  Look at line 9: x.add_(y)", 2, 9),
-        ("With 2 ranks it does not end. Where they stand:\nrank 0 waits at {file}:11", 0, 11),
+        ("With 2 ranks, it never finishes. The ranks are here:\nrank 0 waits at {file}:11", 0, 11),
         ('With 3 ranks: rank 1 failed:\n  File "{file}", line 5, in answer', 1, 5),
         ("10 examples, 4 ranks: nothing is shuffled", None, None),
     ],

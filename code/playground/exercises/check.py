@@ -141,7 +141,7 @@ def on_ranks(fn: Callable[..., Any], *args: Any, ranks: int, timeout: float = 15
         except RanksHang as error:
             stands = str(error).partition("\n")[2]
             raise Wrong(
-                f"With {ranks} ranks it does not end. Where they stand:\n{stands}"
+                f"With {ranks} ranks, it never finishes. The ranks are here:\n{stands}"
             ) from None
         except RankError as error:
             if "NotImplementedError" in str(error):
