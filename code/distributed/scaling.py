@@ -26,13 +26,17 @@ def buckets(size: float, bucket: float = BUCKET) -> int:
     return max(1, math.ceil(size / bucket))
 
 
+def equal_messages(compute: float, k: int, message: float) -> float:
+    """Seconds of a step that computes for `compute` seconds and sends k messages of `message`."""
+    forward, backward = compute / 3, compute * 2 / 3
+    return forward + max(backward / k + k * message, backward + message)
+
+
 def step(cluster: Cluster, flops: float, size: float, bucket: float = BUCKET) -> Step:
     """A step of DDP: each rank does `flops` operations and has `size` bytes of gradients."""
     compute, k = slowest(cluster, flops / cluster.speed), buckets(size, bucket)
     message = all_reduce(cluster, size / k) if cluster.ranks > 1 else 0.0
-    forward, backward = compute / 3, compute * 2 / 3
-    total = forward + max(backward / k + k * message, backward + message)
-    return Step(total, compute, k * message)
+    return Step(equal_messages(compute, k, message), compute, k * message)
 
 
 class Scaling(NamedTuple):

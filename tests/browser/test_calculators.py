@@ -10,16 +10,14 @@ from playwright.sync_api import Locator, expect
 from serving import Server
 
 from distributed.checkpoint_interval import best_interval, share_lost
-from distributed.cost import Cluster, Link
 from distributed.instruments.algorithms import SENT
 from distributed.model_states import STAGES, Recipe
-from distributed.planner.command import INTERCONNECTS
 from distributed.planner.job import Job
 from distributed.planner.published import failures
 from distributed.planner.shapes import PRESETS
-from distributed.scaling import Scaling, weak
+from distributed.scaling import buckets, equal_messages
 from distributed.trees import children
-from playground.show.calculator import BUCKETS, COUNTS, LATENCY, NETWORKS, PER_HOST
+from playground.show.calculator import BUCKETS, GRADIENTS, NETWORKS, TOKENS
 from playground.show.crossing import SIZES
 from playground.show.failing import MINUTES, RESTART
 from playground.show.ledger import (
@@ -113,26 +111,29 @@ def test_the_ledger_is_what_the_planner_says_for_any_choice(page: LivePage) -> N
 def test_efficiency_is_what_the_module_says_for_any_choice(page: LivePage) -> None:
     chart, random_ = calculator(page, 1), random.Random(0)
     for _ in range(40):
-        exponent, tokens, speed = (
+        exponent, alpha, speed = (
             random_.uniform(8, 12.5),
-            random_.randint(8, 17),
+            random_.uniform(0, 2),
             random_.randint(10, 1000),
         )
-        link, network, bucket = (
-            random_.choice([*d.values()]) for d in (INTERCONNECTS, NETWORKS, BUCKETS)
+        network, element, bucket = (
+            random_.choice([*d.values()]) for d in (NETWORKS, GRADIENTS, BUCKETS)
         )
-        signals = {"exponent": exponent, "tokens": tokens, "speed": speed, "link": list(link),
-                   "network": network, "bucket": bucket}  # fmt: skip
+        signals = {"exponent": exponent, "alpha": alpha, "speed": speed,
+                   "network": network, "bytes": element, "bucket": bucket}  # fmt: skip
         rows = compute(chart, signals, "efficiency")
-        found = {row["ranks"]: row["efficiency"] for row in rows if row["way"] == "at once"}
-        cluster = Cluster(1, PER_HOST, link, Link(LATENCY, network), speed * 1e12)
-        flops, size = 6 * 10**exponent * 2**tokens, 2 * 10**exponent
-        expected = weak(cluster, flops, size, COUNTS, bucket)
-        assert [Scaling(n, n * found[n]) for n in COUNTS] == [
-            Scaling(n, pytest.approx(speedup, rel=1e-9)) for n, speedup in expected
-        ], signals
-        apart = {row["ranks"]: row["efficiency"] for row in rows if row["way"] != "at once"}
-        assert all(apart[n] <= found[n] * (1 + 1e-9) for n in COUNTS)
+        found = {row["tokens"]: row["efficiency"] for row in rows if row["way"] == "with overlap"}
+        apart = {row["tokens"]: row["efficiency"] for row in rows if row["way"] != "with overlap"}
+        assert [*found] == TOKENS
+        size, seconds = element * 10**exponent, 6 * 10**exponent / (speed * 1e12)
+        k = buckets(size, bucket)
+        message = alpha / 1e3 + 2 * size / k / network
+        for tokens in TOKENS:
+            expected = seconds * tokens / equal_messages(seconds * tokens, k, message)
+            assert found[tokens] == pytest.approx(expected, rel=1e-9), signals
+            assert apart[tokens] <= found[tokens] * (1 + 1e-9)
+        (border,) = compute(chart, signals, "least")
+        assert border["least"] == pytest.approx(1.5 * k * message / seconds, rel=1e-9), signals
 
 
 @pytest.mark.slow

@@ -39,10 +39,10 @@ def files_used_by(page: Path) -> set[Path]:
         ),
         (
             "code/playground/show/calculator.py",
-            ["at_scale/scaling.md", "ddp/overlap.md"],
+            ["at_scale/step_cost.md", "ddp/overlap.md"],
             ["zero/zero1.md"],
         ),
-        ("code/distributed/instruments/wire.py", ["at_scale/hosts.md"], ["at_scale/step_cost.md"]),
+        ("code/distributed/instruments/wire.py", ["at_scale/hosts.md"], ["at_scale/streams.md"]),
         (
             "bench/recorded/lab.json",
             ["at_scale/hosts.md", "at_scale/failures.md"],

@@ -1,25 +1,23 @@
 """The calculator of scaling: see `chart` for how it works on the page itself.
 
 What it computes is written twice, as it must be: in `distributed.scaling`, and here as expressions
-of the chart. A test moves the sliders at random and compares. Links and colours come from the
-modules.
+of the chart. A test moves the sliders at random and compares. Colors come from a module.
 """
 
 import math
 
 import altair as alt
 
-from distributed.planner.command import INTERCONNECTS
-from distributed.scaling import BUCKET
 from playground.show.chart import Calculator, choice, slider, style
 from playground.show.colours import RANKS
 
 EIGHT_PORTS = "8 × 400 Gbit/s"
-NETWORKS = {f"{rate} Gbit/s": rate / 8 * 1e9 for rate in (1, 10, 25, 100, 400)}
-NETWORKS[EIGHT_PORTS] = 400e9
-BUCKETS = {"1 MB": 1e6, "25 MB": BUCKET, "100 MB": 1e8, "everything in one": 1e15}
-PER_HOST, LATENCY = 8, 1e-5
-COUNTS = [2**i for i in range(15)]  # of ranks, up to 16,384
+# bytes/s per host in one direction, at 80 % of line rate
+NETWORKS = {f"{rate} Gbit/s": 0.8 * rate / 8 * 1e9 for rate in (1, 10, 25, 100, 400)}
+NETWORKS[EIGHT_PORTS] = 320e9
+BUCKETS = {"5 MiB": 5 * 2**20, "25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "all in one": 2**50}
+GRADIENTS = {"fp32": 4, "bf16": 2}
+TOKENS = [round(2 ** (i / 2)) for i in range(16, 35)]  # 256 to 131,072
 
 
 def model_size(exponent: float):
@@ -29,48 +27,35 @@ def model_size(exponent: float):
 
 
 def scaling_calculator() -> Calculator:
-    """Efficiency of DDP over the number of ranks, with overlap and without."""
-    rows = [
-        {
-            "ranks": n,
-            "local": min(n, PER_HOST),
-            "hosts": hosts,
-            "levels": math.ceil(math.log2(hosts)),
-        }
-        for n, hosts in ((n, -(-n // PER_HOST)) for n in COUNTS)
-    ]
-    base = (
-        alt.Chart(alt.Data(values=rows))
-        .transform_calculate(size="2 * pow(10, exponent)")  # gradients in bf16
+    """Efficiency of DDP over the tokens of each rank, with overlap and without."""
+    model = (
+        alt.Chart(alt.Data(values=[{"tokens": tokens} for tokens in TOKENS]))
+        .transform_calculate(size="bytes * pow(10, exponent)")
         .transform_calculate(k="max(1, ceil(datum.size / bucket))")
-        .transform_calculate(piece="datum.size / datum.k")
         .transform_calculate(
-            inside="2 * (datum.local - 1) * (link[0] + datum.piece / datum.local / link[1])",
-            ring=f"2 * (datum.hosts - 1) * ({LATENCY} + datum.piece / datum.hosts / network)",
-            tree=f"2 * datum.levels * {LATENCY} + 2 * datum.piece / network",
-            compute="6 * pow(10, exponent) * pow(2, tokens) / (speed * 1e12)",
+            message="alpha / 1000 + 2 * datum.size / datum.k / network",
+            compute="6 * pow(10, exponent) * datum.tokens / (speed * 1e12)",
         )
-        .transform_calculate(
-            message="datum.inside + (datum.hosts > 1 ? min(datum.ring, datum.tree) : 0)"
-        )
-        .transform_calculate(
+    )
+    base = (
+        model.transform_calculate(
             hidden="datum.compute / 3 + max(2 / 3 * datum.compute / datum.k"
             " + datum.k * datum.message, 2 / 3 * datum.compute + datum.message)",
             added="datum.compute + datum.k * datum.message",
         )
         .transform_calculate(
             **{
-                "at once": "datum.compute / datum.hidden",
+                "with overlap": "datum.compute / datum.hidden",
                 "one after the other": "datum.compute / datum.added",
             }
         )
-        .transform_fold(["at once", "one after the other"], as_=["way", "efficiency"])
+        .transform_fold(["with overlap", "one after the other"], as_=["way", "efficiency"])
     )
     lines = base.mark_line(point=alt.OverlayMarkDef(size=40), strokeWidth=2.5).encode(
         x=alt.X(
-            "ranks:Q",
-            scale=alt.Scale(type="log", base=2),
-            axis=alt.Axis(title="ranks, 8 on a host", values=COUNTS[::2], format=","),
+            "tokens:Q",
+            scale=alt.Scale(type="log", base=2, domain=[TOKENS[0], TOKENS[-1]]),
+            axis=alt.Axis(title="tokens per rank", values=TOKENS[::2], format=","),
         ),
         y=alt.Y("efficiency:Q", axis=alt.Axis(format="%"), scale=alt.Scale(domain=[0, 1])),
         color=alt.Color(
@@ -78,21 +63,36 @@ def scaling_calculator() -> Calculator:
             scale=alt.Scale(range=RANKS[:2]),
             legend=alt.Legend(title="computing and sending", orient="top"),
         ),
-        tooltip=["way:N", "ranks:Q", alt.Tooltip("efficiency:Q", format=".1%")],
+        tooltip=["way:N", "tokens:Q", alt.Tooltip("efficiency:Q", format=".1%")],
     )
-    tokens = slider("tokens", "tokens on each rank", (8, 17, 1), 12, "format(pow(2, tokens), ',')")
-    speed = slider("speed", "speed of a rank", (10, 1000, 10), 400, "speed + ' TFLOP/s'")
-    chart = alt.layer(lines).add_params(
-        *model_size(math.log10(7e9)),
-        *tokens,
+    # One row is enough: the threshold is the same for all of them.
+    border = (
+        model.transform_filter(f"datum.tokens == {TOKENS[0]}")
+        .transform_calculate(
+            least="datum.k * datum.message * speed * 1e12 / (4 * pow(10, exponent))"
+        )
+        .transform_calculate(
+            at=f"min({TOKENS[-1]}, max({TOKENS[0]}, datum.least))",
+            said="'threshold: ' + format(datum.least, ',.3~r') + ' tokens'",
+        )
+    )
+    rule = border.mark_rule(strokeDash=[6, 4]).encode(x="at:Q")
+    said = border.mark_text(align="left", fontWeight="bold").encode(
+        x=alt.value(8), y=alt.value(12), text="said:N"
+    )
+    speed = slider("speed", "speed of a GPU", (10, 1000, 10), 400, "speed + ' TFLOP/s'")
+    alpha = slider("alpha", "latency of a message", (0, 2, 0.05), 0.2, "alpha + ' ms'")
+    chart = alt.layer(lines, rule, said).add_params(
+        *model_size(math.log10(1.5e9)),
         *speed,
-        *choice("link", "inside a host", {k: list(v) for k, v in INTERCONNECTS.items()}, "nvlink"),
-        *choice("network", "network of a host", NETWORKS, EIGHT_PORTS),
-        *choice("bucket", "buckets", BUCKETS, "25 MB"),
+        *alpha,
+        *choice("network", "ports per host, at 80 %", NETWORKS, EIGHT_PORTS),
+        *choice("bytes", "gradients", GRADIENTS, "fp32"),
+        *choice("bucket", "buckets", BUCKETS, "25 MiB"),
     )
     return Calculator(
         style(chart),
-        "Efficiency over the number of ranks, from 1 to 16,384. With 7 billion parameters and "
-        "4,096 tokens on each rank it stays at one; the line for sending after computing falls "
-        "beyond a host.",
+        "Efficiency over the tokens of each rank, from 256 to 131,072. With overlap it rises to "
+        "one at the dashed line, the threshold of 5,550 tokens, and stays there; for sending after "
+        "computing it approaches one only slowly.",
     )

@@ -6,36 +6,17 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from distributed import scaling
-from distributed.cost import SCATTER, Cluster, Link, step_ddp
+from distributed.cost import Cluster, Link, step_ddp
 from distributed.instruments.wire import LAYERS, SIDE
-from distributed.planner.published import CASES, OVERLAP, WRAPPED, saved
+from distributed.planner.published import CASES, WRAPPED
 from distributed.planner.validation import Errors, runs
 from distributed.planner.validation import scaling as to_many_hosts
-from playground.show.clusters import FAST
-from playground.show.colours import GREY, RANKS
+from playground.show.colours import RANKS
 from playground.show.figures import mark_agreement
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 
 COMPUTE = 0.2  # s, a step of the laboratory's network, by waiting
-
-
-def weak_and_strong(parameters: float = 7e9, tokens: int = 2048, batch: int = 2**22) -> Figure:
-    """Efficiency where each rank keeps its tokens, and speedup where all share a batch of them."""
-    counts = [2**i for i in range(13)]
-    of_token, size = 6 * parameters, 2 * parameters
-    shared = scaling.strong(FAST, of_token * batch, size, counts)
-    figure, (left, right) = plt.subplots(1, 2)
-    for each in (2 * tokens, tokens):
-        grown = scaling.weak(FAST, of_token * each, size, counts)
-        left.semilogx(counts, [s.efficiency for s in grown], "o-", base=2, label=f"{each:,}")
-    left.set(ylim=(0, 1.05), xlabel="ranks", ylabel="efficiency", title="weak: tokens each")
-    left.legend()
-    right.loglog(counts, counts, color=GREY, lw=1, base=2)
-    right.loglog(counts, [s.speedup for s in shared], "o-", base=2)
-    right.set(xlabel="ranks", ylabel="speedup", title="strong: 4 million tokens in all")
-    return figure
 
 
 def of_hosts(recorded: dict[str, Any]) -> list[tuple[int, float, float, float]]:
@@ -120,22 +101,3 @@ def wrapped_table() -> Table:
     header = ["", "no DDP", "DDP on 1 GPU", "on 16", "slow-down", "of it on 1 GPU"]
     note = "PyTorch 1.4, benchmarks/distributed/ddp/README.md, medians on V100s"
     return Table(header, rows, note)
-
-
-def overlap_table() -> Table:
-    rows = [
-        (name, f"{saved(1.0):.0%}", f"{share:.1%}", f"{100 * (share - saved(1.0)):+.0f}")
-        for name, share in OVERLAP.items()
-    ]
-    header = ["32 GPUs", "at most", "published", "difference (points)"]
-    return Table(header, rows, "Li et al. 2020, section 5.1")
-
-
-def scatter_table(scatter: float = 0.05) -> Table:
-    """How much longer than the mean the slowest rank takes."""
-    counts = (2, 8, 64, 1024, 16_384)
-    rows = [
-        (name, *(f"{largest(n, scatter) - 1:.0%}" for n in counts))
-        for name, largest in SCATTER.items()
-    ]
-    return Table([f"scatter of {scatter:.0%}", *(f"{n:,} ranks" for n in counts)], rows)
