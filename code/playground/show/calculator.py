@@ -81,7 +81,7 @@ def scaling_calculator() -> Calculator:
         x=alt.value(8), y=alt.value(12), text="said:N"
     )
     speed = slider("speed", "speed of a GPU", (10, 1000, 10), 400, "speed + ' TFLOP/s'")
-    alpha = slider("alpha", "latency of a message", (0, 2, 0.05), 0.2, "alpha + ' ms'")
+    alpha = slider("alpha", "latency of a message", (0, 2, 0.05), 0.1, "alpha + ' ms'")
     chart = alt.layer(lines, rule, said).add_params(
         *model_size(math.log10(1.5e9)),
         *speed,
@@ -93,6 +93,6 @@ def scaling_calculator() -> Calculator:
     return Calculator(
         style(chart),
         "Efficiency over the tokens of each rank, from 256 to 131,072. With overlap it rises to "
-        "one at the dashed line, the threshold of 5,550 tokens, and stays there; for sending after "
+        "one at the dashed line, the threshold of 4,030 tokens, and stays there; for sending after "
         "computing it approaches one only slowly.",
     )

@@ -11,8 +11,8 @@ from playground.show.colours import KINDS
 
 Timed = tuple[str, str, float, float]  # link, buckets; seconds predicted and measured
 
-PARAMETERS, TOKENS, SPEED = 1.5e9, 4096, 400e12
-BUCKET, LATENCY, BANDWIDTH = 25 * 2**20, 0.2e-3, 320e9  # of eight hosts with eight ports each
+PARAMETERS, TOKENS, SPEED = 1.5e9, 3072, 400e12
+BUCKET, LATENCY, BANDWIDTH = 25 * 2**20, 0.1e-3, 320e9  # of eight hosts with eight ports each
 BLOCKS = 8  # in which the buckets are drawn
 
 
