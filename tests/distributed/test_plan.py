@@ -594,6 +594,17 @@ def test_compiled_blocks_keep_less_where_they_have_swiglu_and_the_speed_is_said_
     assert steps[0]["options"][-1]["compute_s"] == steps[1]["options"][-1]["compute_s"]
 
 
+@pytest.mark.parametrize("batch", ["", " --batch 4M"])
+def test_a_measured_speed_is_what_a_plan_computes_with(capsys, batch):
+    """Also with a global batch, for which a speed follows from the curve unless one is given."""
+    plans = [
+        asked_for(f"--model llama-3-8b --nodes 2 --speed {speed}{batch}", capsys)["options"]
+        for speed in ("200T", "400T")
+    ]
+    slow, fast = ({plan["name"]: plan["compute_s"] for plan in found} for found in plans)
+    assert slow == pytest.approx({name: 2 * seconds for name, seconds in fast.items()}, rel=1e-3)
+
+
 def test_what_is_known_of_a_planned_time_is_counted_from_published_rows(capsys):
     apart = [run.error for run in runs() if run.row["use"] == "test"]
     of_zero3 = [r.error for r in runs() if (r.row["use"], r.option.name) == ("test", "ZeRO-3")]
