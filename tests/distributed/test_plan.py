@@ -340,6 +340,13 @@ def test_what_takes_just_all_of_the_memory_fits():
     assert not option(job._replace(checkpoint="none"), "ZeRO-3", cluster, needs - 1).fits
 
 
+def test_a_strategy_that_does_not_fit_has_no_step_time(capsys):
+    main("--model llama-3-8b --gpus 8".split())
+    said = capsys.readouterr().out
+    assert re.search(r"^DDP +\d+ no +full +- +-  ", said, re.MULTILINE)
+    assert re.search(r"^ZeRO-3 +\d+ yes +none +[\d.]+s +[\d.]+%  ", said, re.MULTILINE)
+
+
 def test_days_and_gpu_hours_are_tokens_over_tokens_per_second():
     job, cluster, memory = seven_billion()
     found = run_of(plan(job, cluster, memory).recommended, 8, 2e12)

@@ -76,7 +76,10 @@ def as_text(
     tokens: float = 0.0,
     stack: str = "pytorch",
 ) -> str:
-    """A table for people, narrow enough for a page. GB are 10⁹ bytes."""
+    """A table for people, narrow enough for a page. GB are 10⁹ bytes.
+
+    A strategy that doesn't fit has no time: no step of it could run.
+    """
     lines = [f"{'':8}{'GB':>7} {'fits':6}{'checkpoint':10}{'step':>8}{'waits':>7}  most of it"]
     for each in found.options:
         parts = sorted(each.memory.items(), key=lambda item: -item[1])[:2]
@@ -84,9 +87,11 @@ def as_text(
         fits = "yes" if each.fits else "no"
         if found.on_paper(each, memory):
             fits = "paper"
-        waits = each.step.exposed / each.step.total
         held = f"{each.name:8}{each.needs / 1e9:7.0f} {fits:6}{each.checkpoint:10}"
-        lines.append(f"{held}{each.step.total:7.2f}s{waits:7.1%}  {shown}")
+        took = f"{'-':>8}{'-':>7}"
+        if each.fits:
+            took = f"{each.step.total:7.2f}s{each.step.exposed / each.step.total:7.1%}"
+        lines.append(f"{held}{took}  {shown}")
     name = found.recommended.name if found.recommended else "none"
     lines.append(f"of {memory / 1e9:.1f} GB; recommended: {name}")
     lines += [indented(reason) for reason in found.why.split("; ")]
