@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -286,17 +287,17 @@ def test_operators_and_gloo_count_where_there_is_no_gpu(tmp_path):
 # --- who comes last
 
 
-def two_ranks(tmp_path, slow=1):
+def two_ranks(tmp_path, slow=1, first=0):
     """The slow rank computes 60 of 100, and its collective is short."""
     traces = []
-    for rank in range(2):
+    for rank in range(first, first + 2):
         long = 60 if rank == slow else 20
         events = []
         for number in range(4):
             at = 100 * number
             events += [step(number, at, 100), *kernel("gemm", at, long, at, 2 * number + 1)]
             events += kernel(NCCL, at + long, 90 - long, at + 1, 2 * number + 2)
-        told = {"rank": rank, "world_size": 2}
+        told = {"rank": rank, "world_size": first + 2}
         path = written(tmp_path, events, f"{rank}.json", distributedInfo=told)
         traces.append(read_file(path))
     return traces
@@ -311,6 +312,15 @@ def test_the_rank_with_the_shortest_collectives_is_the_slow_one(tmp_path, slow):
     assert first.cause == "slow rank"
     assert f"Rank {slow} comes last" in first.said
     assert "computes longer" in first.said
+
+
+@pytest.mark.parametrize("slow", [8, 9])
+def test_ranks_keep_their_numbers_where_only_some_were_traced(tmp_path, capsys, slow):
+    two_ranks(tmp_path, slow, first=8)
+    main([str(tmp_path)])
+    said = capsys.readouterr().out
+    assert f"Rank {slow} comes last" in said
+    assert re.findall(r"rank (\d+) last in", said) == [str(slow)]
 
 
 def test_no_rank_is_named_where_now_this_one_and_now_that_one_is_last(tmp_path):
