@@ -126,6 +126,14 @@ def many_heads():
     return GPT(block=ManyHeads)
 
 
+def one_stage():
+    """The blocks stand in a row within a row of one stage, as models of vision have them."""
+    model = GPT()
+    model.stages = nn.ModuleList([nn.Sequential(*model.blocks)])
+    del model.blocks
+    return model
+
+
 def two_tables():
     """Two tables and no head as wide as either."""
     model = GPT((VOCAB // 2,))
@@ -194,6 +202,7 @@ def shape_of(make):
     [
         (tokens_first, 0), (positions_first, CONTEXT), (types_and_positions_first, CONTEXT + 2),
         (long_positions_first, 4 * VOCAB), (tied, CONTEXT), (many_heads, 0),
+        (one_stage, 0),
     ],
 )  # fmt: skip
 def test_the_vocabulary_is_the_table_that_the_head_reads_wherever_it_is_declared(make, positions):
