@@ -118,7 +118,7 @@ LOOK = "test_a_file_runs_by_itself_and_does_what_its_page_says"
 
 
 # Forty steps of `fully_shard` on four ranks each, as the page of ZeRO-3 has them, too.
-COSTLY = ("at_scale/which_strategy", "zero/hsdp", "zero/zero2")
+COSTLY = ("zero/hsdp", "zero/zero2")
 
 
 def as_parameter(file: File) -> object:
