@@ -25,12 +25,14 @@ from distributed.zero1 import flatten, flatten_parameters
 class ShardedBucket:
     """Parameters of one dtype whose gradients travel together. This rank updates a shard of them.
 
-    After a backward pass, `shard.grad` holds the shard's mean gradient, added to earlier ones. The
-    parameters have no gradients then, unless one of them is still missing.
+    After `reduce`, `shard.grad` holds the shard's mean gradient, added to earlier ones, and the
+    parameters have no gradients. `when_full` is called when no gradient is missing.
     """
 
-    def __init__(self, parameters: Sequence[nn.Parameter], group: Group):
-        self.parameters, self.group = parameters, group
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], group: Group, when_full: Callable[[], None]
+    ):
+        self.parameters, self.group, self.when_full = parameters, group, when_full
         self.flat, self.shard = flatten_parameters(parameters, group)  # W[N·s] and W[s]
         self.missing = {*parameters}  # parameters whose gradients aren't complete yet
         for parameter in parameters:
@@ -40,7 +42,7 @@ class ShardedBucket:
         """Hook, called by autograd when this parameter's gradient is complete."""
         self.missing.discard(parameter)
         if not self.missing:
-            self.reduce()
+            self.when_full()
 
     def reduce(self) -> None:
         """dW[N·s]{partial over ranks} → dW[s] in the gradients' dtype, added to `shard.grad`.
@@ -66,21 +68,30 @@ def shard_gradients(
 ) -> tuple[Callable[[], None], torch.optim.Optimizer]:
     """A step function to call after `backward()`, and the optimizer of this rank's shards.
 
-    `buckets` are lists of parameters; a parameter in no bucket isn't trained. Buckets must fill up
-    in the same order on every rank, because reductions are matched by the order in which they
-    start. The step updates the parameters and clears the gradients. Several backward passes may
-    share a step, and each of them reduces. All ranks start with rank 0's weights and buffers. The
-    optimizer must update each element by itself, as SGD and Adam do. Raises ValueError for a
-    bucket of several dtypes.
+    `buckets` are lists of parameters, the last layer's first; a parameter in no bucket isn't
+    trained. Buckets are reduced in this order on every rank, because reductions are matched by the
+    order in which they start. The step updates the parameters and clears the gradients. Several
+    backward passes may share a step, and each of them reduces. All ranks start with rank 0's
+    weights and buffers. The optimizer must update each element by itself, as SGD and Adam do.
+    Raises ValueError for a bucket of several dtypes.
     """
+    queue: list[ShardedBucket] = []  # the one that is to be reduced next comes first
+
+    def reduce_full_buckets() -> None:
+        while not queue[0].missing:
+            queue[0].reduce()
+            queue.append(queue.pop(0))
+
     broadcast_module(module, group)
-    sharded = [ShardedBucket(parameters, group) for parameters in buckets]
+    sharded = [ShardedBucket(parameters, group, reduce_full_buckets) for parameters in buckets]
+    queue += sharded
     optimizer = optimizer_class([bucket.shard for bucket in sharded], **settings)
 
     def step() -> None:
-        for bucket in sharded:
+        for bucket in queue:
             if any(p.grad is not None for p in bucket.parameters):
-                bucket.reduce()  # it waited for a gradient that didn't come
+                bucket.reduce()  # a gradient didn't come, in this bucket or in one before it
+        queue[:] = sharded
         optimizer.step()
         optimizer.zero_grad()
         for bucket in sharded:

@@ -13,7 +13,7 @@ from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.workbench.memory_meter import MemoryUse, nbytes
 from distributed.zero1 import shard_optimizer
-from distributed.zero2 import ShardedBucket, shard_gradients
+from distributed.zero2 import shard_gradients
 from distributed.zero3 import AllGather, Sharded
 
 
@@ -182,16 +182,17 @@ def test_a_flat_buffer_of_two_dtypes_is_refused(lesson):
 def whole_gradients(group):
     """After each gradient: bytes of gradients that are whole, and how many buckets were reduced."""
     model, seen = network(), []
-    buckets = [ShardedBucket(parameters, group) for parameters in layers_backward(model)]
+    _, optimizer = shard_gradients(model, layers_backward(model), group, torch.optim.SGD)
+    shards = optimizer.param_groups[0]["params"]
 
     def note(_):
         whole = [p.grad for p in model.parameters() if p.grad is not None]
-        seen.append((nbytes(whole), sum(bucket.shard.grad is not None for bucket in buckets)))
+        seen.append((nbytes(whole), sum(shard.grad is not None for shard in shards)))
 
     for parameter in trained_parameters(model):
         parameter.register_post_accumulate_grad_hook(note)
     model(data()).sum().backward()
-    return seen, max(bucket.flat.nbytes for bucket in buckets)
+    return seen, max(nbytes(parameters) for parameters in layers_backward(model))
 
 
 def test_zero2_reduces_and_frees_a_bucket_before_the_next_one_fills(pools):
@@ -199,6 +200,35 @@ def test_zero2_reduces_and_frees_a_bucket_before_the_next_one_fills(pools):
         assert [reduced for _, reduced in seen] == [0, 1, 1, 2, 2, 3]
         assert [whole for whole, _ in seen][1::2] == [0, 0, 0]
         assert max(whole for whole, _ in seen) < largest
+
+
+class Branches(nn.Module):
+    """Two layers of the same shape; the order in which they compute is the caller's."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+
+    def forward(self, x, one_first):
+        layers = (self.one, self.other) if one_first else (self.other, self.one)
+        return sum(scale * layer(x) for scale, layer in zip((1, 10), layers, strict=True))
+
+
+def branch_gradients(group, orders):
+    torch.manual_seed(0)
+    model = Branches()
+    buckets = [[model.one.weight], [model.other.weight]]
+    _, optimizer = shard_gradients(model, buckets, group, torch.optim.SGD)
+    for one_first in orders[group.rank]:
+        model(torch.ones(1, 2), one_first).sum().backward()
+    return [shard.grad.tolist() for shard in optimizer.param_groups[0]["params"]]
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_zero2_reduces_in_one_order_whichever_bucket_is_full_first(pools, passes):
+    orders = [[True] * passes, [False] * passes]
+    shards = [passes * (1 + 10) / 2] * 2  # of each rank two of four elements
+    assert pools[2](branch_gradients, orders) == [[shards, shards]] * 2
 
 
 # ------------------------------------------------------------------ ZeRO-3
