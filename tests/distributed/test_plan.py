@@ -341,7 +341,7 @@ def test_what_takes_just_all_of_the_memory_fits():
 
 
 def test_a_strategy_that_does_not_fit_has_no_step_time(capsys):
-    main("--model llama-3-8b --gpus 8".split())
+    main(["--model", "llama-3-8b", "--gpus", "8"])
     said = capsys.readouterr().out
     assert re.search(r"^DDP +\d+ no +full +- +-  ", said, re.MULTILINE)
     assert re.search(r"^ZeRO-3 +\d+ yes +none +[\d.]+s +[\d.]+%  ", said, re.MULTILINE)
