@@ -11,7 +11,7 @@ const TO_STOP = 2000; // ms; what has not stopped by then is ended
 const CALM = 50; // ms between two pieces of output
 
 /** What execute gives: messages as they come, and the reply in the end. */
-class Run {
+export class Run {
   constructor(code, number) {
     this.code = code;
     this.number = number;
