@@ -393,12 +393,16 @@ def test_a_synchronization_is_named(tmp_path):
     assert "(aten::item, once in a step)" in finding.said
 
 
-def test_messages_that_would_fit_but_leave_at_the_end(tmp_path):
+@pytest.mark.parametrize("first", [None, "Broadcast", "AllGather"])
+def test_messages_that_would_fit_but_leave_at_the_end(tmp_path, first):
+    """Buffers that DDP broadcasts, and parameters that FSDP gathers, are no gradients."""
     events = []
     for number in range(3):
         at = 1000 * number
         events += [step(number, at, 1000), *kernel("gemm", at, 700, at, 2 * number + 1)]
         events += kernel(NCCL, at + 700, 300, at + 1, 2 * number + 2)
+        if first:
+            events += kernel(NCCL.replace("AllReduce_Sum_f32", first), at, 10, at, 10 + number)
     (finding, *_) = judge([read_file(written(tmp_path, events))]).findings
     assert finding.cause == "messages that leave late"
     assert "when 100% of the computation is done" in finding.said
