@@ -57,7 +57,7 @@ COMPILED = """\
 EIGHT_BITS = "from torchao.optim import AdamW8bit  # PyTorch has none: pip install torchao"
 
 
-class Optimizer(NamedTuple):
+class OptimizerLine(NamedTuple):
     """A class and its arguments, as Python has them and as DeepSpeed's file has them."""
 
     name: str
@@ -68,13 +68,13 @@ class Optimizer(NamedTuple):
 # By the bytes of states for each parameter. Adam's usual kernels copy a state in the step, and its
 # fused one does not; fused SGD knows no shards.
 OPTIMIZERS = {
-    0: Optimizer("torch.optim.SGD", "lr=0.1", {"type": "SGD", "params": {"lr": 0.1}}),
-    2: Optimizer("AdamW8bit", "lr=1e-4", None),
-    4: Optimizer(
+    0: OptimizerLine("torch.optim.SGD", "lr=0.1", {"type": "SGD", "params": {"lr": 0.1}}),
+    2: OptimizerLine("AdamW8bit", "lr=1e-4", None),
+    4: OptimizerLine(
         "torch.optim.SGD", "lr=0.1, momentum=0.9",
         {"type": "SGD", "params": {"lr": 0.1, "momentum": 0.9}},
     ),
-    8: Optimizer(
+    8: OptimizerLine(
         "torch.optim.AdamW", "lr=1e-4, fused=True",
         # Without a word DeepSpeed's kernel decays nothing, and PyTorch's a hundredth
         {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
@@ -86,7 +86,7 @@ def command_line(words: list[str]) -> str:
     return shlex.join(["python", "-m", "distributed.planner", *words])
 
 
-def optimizer_of(job: Job) -> Optimizer:
+def optimizer_of(job: Job) -> OptimizerLine:
     return OPTIMIZERS[round(job.recipe.states)]
 
 
