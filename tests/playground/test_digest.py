@@ -151,6 +151,17 @@ def test_a_library_may_call_any_method_of_a_class_that_extends_its_own(little):
     assert "Truck.append" in little("from distributed.wheels import Truck\nTruck()")
 
 
+def test_a_class_of_ours_with_the_name_of_a_librarys_does_not_hide_it(little, tmp_path):
+    module = tmp_path / "code/distributed/lorries.py"
+    module.write_text(
+        "import collections\n\n\n"
+        "class Lorry(collections.UserList):\n    def append(self, x): return x\n"
+    )
+    (tmp_path / "code/distributed/lists.py").write_text("class UserList:\n    size = 1\n")
+    code = "from distributed.lists import UserList\nfrom distributed.lorries import Lorry\nLorry()"
+    assert "Lorry.append" in little(code)
+
+
 def test_what_runs_at_import_is_always_reached(little, tmp_path):
     """And so is what a decorator may have registered."""
     _ = little("import distributed.wheels")

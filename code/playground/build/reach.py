@@ -26,6 +26,7 @@ OURS = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
 PLAIN = {"ABC", "Enum", "Exception", "Generic", "NamedTuple", "Protocol", "StrEnum", "object"}
 KNOWN = {"authenticated", "cache", "classmethod", "contextmanager", "dataclass", "getter"}
 KNOWN |= {"lru_cache", "no_grad", "property", "setter", "staticmethod"}  # they register nothing
+LIBRARY = "a library's"  # in place of a base class's name
 MAIN = "__name__ == '__main__'"
 
 
@@ -201,10 +202,21 @@ def _of_class(lines: list[str], node: ast.ClassDef, names: Names) -> list[Unit]:
     head = _unit(lines, rest, names, node.name)
     outside = [*node.bases, *node.keywords, *node.decorator_list]
     named = {m for part in outside for child in ast.walk(part) for m in _mentions(child, names)}
-    bases = frozenset(ast.unparse(b).partition("[")[0].rpartition(".")[2] for b in node.bases)
+    bases = frozenset(_base(each, names) for each in node.bases)
     text = "\n".join([*lines[_first(node) - 1 : _first(node.body[0]) - 1], head.text])
     head = head._replace(line=_first(node), text=text, bases=bases, mentions=head.mentions | named)
     return [head, *(_unit(lines, [m], names, m.name, node.name) for m in methods)]
+
+
+def _base(node: ast.expr, names: Names) -> str:
+    """The name of a base class, if it is ours or `PLAIN`; LIBRARY if another package has it."""
+    dotted = ast.unparse(node).partition("[")[0]
+    root, _, name = dotted.partition(".")
+    if root in names.imported and not name:
+        return names.imported[root].name
+    is_ours = root in names.modules if name else root in names.defined
+    last = dotted.rpartition(".")[2]
+    return last if is_ours or last in PLAIN else LIBRARY
 
 
 def _one_name(node: ast.Assign | ast.AnnAssign) -> str:
