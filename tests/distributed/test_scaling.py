@@ -19,8 +19,7 @@ from distributed.cost import (
 )
 from distributed.cost import slowest as slowest_of
 from distributed.ddp import DistributedDataParallel
-from distributed.planner.published import CASES, Case, saved
-from distributed.runtime.trace import overlapped
+from distributed.planner.published import CASES, Case
 from distributed.scaling import BUCKET, buckets, flops_to_hide, step, strong, weak
 from distributed.workbench.emulated import EmulatedLayer, emulated_network, train_step
 from distributed.workbench.measure import fit
@@ -150,15 +149,6 @@ def test_layers_that_make_no_sense():
         EmulatedLayer(0, 1)
     with pytest.raises(ValueError, match="seconds=-1"):
         EmulatedLayer(5, -1)
-
-
-@given(st.floats(0.01, 100))
-def test_what_overlap_saves_is_what_the_simulation_of_many_buckets_saves(messages):
-    compute, k = 3.0, 2000  # the backward pass lasts 2 s
-    ready = [1 + 2 * (i + 1) / k for i in range(k)]
-    with_overlap = overlapped(ready, [2 * messages / k] * k, compute)
-    assert saved(messages) == pytest.approx(1 - with_overlap / (compute + 2 * messages), abs=2e-3)
-    assert saved(messages) <= 0.4
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.name}, {c.base} to {c.ranks}")

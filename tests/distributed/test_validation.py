@@ -26,7 +26,7 @@ EVERY = runs()
 MEMORY = ("out of memory", "ran")
 FAILED = ("days", "interruptions", "unexpected interruptions")
 UNITS = (
-    "tokens/s/GPU", "TFLOP/s/GPU", "efficiency", "s/step", "saved by overlap", *MEMORY, *FAILED
+    "tokens/s/GPU", "TFLOP/s/GPU", "efficiency", "s/step", *MEMORY, *FAILED
 )  # fmt: skip
 JUDGED = {
     (row["source"], row["model"], row["strategy"], row["unit"], row["gpus"]): verdict

@@ -79,9 +79,6 @@ def case(row: dict[str, str]) -> Case:
 
 CASES = [case(row) for row in rows("efficiency")]
 
-# The share of a step that overlap saves on 32 GPUs. They do not state how long messages take.
-OVERLAP = {row["model"]: float(row["value"]) for row in rows("saved by overlap")}
-
 
 class Steps(NamedTuple):
     """Seconds of one model's step: on a GPU alone, on one GPU inside of DDP, and on many."""
@@ -140,15 +137,6 @@ def failures() -> Failures:
     return Failures(int(days["gpus"]), float(days["value"]), counted["all"], counted["unexpected"])
 
 
-def saved(messages: float) -> float:
-    """The share of a step that overlap saves, with many buckets.
-
-    `messages` is their time in backward passes, each of which lasts two forward passes. So a step
-    of 3/2 + messages becomes one of 1/2 + max(1, messages): at most 2/5 less, where both are equal.
-    """
-    return min(1.0, messages) / (1.5 + messages)
-
-
 def median_deviation() -> float:
     """By how much predictions are off in the middle case: above 0 they were too optimistic."""
     return statistics.median(case.deviation for case in CASES)
@@ -160,9 +148,6 @@ def main() -> None:
         name = f"{case.name}, {case.base} to {case.ranks} GPUs"
         print(f"{name:40} {case.predicted:6.1%} {case.efficiency:6.1%} {case.deviation:+6.1%}")
     print(f"median deviation {median_deviation():+.1%}")
-    for name, share in OVERLAP.items():
-        print(f"overlap saves {share:.1%} for {name}, {share / saved(1.0) - 1:+.1%} from the most")
-        assert share <= saved(1.0)
     for steps in WRAPPED:
         shares = (
             f"{steps.slowdown:.1%} longer on {steps.gpus}, {steps.from_wrapping:.0%} of it on one"
