@@ -151,6 +151,15 @@ def test_a_library_may_call_any_method_of_a_class_that_extends_its_own(little):
     assert "Truck.append" in little("from distributed.wheels import Truck\nTruck()")
 
 
+def test_a_table_that_is_read_belongs_to_what_a_page_uses(little, tmp_path):
+    folder = tmp_path / "code/distributed"
+    (folder / "tables.py").write_text('def read():\n    return open("mine.csv")\n')
+    (folder / "mine.csv").write_text("1,2")
+    _ = little("from distributed.tables import read\nread()")
+    whole, _ = used_by(tmp_path / "page.md")
+    assert whole == {folder / "mine.csv"}
+
+
 def test_a_class_of_ours_with_the_name_of_a_librarys_does_not_hide_it(little, tmp_path):
     module = tmp_path / "code/distributed/lorries.py"
     module.write_text(

@@ -60,7 +60,8 @@ def used_by(page: Path) -> tuple[set[Path], list[Unit]]:
     units = reached(mentions, modules)
     read = "\n".join([cells, *(unit.text for unit in units)])
     recorded = (ROOT / "bench/recorded").glob("*.json")
-    return whole | {file for file in recorded if re.search(rf'"{file.stem}["./]', read)}, units
+    data = [*recorded, *(ROOT / "code/distributed").rglob("*.csv")]
+    return whole | {file for file in data if re.search(rf'"{file.stem}["./]', read)}, units
 
 
 def _of_cells(cells: str, page: Path) -> tuple[frozenset[Mention], frozenset[Path]]:
