@@ -3,10 +3,10 @@
     ```{cheat-sheet}
     ```
 
-Nothing is written here twice. The path is that of the map in `book/index.md`, the lines are those
-under "Remember" of its chapters, bytes and GPUs are those of the models, and commands are those at
-the top of the files that start a job, and on the pages that one opens on a bad day. On paper it is
-one page of A4.
+Nothing is written here twice. The path is that of the map in `book/index.md`, the lines are its
+chapters' rules of thumb (of one without a rule, all under "Remember"), bytes and GPUs are those of
+the models, and commands are those at the top of the files that start a job, and on the pages that
+one opens on a bad day. On paper it is one page of A4.
 """
 
 from __future__ import annotations
@@ -156,10 +156,11 @@ class CheatSheet(SphinxDirective):
             page = root / f"{name}.md"
             self.env.note_dependency(str(page))
             title, lines = title_and_remember(page)
+            rules = [line for line in lines if line.startswith("**Rule of thumb")]
             sheet += self.part(
                 f"**{number}. [{title}](/{name}.md)**",
                 "",
-                *(f"- {without_terms(line)}" for line in lines),
+                *(f"- {without_terms(line)}" for line in rules or lines),
             )
         for name in (*STARTED, *(page for page, _ in BAD_DAY)):
             self.env.note_dependency(str(root / name))
