@@ -63,6 +63,7 @@ export function showKeptEdit(cell) {
 export function show(cell) {
   const [state] = shown(cell);
   cell.node.dataset.state = state;
+  if (state === "failed") cell.output.closest("details")?.setAttribute("open", "");
   cell.stateText.title = state === "built" ? cell.builtTitle : "";
   cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : cell.runWord;
   cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
@@ -96,7 +97,6 @@ export function say(cell, message) {
 }
 
 export function keepOldOutputUntilNew(cell) {
-  cell.output.closest("details")?.setAttribute("open", "");
   if (cell.output.dataset.showing !== "live") return; // the built output stays by itself
   cell.ghost = cell.liveOutput.cloneNode(true);
   cell.ghost.className = "live-output live-ghost";

@@ -5,9 +5,9 @@
 
 A rank updates only its shard of the parameters, so it needs only that shard of the mean gradient.
 ZeRO-1 waits for the last gradient before it reduces all of them, and needs memory for all. Here a
-bucket is reduced as soon as its last gradient is complete. Each rank keeps 1/N of the gradients,
-plus one bucket and its flat copy at a time. It sends what ZeRO-1 sends, but half of it earlier
-(Rajbhandari et al. 2020, §5.2, §7.2.1).
+bucket is reduced as soon as it and all buckets before it are complete. Each rank keeps 1/N of the
+gradients, plus one bucket and its flat copy at a time. It sends what ZeRO-1 sends, but half of it
+earlier (Rajbhandari et al. 2020, §5.2, §7.2.1).
 """
 
 from collections.abc import Callable, Sequence

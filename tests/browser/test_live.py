@@ -159,6 +159,19 @@ def test_run_all_runs_in_order_and_ends_at_the_first_error(live: LivePage) -> No
     assert live.states() == ["ran"] * 3 + ["failed"] + ["stopped"] * 3
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_run_all_opens_a_fold_only_for_a_cell_that_failed(live: LivePage, fails: bool) -> None:
+    if fails:
+        live.edit(TICKS, "import time", "raise RuntimeError")
+    live.cell(TICKS).evaluate(
+        "node => { node.before(document.createElement('details'));"
+        " node.previousSibling.append(node); }"
+    )
+    live.run_all()
+    live.wait_state(AFTER, "stopped" if fails else "ran")
+    assert live.page.locator("details:has([data-live])").evaluate("fold => fold.open") is fails
+
+
 # ---------------------------------------------------------------------- outputs
 
 

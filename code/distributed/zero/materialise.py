@@ -52,8 +52,8 @@ def materialise(
 ) -> None:
     """Give parameters and buffers from the meta device their first values, and nothing else.
 
-    Each part of the module that holds a wanted one is initialised as a whole: what it has beside
-    gets its old values back. Raises ValueError for a wanted one that nobody has written then.
+    Each part of the module that holds a wanted one is initialised as a whole, and its other
+    tensors get their old values back. Raises ValueError for a wanted one that has no value then.
     """
     remaining = set(wanted)
     for path, part in module.named_modules():

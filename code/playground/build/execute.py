@@ -1,13 +1,13 @@
-"""Execute pages, several at a time: `make book` does it for stale ones, `make outputs` records.
+"""Execute pages, several at a time. `make book` does this for stale pages, `make outputs` records.
 
     python -m playground.build.execute                        stale pages, for this build alone
     python -m playground.build.execute --record               and into book/outputs
-    python -m playground.build.execute --record --pages all   all of them anew
+    python -m playground.build.execute --record --pages all   every page again
     python -m playground.build.execute --check --pages all    do they still say what is recorded?
-    … --check --note --pages all    note of cells that do not that they measure: look at them first
+    … --check --note --pages all    mark the cells that differ as measuring: look at them first
 
-Half as many pages run at a time as there are cores: most start several ranks, and what they
-measure should not be how they wait for each other. For a check that is no matter.
+Half as many pages run at a time as there are cores, because most start several ranks, whose waiting
+for each other would be measured. A check can ignore that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PageError(Exception):
 
 
 async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
-    """Run the cells of a page in a kernel of its own. Raises PageError."""
+    """Run the cells of a page in a new kernel. Raises PageError."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellControlSignal, CellExecutionError
     from traitlets.config import Config
@@ -64,7 +64,7 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
     page = root / f"{name}.md"
     settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["execute"]
     notebook, before = read_page(page), digest(page)
-    # The language stands in the head of a page; a kernel that finds pytest's mark is a test's.
+    # Pages name their language at the top. A kernel that finds pytest's mark belongs to a test.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
     environ["KINETO_LOG_LEVEL"] = "99"  # PyTorch's profiler writes the time and its process
     modules = ["shutdown"] + ["warm"] * ("distributed" in cells_of(page))

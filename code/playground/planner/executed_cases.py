@@ -116,6 +116,6 @@ def executed_table(rows: Iterable[dict[str, Any]], note: str = "") -> Table:
 
 
 def where() -> str:
-    """What `stamp` says, without a commit if the code that was executed is no commit's."""
+    """What `stamp` says, without the commit if the code that ran wasn't committed."""
     said, _, commit = stamp(recorded()).rpartition(", commit ")
     return said if commit.endswith("-dirty") else f"{said}, commit {commit}"

@@ -1,7 +1,7 @@
 """The calculator of scaling: see `chart` for how it works on the page itself.
 
-What it computes is written twice, as it must be: in `distributed.scaling`, and here as expressions
-of the chart. A test moves the sliders at random and compares. Colors come from a module.
+The formulas are in `distributed.scaling`, and here again as expressions of the chart, because a
+chart can't call Python. A test moves the sliders at random and compares. Colors come from a module.
 """
 
 import math

@@ -25,7 +25,7 @@ def of_hosts(recorded: dict[str, Any]) -> list[tuple[int, float, float, float]]:
     for name, row in recorded["hosts"].items():
         hosts, speed = int(name.split()[0]), float(name.split()[-1].removesuffix("Mbit"))
         alone = recorded["hosts"][f"1 at {name.split()[-1]}"]["seconds"]
-        link = Link(0, speed * 1e6 / 8)  # all that is known of it, and of the hosts
+        link = Link(0, speed * 1e6 / 8)  # nothing else is known about the hosts
         cluster = Cluster(hosts, 1, Link(0, math.inf), link, speed=1)
         predicted = COMPUTE / step_ddp(cluster, COMPUTE, layers).total
         if hosts > 1:
