@@ -54,12 +54,22 @@ def files_used_by(page: Path) -> set[Path]:
             ["collectives/exercises.md"],
             ["index.md"],
         ),
+        (
+            "code/playground/exercises/watch.py",
+            ["collectives/exercises.md", "ddp/exercises.md"],
+            ["index.md"],
+        ),
     ],
 )
 def test_a_page_uses_what_its_cells_name_and_what_that_imports(module, these, not_these):
     using = pages_that_use(module)
     assert set(these) <= using
     assert not set(not_these) & using
+
+
+def test_a_page_of_exercises_reaches_what_its_checks_import():
+    _, units = used_by(ROOT / "book/collectives/exercises.md")
+    assert {"on_ranks", "whose", "mark", "watched"} <= {unit.name for unit in units}
 
 
 def test_no_page_with_cells_that_import_is_thought_to_use_nothing():

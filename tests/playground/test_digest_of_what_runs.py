@@ -31,7 +31,14 @@ threading.setprofile(note)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", ["first_steps/one_device", "ddp/when_ranks_differ", "zero/zero3", "at_scale/step_cost"]
+    "page",
+    [
+        "first_steps/one_device",
+        "collectives/exercises",
+        "ddp/when_ranks_differ",
+        "zero/zero3",
+        "at_scale/step_cost",
+    ],
 )
 def test_a_page_runs_nothing_that_its_digest_does_not_know(page, tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(NOTE_CALLS)

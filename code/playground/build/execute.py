@@ -1,7 +1,7 @@
 """Execute pages, several at a time. `make book` does this for stale pages, `make outputs` records.
 
     python -m playground.build.execute                        stale pages, for this build alone
-    python -m playground.build.execute --record               and into book/outputs
+    python -m playground.build.execute --record               and into book/outputs (each twice)
     python -m playground.build.execute --record --pages all   every page again
     python -m playground.build.execute --check --pages all    do they still say what is recorded?
     … --check --note --pages all    mark the cells that differ as measuring: look at them first
@@ -49,6 +49,7 @@ from playground.server.start import at_start, importing, transport
 
 LOG = "_build/execute.log"
 ANSI = re.compile(r"\x1b\[[\d;]*m")
+CLOCK = re.compile(r"\bperf_counter\b|\btimeit\b|\.seconds\(")  # in a cell that measures
 
 
 class PageError(Exception):
@@ -96,7 +97,10 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
         failed = [o for o in cell.outputs if o.output_type == "error"]
         if meant and not failed:
             raise PageError(f"code cell {number} is there to fail, and did not")
-    record = [{"outputs": [kept(o) for o in cell.outputs], "varies": False} for cell in cells]
+    record = [
+        {"outputs": [kept(o) for o in cell.outputs], "varies": CLOCK.search(cell.source) is not None}
+        for cell in cells
+    ]
     return {"digest": before, "stamp": stamp, "cells": record}
 
 
@@ -252,7 +256,11 @@ def main() -> None:
     if not options.check:
         print(f"To be executed: {', '.join(Path(name).name for name in names)}", flush=True)
     with ThreadPoolExecutor(1) as aside:  # in this thread nbclient would take the signals
+        new = set(not_recorded(root, names)) if options.record else set()
         failed = aside.submit(asyncio.run, run_all(root, names, workers, done)).result()
+        if twice := [name for name in names if name in new and name not in failed]:
+            # What two runs of the same code say differently is measured.
+            failed |= aside.submit(asyncio.run, run_all(root, twice, workers, done)).result()
         again = [*failed, *check.cells]
         if options.check and again and not options.note:  # a fault shows each time
             print(*failed.values(), f"Once more: {', '.join(again)}", sep="\n", flush=True)

@@ -64,8 +64,8 @@ def path_of(name: str) -> Path | None:
     """The file of a module of this project, by its dotted name; what comes after it is ignored."""
     package, *parts = name.split(".")
     folder = (ROOT if package == "bench" else ROOT / "code") / package
-    if package == "playground" and parts[:1] == ["exercises"] and len(parts) > 2:
-        folder, parts = ROOT, parts[:3]
+    if package == "playground" and (ROOT / Path(*parts[:2])).is_dir() and len(parts) > 2:
+        folder, parts = ROOT, parts[:3]  # exercises/NAME/check.py
     for part in parts:
         if not (folder / part).is_dir():
             files = (folder / f"{part}.py", folder / "__init__.py")  # or a name that a package has
