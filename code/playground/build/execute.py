@@ -98,7 +98,7 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
         if meant and not failed:
             raise PageError(f"code cell {number} is there to fail, and did not")
     record = [
-        {"outputs": [kept(o) for o in cell.outputs], "varies": CLOCK.search(cell.source) is not None}
+        {"outputs": [kept(o) for o in cell.outputs], "varies": bool(CLOCK.search(cell.source))}
         for cell in cells
     ]
     return {"digest": before, "stamp": stamp, "cells": record}
