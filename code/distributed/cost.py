@@ -53,11 +53,22 @@ class Cluster(NamedTuple):
 
 
 def reduce_scatter_time(cluster: Cluster, size: float) -> float:
-    """Time of a reduce-scatter, or of an all-gather, of `size` bytes over all ranks (s).
+    """Time of a reduce-scatter, or of an all-gather, of `size` bytes over all ranks (s)."""
+    return _in_rings(cluster, size, 1)
 
-    Parts travel in a pipeline, so the slowest link decides: within a host one GPU's link, between
-    hosts the ports of one host together. Latencies add up, of a ring within a host, and between
-    hosts of a ring or, if there are many, of a tree.
+
+def all_reduce(cluster: Cluster, size: float) -> float:
+    """Time of an all-reduce of `size` bytes over all ranks: twice round the same rings (s)."""
+    return _in_rings(cluster, size, 2)
+
+
+def _in_rings(cluster: Cluster, size: float, times: int) -> float:
+    """Seconds in which an array goes `times` round all ranks, in as many rings as use every port.
+
+    Its parts travel in a pipeline, so the slowest link decides: within a host one GPU's link,
+    between hosts the ports of one host together. Latencies add up, of each message in a host, and
+    between hosts of a ring or, if there are many, of a tree, which sends the same bytes (NCCL's
+    `tuning.cc`; Sanders et al. 2009).
     """
     n = cluster.ranks
     if n == 1:
@@ -65,28 +76,10 @@ def reduce_scatter_time(cluster: Cluster, size: float) -> float:
     local = min(n, cluster.per_host)
     hosts = math.ceil(n / local)
     link = cluster.network if hosts > 1 else cluster.inside
-    latency = (local - 1) * cluster.inside.latency
+    latency = times * (local - 1) * cluster.inside.latency
     if hosts > 1:
-        latency += min(hosts - 1, 2 * math.ceil(math.log2(hosts))) * link.latency
-    return latency + size * (n - 1) / n / link.bandwidth
-
-
-def all_reduce(cluster: Cluster, size: float) -> float:
-    """Time of an all-reduce: in a ring, or over several hosts with a part for each rank (s).
-
-    Then ranks of a host reduce-scatter inside (one alone has nothing to do there), each all-reduces
-    its part between hosts, and they gather inside. A host's ranks share its link. Between many
-    hosts a double tree needs fewer messages, one after the other, for hardly more bytes (Sanders
-    et al. 2009): the faster counts.
-    """
-    n, local = cluster.ranks, cluster.per_host
-    if n <= local:
-        return 2 * reduce_scatter_time(cluster, size)
-    inside = reduce_scatter_time(cluster._replace(ranks=local), size)
-    hosts, link = -(-n // local), cluster.network
-    ring = 2 * (hosts - 1) * (link.latency + size / hosts / link.bandwidth)
-    tree = 2 * math.ceil(math.log2(hosts)) * link.latency + 2 * size / link.bandwidth
-    return 2 * inside + min(ring, tree)
+        latency += min(times * (hosts - 1), 2 * math.ceil(math.log2(hosts))) * link.latency
+    return latency + times * size * (n - 1) / n / link.bandwidth
 
 
 def expected_maximum(n: int) -> float:

@@ -37,6 +37,7 @@ from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import LOGARITHM, PLAIN, PRESETS, gpt, of_size
 from distributed.planner.speed import achieved
 from distributed.planner.strategy import plan, run_of
+from distributed.planner.streams import Work, simulate
 from distributed.planner.validation import runs, way_of
 from distributed.runtime.trace import overlapped
 from distributed.workbench.memory_meter import MemoryUse
@@ -141,6 +142,22 @@ def test_between_many_hosts_a_tree_is_faster_than_a_ring(per_host):
     many = HOST._replace(ranks=per_host * 1024, per_host=per_host)
     assert all_reduce(many, 1e6) < 2 * 1023 * 1e-4
     assert all_reduce(many, 1e6) > 2 * math.log2(1024) * 1e-4
+
+
+def test_an_all_reduce_over_hosts_is_as_fast_as_their_ports_and_counts_each_latency():
+    cluster = Cluster(64, 8, Link(3e-6, 360e9), Link(1e-5, 320e9), 1.0)
+    latency = 14 * 3e-6 + 2 * 3 * 1e-5  # of a ring in a host, and of a tree over eight
+    assert all_reduce(cluster, 0) == pytest.approx(latency)
+    assert all_reduce(cluster, 3e9) == pytest.approx(latency + 2 * 63 / 64 * 3 / 320)
+    assert all_reduce(cluster._replace(ranks=16), 0) == pytest.approx(14 * 3e-6 + 2 * 1e-5)
+
+
+@given(st.sampled_from([1, 2, 8, 16, 64, 4096]), st.sampled_from([1, 8]), st.floats(1, 1e9))
+def test_the_planner_and_the_cost_of_a_step_have_one_all_reduce(ranks, per_host, size):
+    cluster = Cluster(ranks, per_host, Link(3e-6, 360e9), Link(1e-5, 320e9), 1.0)
+    work = Work(cluster, [size] * 4, [size] * 4, [0.25] * 4, 1 / 3, 2 / 3)
+    planned, step = simulate(STACKS["pytorch"]["DDP"], work), step_ddp(cluster, 1.0, [size] * 4)
+    assert planned.total == pytest.approx(step.total)
 
 
 def test_a_prediction_takes_work_for_each_bucket_and_none_for_ranks():

@@ -155,6 +155,11 @@ def test_layers_that_make_no_sense():
 def test_predictions_of_published_cases_are_near(case: Case):
     assert 0 < case.efficiency < 1
     assert 0 < case.predicted <= 1
-    assert abs(case.deviation) < 0.1
+    assert abs(case.deviation) < (0.1 if case.ranks < 512 else 0.17)
     assert case._replace(network=case.network / 10).predicted < case.predicted
     assert case._replace(ranks=case.base).predicted == 1
+
+
+def test_half_of_the_published_cases_are_within_five_percent():
+    off = sorted(abs(case.deviation) for case in CASES)
+    assert off[len(off) // 2] < 0.05

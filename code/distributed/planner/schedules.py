@@ -7,7 +7,7 @@ from `streams`.
 import math
 from collections.abc import Callable, Sequence
 
-from distributed.cost import Cluster, reduce_scatter_time
+from distributed.cost import Cluster, all_reduce, reduce_scatter_time
 from distributed.planner.streams import Schedule, Streams, Work, simulate, wire
 from distributed.runtime.script import run_script
 
@@ -42,7 +42,7 @@ def nothing(work: Work) -> list[float]:
 
 def ddp(work: Work, streams: Streams) -> None:
     """PyTorch's DDP: all-reduce beside the last backward pass (`no_sync` before)."""
-    both = [2 * reduce_scatter_time(work.cluster, size) for size in work.gradients]
+    both = [all_reduce(work.cluster, size) for size in work.gradients]
     reduced_in_backward(work, streams, both, False, nothing(work))
 
 
@@ -87,7 +87,7 @@ def zero1_deepspeed(work: Work, streams: Streams) -> None:
 
 def zero2_deepspeed(work: Work, streams: Streams) -> None:
     """DeepSpeed's stage 2: as stage 1, in every backward pass: there is no place for the whole."""
-    both = [2 * reduce_scatter_time(work.cluster, size) for size in work.gradients]
+    both = [all_reduce(work.cluster, size) for size in work.gradients]
     reduced_in_backward(work, streams, both, True, nothing(work))
     gather_after(work, streams)
 
@@ -144,21 +144,20 @@ def zero3(work: Work, streams: Streams) -> None:
 def hsdp(work: Work, streams: Streams) -> None:
     """FSDP2 on a mesh of hosts × ranks: one all-reduce between hosts, on a stream of its own."""
     inside, hosts = hosts_apart(work)
-    link = work.cluster.network
 
-    def all_reduce(i: int, ready: float) -> None:
-        latency = min(hosts - 1, 2 * math.ceil(math.log2(hosts))) * link.latency
-        seconds = 2 * (latency + work.gradients[i] * (hosts - 1) / hosts / link.bandwidth)
+    def leave(i: int, ready: float) -> None:
+        seconds = all_reduce(hosts, work.gradients[i])
         streams.run("reduce between hosts", f"all-reduce {i}", seconds, ready, wire="network")
 
-    fsdp(inside, streams, between=all_reduce)
+    fsdp(inside, streams, between=leave)
 
 
-def hosts_apart(work: Work) -> tuple[Work, int]:
-    """The same work on one host alone, and how many hosts there are."""
+def hosts_apart(work: Work) -> tuple[Work, Cluster]:
+    """The same work on one host alone, and the hosts, as if each were one rank."""
     cluster = work.cluster
     local = min(cluster.ranks, cluster.per_host)
-    return work._replace(cluster=cluster._replace(ranks=local)), math.ceil(cluster.ranks / local)
+    hosts = cluster._replace(ranks=math.ceil(cluster.ranks / local), per_host=1)
+    return work._replace(cluster=cluster._replace(ranks=local)), hosts
 
 
 def zero1_book(work: Work, streams: Streams) -> None:
@@ -189,9 +188,9 @@ def hsdp_book(work: Work, streams: Streams) -> None:
     """This book's `HSDP`: all-reduces between hosts when the backward pass has ended."""
     inside, hosts = hosts_apart(work)
     fsdp(inside, streams)
-    over, link = streams.end, work.cluster.network
+    over = streams.end
     for i, size in enumerate(work.gradients):
-        seconds = 2 * (link.latency + size * (hosts - 1) / hosts / link.bandwidth)
+        seconds = all_reduce(hosts, size)
         streams.run("reduce between hosts", f"all-reduce {i}", seconds, over, wire="network")
 
 

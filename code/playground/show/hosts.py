@@ -88,16 +88,19 @@ def bandwidth_figure(recorded: dict[str, Any]) -> Figure:
     return figure
 
 
-def hosts_of(per_host: int, hosts: int, speed: float) -> Cluster:
-    """All that a prediction knows: a link of each host, that takes no time to begin."""
-    return Cluster(per_host * hosts, per_host, Link(0, math.inf), Link(0, speed), speed=1)
+def hosts_of(hosts: int, speed: float) -> Cluster:
+    """All that a prediction knows: a link of each host, that takes no time to begin.
+
+    Ranks that first add up inside their host, in no time, are one rank to the network.
+    """
+    return Cluster(hosts, 1, Link(0, math.inf), Link(0, speed), speed=1)
 
 
 def ways(recorded: dict[str, Any]) -> list[tuple[str, float, float, float]]:
     """Each way to average at 100 Mbit/s: bytes of a host, seconds predicted and measured."""
     gradients = 4.0 * LAYERS * SIDE**2
     layers = [gradients / LAYERS] * LAYERS
-    one_ring, by_hosts = hosts_of(1, 4, SPEED), hosts_of(2, 2, SPEED)
+    one_ring, by_hosts = hosts_of(4, SPEED), hosts_of(2, SPEED)
     small = 4 * elements_to_send([(SIDE, SIDE)] * LAYERS, 4)
     predicted = {
         "by hand": COMPUTE + all_reduce(one_ring, gradients),
