@@ -369,6 +369,18 @@ def test_a_checkpoint_is_on_the_disk_before_it_gets_its_name(pools, tmp_path):
     assert events[-3:] == [f"sync {partial}", f"rename {partial}", f"sync {tmp_path.name}"]
 
 
+def write_one_after_the_other(group, folder):
+    with new_checkpoint(folder, 3, group) as path:
+        path.mkdir(exist_ok=True)
+        time.sleep(0.3 * group.rank)
+        (path / f"rank-{group.rank}").touch()
+    return sorted(file.name for file in (folder / "step-00000003").iterdir())
+
+
+def test_a_checkpoint_gets_its_name_when_the_slowest_rank_has_written(pools, tmp_path):
+    assert pools[3](write_one_after_the_other, tmp_path) == [["rank-0", "rank-1", "rank-2"]] * 3
+
+
 def ours_to_torch(group, folder):
     zero = make(group, 3, odd=False)
     learn(zero, 3)

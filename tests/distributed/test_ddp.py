@@ -1176,6 +1176,16 @@ def test_join_shares_an_optimizers_state(pools):
         assert torch.equal(mine, other)
 
 
+def test_join_shares_an_optimizers_state_within_a_part_of_the_ranks(pools):
+    def in_pairs(group):
+        return weights_after_an_uneven_epoch(group.split(group.rank // 2), "ours", True)
+
+    found = pools[4](in_pairs)
+    assert [steps for _, steps in found] == [12] * 4
+    for (mine, _), (other, _) in (found[:2], found[2:]):
+        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+
+
 def through_a_file(model, path):
     torch.save(model, path)
     return torch.load(path, weights_only=False)
