@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distributed.planner.hardware import GIB
-from distributed.planner.schedules import STACKS, threshold
+from distributed.planner.schedules import STACKS
 from distributed.planner.streams import SimulatedStep, Work, simulate
 from distributed.planner.validation import Errors, Run, Verdict
 from playground.show.colours import GREY, KINDS, RANKS
@@ -29,13 +29,11 @@ def streams(axis: Axes, step: SimulatedStep, until: float | None = None) -> None
     lanes.sort(key=["compute", "gather", "reduce", "reduce between hosts"].index)
     for span in step.spans:
         colour = LANES[span.name.split()[0]]
-        width = span.end - span.start
-        axis.barh(
-            lanes.index(span.stream), width, 0.7, left=span.start, color=colour, ec=colour, lw=0.5
-        )
+        start, width = 1e3 * span.start, 1e3 * (span.end - span.start)
+        axis.barh(lanes.index(span.stream), width, 0.7, left=start, color=colour, ec=colour, lw=0.5)
     axis.set_yticks(range(len(lanes)), lanes)
     axis.invert_yaxis()
-    axis.set(xlabel="seconds", xlim=(0, until or step.total))
+    axis.set(xlabel="ms", xlim=(0, 1e3 * (until or step.total)))
 
 
 def compare_streams(steps: Mapping[str, SimulatedStep]) -> Figure:
@@ -48,10 +46,10 @@ def compare_streams(steps: Mapping[str, SimulatedStep]) -> Figure:
     for axis, (name, step) in zip(axes, steps.items(), strict=True):
         streams(axis, step, until)
         axis.set(xlabel="")
-        axis.axvline(step.total, color=GREY, ls="--", lw=1)
-        waits = step.exposed / step.total
-        axis.set_title(f"{name}: {step.total:.2f} s, {waits:.0%} of it waiting", loc="left")
-    axes[-1].set(xlabel="seconds")
+        total, waits = 1e3 * step.total, 1e3 * step.exposed
+        axis.axvline(total, color=GREY, ls="--", lw=1)
+        axis.set_title(f"{name}: {total:.0f} ms, {waits:.0f} of them waiting", loc="left")
+    axes[-1].set(xlabel="ms")
     return figure
 
 
@@ -68,23 +66,6 @@ def tokens_that_hide(work: Work, name: str, waits: float = 0.02) -> float:
         step = simulate(STACKS[stack][name], longer)
         low, high = (low, middle) if step.exposed < waits * step.total else (middle, high)
     return high
-
-
-def threshold_table(
-    work: Work, links: Sequence[tuple[str, float, float]], names: Sequence[str]
-) -> Table:
-    """C/W beside the simulator's border, for speeds (FLOP/s) and links (bytes/s)."""
-    rows = []
-    for said, speed, bandwidth in links:
-        link = work.cluster.between._replace(bandwidth=bandwidth)
-        faster = work.cluster.speed / speed
-        this = work._replace(
-            cluster=work.cluster._replace(inside=link, between=link),
-            forward=work.forward * faster, backward=work.backward * faster,
-        )  # fmt: skip
-        found = [f"{tokens_that_hide(this, name):,.0f}" for name in names]
-        rows.append((said, f"{threshold(speed, bandwidth):,.0f}", *found))
-    return Table(["", "C/W", *names], rows, "Tokens from which at most 2 % of a step is exposed.")
 
 
 def error_table(runs: Sequence[Run], together: str, apart: Sequence[Run] = ()) -> Table:
