@@ -128,6 +128,13 @@ def test_minutes_are_told_to_read_and_to_do():
     assert found.to_do == 25  # 12, 4 for the cells and 6 for the tasks are 22
 
 
+def test_an_exercise_takes_the_minutes_that_it_says():
+    said = nodes.paragraph("", "", nodes.emphasis("", "15 minutes · easy"))
+    assert opening.amount(said).minutes == 15
+    assert opening.Amount(words=2000, minutes=70).to_do == 80
+    assert opening.amount(nodes.emphasis("", "Fifteen of 20 minutes")).minutes == 0
+
+
 def test_a_contraction_and_a_number_are_one_word_each():
     assert opening.amount(nodes.Text("It doesn't hide: 1,250 tokens – or more.")).words == 7
 

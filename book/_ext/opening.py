@@ -25,16 +25,21 @@ from playground.build.toc import core_path, pages_in_order, taught
 
 WORDS, LINES = 200, 25  # read in a minute
 CELL_MINUTES, TASK_MINUTES = 0.4, 2.0  # to run a cell and look; a question, or a thing to change
+EXERCISE = re.compile(r"(\d+) minutes\b")  # how an exercise begins
 STEP = 5  # what is to be done is told in such steps
 
 
 class Amount(NamedTuple):
-    """What a page has: words of prose, lines of code, cells in sight, and things to do."""
+    """What a page has: words of prose, lines of code, cells in sight, and things to do.
+
+    `minutes` are those that its exercises say they take.
+    """
 
     words: int = 0
     lines: int = 0
     cells: int = 0
     tasks: int = 0
+    minutes: int = 0
 
     def plus(self, other: Amount) -> Amount:
         return Amount(*(a + b for a, b in zip(self, other, strict=True)))
@@ -48,6 +53,7 @@ class Amount(NamedTuple):
     def to_do(self) -> int:
         """Minutes, for who runs the cells and answers the questions, too."""
         all_of_it = self.to_read + CELL_MINUTES * self.cells + TASK_MINUTES * self.tasks
+        all_of_it += self.minutes
         return STEP * math.ceil(all_of_it / STEP)
 
 
@@ -68,6 +74,8 @@ def amount(node: nodes.Node) -> Amount:
         if node.get("hide_mode") in ("all", "input", "input+output"):
             return Amount()  # a folded cell, as a chapter has it when the landing page asks
         found = Amount(cells=node.get("nb_element") == "cell_code_source")
+        if isinstance(node, nodes.emphasis) and (said := EXERCISE.match(node.astext())):
+            found = Amount(minutes=int(said[1]))
     for child in node.children:
         found = found.plus(amount(child))
     return found

@@ -69,8 +69,8 @@ class Bucket:
     def wait(self) -> None:
         """When this returns, buffer[n] is the mean over all ranks."""
         assert self.state is State.REDUCING
-        self.work.wait()
-        self.state, self.work = State.IDLE, None
+        work, self.work, self.state = self.work, None, State.IDLE  # also if it raises
+        work.wait()
 
 
 Hook = Callable[[Group, Bucket], Any]  # starts to reduce bucket.buffer; what it returns has wait()
@@ -120,7 +120,6 @@ class Reducer:
         self.sent = 0  # buckets[:sent] have left in this pass
 
     def start_pass(self) -> None:
-        self.sent = 0
         for bucket in self.buckets:
             bucket.start_pass()
 
@@ -129,8 +128,7 @@ class Reducer:
         self.reduce_full_buckets()
 
     def reduce_full_buckets(self) -> None:
-        # In order, even if a later bucket is full first: all-reduces are matched by the order in
-        # which they start, and rank 0's second bucket must not be added to rank 1's third.
+        # In order, even if a later one is full first: reductions are matched by their order.
         while self.sent < len(self.buckets) and not self.buckets[self.sent].missing:
             self.buckets[self.sent].reduce(self.group, self.hook)
             self.sent += 1
@@ -141,11 +139,13 @@ class Reducer:
     def finish_pass(self) -> None:
         """Wait for all buckets: when this returns, the optimizer may read the gradients."""
         for bucket in self.buckets:
-            bucket.wait()
+            if bucket.state is State.REDUCING:  # else waiting for it may be what raised
+                bucket.wait()
+        self.sent = 0
 
     def abandon_pass(self) -> None:
         """After a backward pass that raised: drop its gradients, so the next pass starts clean."""
-        if self.buckets[0].state is State.IDLE:  # it raised before the first gradient came
+        if not self.sent and self.buckets[0].state is State.IDLE:  # before the first gradient came
             self.start_pass()
         for bucket in self.buckets:  # ranks may have sent different numbers: now all send the rest
             bucket.missing.clear()

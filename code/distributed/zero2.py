@@ -70,28 +70,35 @@ def shard_gradients(
 
     `buckets` are lists of parameters, the last layer's first; a parameter in no bucket isn't
     trained. Buckets are reduced in this order on every rank, because reductions are matched by the
-    order in which they start. The step updates the parameters and clears the gradients. Several
-    backward passes may share a step, and each of them reduces. All ranks start with rank 0's
-    weights and buffers. The optimizer must update each element by itself, as SGD and Adam do.
+    order in which they start. The step updates the parameters and clears the gradients. Ranks may
+    leave out different parameters. Several backward passes may share a step, and each of them
+    reduces; then all ranks leave out the same. All ranks start with rank 0's weights and buffers.
+    The optimizer must update each element by itself, as SGD and Adam do.
     Raises ValueError for a bucket of several dtypes.
     """
     queue: list[ShardedBucket] = []  # the one that is to be reduced next comes first
 
+    def reduce_next() -> None:
+        queue[0].reduce()
+        queue.append(queue.pop(0))
+
     def reduce_full_buckets() -> None:
         while not queue[0].missing:
-            queue[0].reduce()
-            queue.append(queue.pop(0))
+            reduce_next()
 
     broadcast_module(module, group)
     sharded = [ShardedBucket(parameters, group, reduce_full_buckets) for parameters in buckets]
     queue += sharded
     optimizer = optimizer_class([bucket.shard for bucket in sharded], **settings)
 
+    def has_unreduced() -> bool:
+        """Whether this rank isn't through with all buckets, each as often as the others."""
+        kept = any(p.grad is not None for bucket in sharded for p in bucket.parameters)
+        return kept or queue[0] is not sharded[0] or sharded[0].shard.grad is None
+
     def step() -> None:
-        for bucket in queue:
-            if any(p.grad is not None for p in bucket.parameters):
-                bucket.reduce()  # a gradient didn't come, in this bucket or in one before it
-        queue[:] = sharded
+        while has_unreduced():  # a gradient didn't come, here or in a bucket before it
+            reduce_next()
         optimizer.step()
         optimizer.zero_grad()
         for bucket in sharded:

@@ -26,7 +26,7 @@ from distributed.runtime.report import RankError
 from distributed.runtime.script import to_bytes
 from distributed.runtime.trace import Trace
 from distributed.trees import tree_broadcast, tree_reduce
-from distributed.workbench import threads
+from distributed.workbench import measure, threads
 from distributed.workbench.measure import buffers, fit, is_right
 
 ROOT = Path(__file__).parents[2]
@@ -416,3 +416,14 @@ def test_messages_between_gpus_that_share_gloo_are_refused_in_a_line(pools):
             shared.send(torch.ones(1).as_subclass(OnGPU), 1 - group.rank)
 
     pools[2](send)
+
+
+def test_a_result_that_is_wrong_on_one_rank_is_wrong_in_the_table(pools):
+    def timed(group, wrong_on):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(measure, "is_right", lambda *_: group.rank != wrong_on)
+            ring = OPS["all_reduce"]["ring"]
+            return measure.time_one(group, ring, "all_reduce", 8, torch.float32, 1)[1]
+
+    assert pools[3](timed, 2) == [False] * 3
+    assert pools[3](timed, None) == [True] * 3

@@ -12,6 +12,7 @@ from tests.rows import covering
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from distributed.bucketed_ddp import all_reduce_hook
 from distributed.ddp import DistributedDataParallel
 from distributed.launching import launch
 from distributed.replicas import broadcast_module
@@ -399,6 +400,38 @@ def test_a_pass_that_failed_may_be_run_again_or_followed_by_no_sync(pools):
 
     for how in ("run again", "no_sync"):
         for grads in pools[2](fail_and_go_on, how):
+            assert_all_close(grads, gradients_alone(12))
+
+
+def test_a_reduction_that_cannot_be_waited_for_leaves_the_next_pass_clean(pools):
+    class Broken:
+        def __init__(self, work):
+            self.work = work
+
+        def wait(self):
+            self.work.wait()
+            raise ZeroDivisionError
+
+    def fail_and_go_on(group, at):
+        model = wrap("ours", network(), group, bucket_bytes=1)
+        x, labels = share(group, 12)
+        for _ in range(2):
+            loss_of(model, x, labels).backward()  # buckets have their final order
+
+        def hook(group, bucket):
+            work = all_reduce_hook(group, bucket)
+            return Broken(work) if bucket.index == at else work
+
+        model.register_comm_hook(hook)
+        with pytest.raises(ZeroDivisionError):
+            loss_of(model, 100 * x, labels).backward()
+        model.register_comm_hook(all_reduce_hook)
+        model.zero_grad()
+        loss_of(model, x, labels).backward()
+        return [p.grad for p in model.parameters()]
+
+    for at in (0, 1, 5):
+        for grads in pools[2](fail_and_go_on, at):
             assert_all_close(grads, gradients_alone(12))
 
 
@@ -831,6 +864,25 @@ def test_a_checkpoint_of_pytorchs_wrapper_can_be_loaded(pools):
 
     assert pools[2](load, network) == [(True, True)] * 2
     assert pools[2](load, Own) == [(True, True)] * 2
+
+
+def test_a_module_with_a_wrapper_in_it_loads_what_it_saves(pools):
+    class Inner(nn.Module):
+        def __init__(self, seed):
+            super().__init__()
+            self.module = network(seed)
+
+    def load(group, make, saved_by):
+        saved = nn.ModuleDict({"net": wrap(saved_by, make(3), group), "head": nn.Linear(2, 2)})
+        model = nn.ModuleDict({"net": wrap("ours", make(4), group), "head": nn.Linear(2, 2)})
+        model.load_state_dict(saved.state_dict())
+        names = [name for name in saved.state_dict() if name.startswith("net.module.module")]
+        pairs = zip(saved.parameters(), model.parameters(), strict=True)
+        return all(torch.equal(a, b) for a, b in pairs), bool(names)
+
+    for make, twice in ((network, False), (Inner, True)):
+        assert pools[2](load, make, "ours") == [(True, False)] * 2
+        assert pools[2](load, make, "torch") == [(True, twice)] * 2
 
 
 def test_on_shared_memory_gradients_are_kept_once(pools):

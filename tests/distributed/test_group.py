@@ -580,3 +580,14 @@ def test_from_a_group_to_a_message_are_three_files_each_entered_once(pools, asyn
             "fork_server.py",
             "rank.py",
         }  # how the rank, or its thread, began
+
+
+def test_an_error_in_a_part_is_told_although_the_others_wait_for_that_rank():
+    def fail(group):
+        with group.split(0) as part:
+            if part.rank == 0:
+                raise KeyError("mine")
+            part.all_reduce(torch.ones(1))
+
+    with pytest.raises(RankError, match=r"rank 0 raised KeyError: .*mine"):
+        launch(fail, ranks=2, device="cpu", timeout=60)

@@ -27,6 +27,7 @@ from distributed.cost import (
     step_ddp,
 )
 from distributed.model_states import RECIPES, STAGES, total
+from distributed.planner import measures
 from distributed.planner.command import arguments, main, read
 from distributed.planner.hardware import gpu
 from distributed.planner.job import ALLOWANCE, CONTEXT, WIRE, Job, cluster_of, memory_of, option
@@ -943,3 +944,13 @@ def test_what_is_not_known_points_to_a_way_out_before_it_suggests_a_neighbor(
     said = capsys.readouterr().err
     places = [said.index(each) for each in (*ways, neighbor)]
     assert places == sorted(places)
+
+
+def test_a_host_holds_the_offloaded_states_of_its_own_gpus_alone():
+    job = Job(PRESETS["llama-3-8b"], offload=True)
+    hosts = [
+        measures.tried(measures.Setting(job, cluster_of(gpu("h100"), ranks, 8)), (), 1e12, 0).host
+        for ranks in (8, 64)
+    ]
+    assert hosts[0] > 1e9
+    assert hosts[0] == pytest.approx(hosts[1] * 8)

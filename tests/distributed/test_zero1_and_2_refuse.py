@@ -565,3 +565,45 @@ def test_a_complex_parameter_is_refused_by_name_unless_it_is_frozen():
 def test_every_refusal_is_one_line():
     assert all("\n" not in line for line in REFUSED.values())
     check_module(nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_settings_that_the_optimizer_refuses_leave_the_module_as_it_was(pools, stage):
+    def refuse_and_try_again(group):
+        model, x = nn.Linear(3, 2), torch.ones(1, 3)
+        expected = model(x).tolist()
+        with pytest.raises(ValueError, match="Invalid learning rate: -1"):
+            STAGES[stage](model, torch.optim.SGD, group, lr=-1.0)
+        assert model(x).tolist() == expected
+        model(x).sum().backward()
+        model.zero_grad()
+        zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0)
+        model(x).sum().backward()
+        zero.step()
+        return model(x).tolist() != expected
+
+    assert pools[2](refuse_and_try_again) == [True] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, "bf16"])
+@pytest.mark.parametrize("name", ["param_dtype", "reduce_dtype"])
+def test_a_dtype_that_is_none_is_refused_by_the_name_of_its_argument(pools, name, dtype):
+    def refuse(group):
+        with pytest.raises(ValueError, match=f"^{name}={dtype!r}: give a dtype of floats"):
+            Zero1(nn.Linear(2, 2), torch.optim.SGD, group, lr=1.0, **{name: dtype})
+
+    pools[1](refuse)
+
+
+@each_with_whole
+def test_what_is_written_into_parameters_of_16_bits_is_what_is_saved(pools, stage):
+    def written(group):
+        model = nn.Linear(3, 2)
+        zero = STAGES[stage](model, torch.optim.SGD, group, lr=1.0, param_dtype=torch.bfloat16)
+        model(torch.ones(1, 3).bfloat16()).sum().backward()
+        zero.step()
+        model.load_state_dict({"weight": torch.full((2, 3), 0.5), "bias": torch.full((2,), 0.25)})
+        return {name: tensor.tolist() for name, tensor in zero.full_parameters()}
+
+    for found in pools[2](written):
+        assert found == {"weight": [[0.5] * 3] * 2, "bias": [0.25] * 2}

@@ -1,6 +1,7 @@
 """Every stage of ZeRO as torch's own code and a user's loop meet it: an optimizer, no more."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -305,3 +306,23 @@ def test_what_is_written_into_shards_counts_on_all_ranks(pools, stage, dtype, wh
 def test_what_is_written_into_shards_and_not_told_is_refused(pools, stage, dtype):
     with pytest.raises(RankError, match=r"shards were written .* call shards_changed\(\)"):
         pools[2](writes_into_shards, stage, dtype, "nobody is told")
+
+
+def weights_of_growing_layers(group, shared):
+    torch.manual_seed(0)
+    sizes = (9, 7, 5, 3, 2, 1)  # the backward pass begins with the smallest
+    model = nn.Sequential(*(nn.Linear(*pair) for pair in itertools.pairwise(sizes))).double()
+    home = SharedGroup(group) if shared else group
+    zero = Zero2(model, torch.optim.SGD, home, lr=0.1, bucket_bytes=8)
+    for step in range(3):
+        x = torch.randn(4, 9, generator=torch.Generator().manual_seed(2 * step + group.rank))
+        model(x.double()).square().sum().backward()
+        zero.step()
+    return [tensor for _, tensor in zero.full_parameters()]
+
+
+def test_buckets_that_grow_during_a_pass_find_room_in_shared_memory(pools):
+    expected = pools[2](weights_of_growing_layers, False)
+    for found, other in zip(pools[2](weights_of_growing_layers, True), expected, strict=True):
+        for a, b in zip(found, other, strict=True):
+            torch.testing.assert_close(a, b)

@@ -231,6 +231,27 @@ def test_zero2_reduces_in_one_order_whichever_bucket_is_full_first(pools, passes
     assert pools[2](branch_gradients, orders) == [[shards, shards]] * 2
 
 
+def weights_without_a_branch(group, used, steps):
+    """Of SGD with rate 1, where each rank computes only some of the layers."""
+    model = nn.ModuleDict({name: nn.Linear(2, 1, bias=False) for name in "ab"})
+    for layer in model.values():
+        nn.init.zeros_(layer.weight)
+    buckets = [[model["b"].weight], [model["a"].weight]]
+    step, _ = shard_gradients(model, buckets, group, torch.optim.SGD, lr=1.0)
+    for _ in range(steps):
+        sum(model[name](torch.ones(1, 2)).sum() for name in used[group.rank]).backward()
+        step()
+    return [model[name].weight[0, 0].item() for name in "ab"]
+
+
+@pytest.mark.parametrize(
+    ("used", "means"), [(("ab", "a"), (1, 0.5)), (("a", "b"), (0.5, 0.5)), (("a", "a"), (1, 0))]
+)
+def test_zero2_counts_a_gradient_that_some_ranks_lack_as_zero(pools, used, means):
+    found = pools[2](weights_without_a_branch, used, 3)
+    assert found == [[-3 * mean for mean in means]] * 2
+
+
 # ------------------------------------------------------------------ ZeRO-3
 
 

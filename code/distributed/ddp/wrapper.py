@@ -246,6 +246,15 @@ class DistributedDataParallel(nn.Module):
                 state_dict = {name.removeprefix("module."): x for name, x in state_dict.items()}
         return self.module.load_state_dict(state_dict, *args, **kwargs)
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Where a larger module loads, and looks for the names that PyTorch's wrapper has."""
+        if state_dict.keys() & {prefix + name for name in self.module.state_dict()}:
+            for name in [*state_dict]:
+                if name.startswith(prefix):
+                    own = name.removeprefix(prefix)
+                    state_dict[f"{prefix}module.{own}"] = state_dict.pop(name)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def order(self) -> list[str]:
         """The names of the parameters in the order of their buckets: it decides the last bits."""
         return [self.names[p] for bucket in self.buckets for p in bucket.parameters]

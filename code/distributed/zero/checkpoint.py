@@ -203,7 +203,8 @@ def make_states(zero: ShardedOptimizer, contents: Contents) -> None:
                 is_elementwise = has_shape and key not in contents.scalars
                 size = mine.parameter.shape if is_elementwise else entry.size
                 dtype, device = entry.properties.dtype, mine.parameter.device
-                states.setdefault(key, torch.zeros(size, dtype=dtype, device=device))
+                if key not in states:
+                    states[key] = torch.zeros(size, dtype=dtype, device=device)
 
 
 def scalar_states(zero: ShardedOptimizer) -> list[str]:

@@ -64,6 +64,11 @@ class ShardingPlan:
         check_same_model(module, self.group)
         self.check_same_groups(self.group)
 
+    def check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Let the optimizer refuse its settings while the module is still as it was."""
+        if not any(p.is_meta for p in self.names):  # a fused optimizer refuses that device
+            self.optimizer_class([{**group} for group in self.param_groups], **settings)
+
     def check_same_groups(self, group: Group) -> None:
         """Raise ValueError where a rank's parameters are in other groups than rank 0's."""
         lines = [

@@ -41,6 +41,7 @@ class Zero1(ShardedOptimizer):
     ):
         precision = Precision(param_dtype, reduce_dtype)
         plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
+        plan.check_settings(settings)
         weights = ReplicatedWeights(plan, bucket_bytes)
         super().__init__(plan, weights, self.make_gradients(weights), settings)
         module.register_forward_hook(Hook(self.post_forward))

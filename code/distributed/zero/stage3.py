@@ -64,6 +64,7 @@ class Zero3(ShardedOptimizer):
     ):
         precision = Precision(param_dtype, reduce_dtype)
         plan = ShardingPlan(module, optimizer_class, group, param_groups, partition, precision)
+        plan.check_settings(settings)
         modules = check_blocks(module, blocks)
         unmade = leave_meta(module, plan.group.device)
 
