@@ -138,8 +138,9 @@ def test_a_link_of_one_port_explains_the_rows_that_no_speed_explains():
 def test_the_corrected_row_and_the_median_of_ddp():
     vgg = [case for case in CASES if case.name == "VGG-16"]
     assert [round(case.compute, 4) for case in vgg] == [round(64 / 154, 4)] * 2
-    assert min(case.deviation for case in CASES) < 0 < max(case.deviation for case in CASES)
-    assert abs(statistics.median(case.deviation for case in CASES)) <= 0.08
+    # Nothing but the slowest link and latency is counted, so no step is faster than predicted.
+    assert 0 < min(case.deviation for case in CASES)
+    assert statistics.median(case.deviation for case in CASES) <= 0.05
 
 
 def test_a_third_to_a_half_of_a_slow_down_is_there_before_any_message():
