@@ -91,13 +91,12 @@ def shard_gradients(
     queue += sharded
     optimizer = optimizer_class([bucket.shard for bucket in sharded], **settings)
 
-    def has_unreduced() -> bool:
-        """Whether this rank isn't through with all buckets, each as often as the others."""
-        kept = any(p.grad is not None for bucket in sharded for p in bucket.parameters)
-        return kept or queue[0] is not sharded[0] or sharded[0].shard.grad is None
-
     def step() -> None:
-        while has_unreduced():  # a gradient didn't come, here or in a bucket before it
+        # Every rank gets to the end of the queue, also where a gradient didn't come.
+        is_through = queue[0] is sharded[0] and sharded[0].shard.grad is not None
+        if not is_through or any(p.grad is not None for one in queue for p in one.parameters):
+            reduce_next()
+        while queue[0] is not sharded[0]:
             reduce_next()
         optimizer.step()
         optimizer.zero_grad()
