@@ -121,7 +121,13 @@ def test_a_script_imports_torch_its_model_and_nothing_of_this_book(script: Path)
     imported = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
     imported |= {n.module or "" for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     packages = {name.split(".")[0] for name in imported}
-    optional = {"export": {"safetensors"}, "make_tokens": {"tokenizers"}}
+    optional = {
+        "export": {"safetensors"},
+        "make_tokens": {"tokenizers"},
+        "weights": {"safetensors", "models"},
+        "finetune": {"train", "models", "weights"},
+        "sample": {"tokenizers", "models", "weights"},
+    }
     allowed = {"torch", "model"} | optional.get(script.stem, set())
     assert packages <= allowed | set(sys.stdlib_module_names)
 

@@ -34,15 +34,14 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-# TFLOP/s in dense bf16, of the fastest of that name (SXM)
-PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)
+PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)  # TFLOP/s, bf16, SXM
 
 
 def option(default: Any, what: str, least: float = -math.inf) -> Any:
@@ -127,8 +126,8 @@ def seed_of(*what: int | str) -> int:
 class Tokens:
     """The sequences in all files of a part: `context` tokens and the one that follows them."""
 
-    def __init__(self, part: str, settings: Settings):
-        self.settings, self.epoch = settings, -1
+    def __init__(self, part: str, settings: Settings, vocab: int):
+        self.settings, self.vocab, self.epoch = settings, vocab, -1
         paths = sorted(Path(settings.data).glob(f"{part}*.bin"))
         self.files = [(path, self.map(path)) for path in paths]
         if not self.files:
@@ -172,14 +171,14 @@ class Tokens:
             path, tokens = self.files[file]
             start = (sequence - int(self.starts[file])) * self.settings.context
             row = tokens[start : start + self.settings.context + 1].long()
-            if row.max() >= self.settings.vocab:
-                large, vocab = int(row.max()), self.settings.vocab
-                raise ValueError(f"{path}: token {large} behind token {start}, but --vocab {vocab}")
+            if row.max() >= self.vocab:
+                what = f"token {int(row.max())} behind token {start}"
+                raise ValueError(f"{path}: {what}, but the model knows {self.vocab} (--vocab)")
             rows.append(row)
         return torch.stack(rows)
 
 
-# --- The model. YOURS HERE: it needs `blocks`, and its forward(tokens, targets) returns the loss.
+# --- The model. YOURS HERE: blocks, vocab, init(), flops(), and forward(tokens, targets) → the loss
 
 
 class Block(nn.Module):
@@ -204,7 +203,7 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self, settings: Settings):
         super().__init__()
-        self.settings = settings
+        self.settings, self.vocab = settings, settings.vocab
         self.token = nn.Embedding(settings.vocab, settings.width)
         self.place = nn.Embedding(settings.context, settings.width)
         self.blocks = nn.ModuleList(Block(settings) for _ in range(settings.layers))
@@ -242,15 +241,14 @@ class Model(nn.Module):
         return 6 * weights + 12 * settings.layers * settings.width * settings.context
 
 
-def distribute(model: Model, settings: Settings, device: torch.device) -> nn.Module:
+def distribute(model: Any, settings: Settings, device: torch.device) -> nn.Module:
     """Move the model from the meta device to this rank's. Only with DDP does it hold all."""
     if settings.compile:
         for block in model.blocks:  # equal blocks share what was compiled
             block.compile()
     if not settings.ddp:
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        bf16 = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
-        policy = bf16 if settings.bf16 else MixedPrecisionPolicy()
+        policy = MixedPrecisionPolicy(torch.bfloat16 if settings.bf16 else None, torch.float32)
         for part in (*model.blocks, model):  # the root last: it takes what no block has
             fully_shard(part, mesh=mesh, mp_policy=policy)
     # Your buffers are empty after this, and tied weights are untied (--ddp): fix both in `init`
@@ -371,7 +369,11 @@ class Checkpoints:
 
 
 class Job:
-    def __init__(self, settings: Settings, device: torch.device, signals: Sequence[int]):
+    SETTINGS: Any = Settings
+    MODEL: Any = Model  # finetune.py has others
+    OPTIONS = StateDictOptions(ignore_frozen_params=True, strict=False)  # frozen: not saved
+
+    def __init__(self, settings: Any, device: torch.device, signals: Sequence[int]):
         self.settings, self.device, self.signals = settings, device, signals
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.pieces, left = divmod(settings.batch, self.ranks * settings.micro)
@@ -382,15 +384,12 @@ class Job:
         agree(problem)
         shared = Path(settings.run, "settings.json").exists()
         agree(None if shared else f"{settings.run} is not the folder that rank 0 sees: share it")
-        self.data, self.val = files
+        model, self.data, self.val = files
         dealt = torch.arange(settings.batch).view(self.pieces, self.ranks, settings.micro)
         self.own = dealt[:, self.rank].flatten()  # this rank's places in each batch
-
-        with torch.device("meta"):
-            model = Model(settings)
         self.flops = model.flops()
         self.model = distribute(model, settings, device)
-        self.weights = [*self.model.parameters()]
+        self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         groups = [
             {"params": [w for w in self.weights if w.ndim > 1], "weight_decay": settings.decay},
             {"params": [w for w in self.weights if w.ndim < 2], "weight_decay": 0.0},  # norms
@@ -402,15 +401,17 @@ class Job:
         self.history: list[float] = []  # the mean loss of each step of this run
         self.restart_clock()
 
-    def open_files(self) -> tuple[Tokens, Tokens]:
+    def open_files(self) -> tuple[Any, Tokens, Tokens]:
         run, settings = Path(self.settings.run), self.settings
         if self.rank == 0:
             run.mkdir(parents=True, exist_ok=True)
             (run / "settings.json").write_text(json.dumps(asdict(settings), indent=1))
-        return Tokens("train", settings), Tokens("val", settings)
+        with torch.device("meta"):
+            model = self.MODEL(settings)
+        return model, *(Tokens(part, settings, model.vocab) for part in ("train", "val"))
 
     def state(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self.model, self.optimizer)
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=self.OPTIONS)
         return {"model": model, "optimizer": optimizer, "step": self.step, "order": self.order()}
 
     def order(self) -> str:
@@ -431,7 +432,7 @@ class Job:
         if state["order"] != self.order():
             raise Stop(f"{folder} was saved with {state['order']}, and here is {self.order()}")
         parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
-        set_state_dict(self.model, self.optimizer, **parts)
+        set_state_dict(self.model, self.optimizer, **parts, options=self.OPTIONS)
         self.step = self.saved = state["step"]
         if self.rank == 0:
             print(f"goes on after step {self.step}", flush=True)
@@ -457,7 +458,6 @@ class Job:
                 self.checkpoints.finish()
                 line = f"ended by a signal. Step {self.step} is saved: start it again to go on"
                 raise Stop(line, 128 + signal.SIGTERM)  # not 0, which would mean done
-
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate()
             loss = self.backward(rows)
@@ -467,7 +467,6 @@ class Job:
             self.optimizer.step()
             self.optimizer.zero_grad()
             self.step += 1
-
             if self.due(settings.log_every):
                 self.report()
             if settings.eval_batches and self.due(settings.eval_every):
@@ -519,8 +518,7 @@ class Job:
         """Fetch the losses of all ranks since the last look, and stop if one isn't finite."""
         if not self.recent:
             return
-        own = torch.stack(self.recent)
-        self.recent.clear()
+        own, self.recent = torch.stack(self.recent), []
         of_all = [torch.empty_like(own) for _ in range(self.ranks)]
         dist.all_gather(of_all, own)
         seen = torch.stack(of_all, -1).cpu()  # [steps, 2, ranks]
@@ -597,9 +595,8 @@ def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
     number = env.get(local) or env.get("PMI_LOCAL_RANK") or env.get("SLURM_LOCALID") or "0"
     meet = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or ""
     if env[ranks] != "1" and not meet:
-        sys.exit(
-            f"train.py: {ranks}={env[ranks]}: start it by srun, or set MASTER_ADDR, rank 0's host"
-        )
+        line = f"{ranks}={env[ranks]}: start it by srun, or set MASTER_ADDR, rank 0's host"
+        sys.exit(f"train.py: {line}")
     port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
     place = {"RANK": env[rank], "LOCAL_RANK": number, "WORLD_SIZE": env[ranks]}
     return place | {"MASTER_ADDR": meet, "MASTER_PORT": env.get("MASTER_PORT") or str(port)}
@@ -634,19 +631,18 @@ def join(settings: Settings) -> torch.device:
     return device
 
 
-def parse(words: tuple[str, ...]) -> Settings:
-    kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind, allow_abbrev=False)
-    for one in fields(Settings):
+def parse(words: tuple[str, ...], kind: Any = Settings, about: Any = __doc__) -> Any:
+    as_is, flag = argparse.RawDescriptionHelpFormatter, argparse.BooleanOptionalAction
+    parser = argparse.ArgumentParser(description=about, formatter_class=as_is, allow_abbrev=False)
+    for one in fields(kind):
         name, given, what = "--" + one.name.replace("_", "-"), one.default, one.metadata["what"]
-        flag = argparse.BooleanOptionalAction
         how: dict[str, Any] = {"action": flag} if one.type is bool else {"type": one.type}
         if given is MISSING:
             parser.add_argument(one.name, metavar=one.name.upper(), help=what)
         else:
             parser.add_argument(name, default=given, **how).help = f"{what} (default: {given})"
-    settings = Settings(**vars(parser.parse_args(words)))
-    for one in fields(Settings):
+    settings = kind(**vars(parser.parse_args(words)))
+    for one in fields(settings):
         value, least = getattr(settings, one.name), one.metadata["least"]
         if not isinstance(value, str) and not value >= least:
             parser.error(f"--{one.name.replace('_', '-')} {value}: must be at least {least}")
@@ -668,15 +664,15 @@ def watch_signals() -> list[int]:
     return come
 
 
-def main(*words: str, signals: Sequence[int] = ()) -> list[float]:
+def main(*words: str, signals: Sequence[int] = (), kind: Any = Job, about: Any = __doc__) -> list:
     """Train, and return the mean loss of each step of this run. Raises Stop on all ranks."""
-    settings = parse(words)
+    settings = parse(words, kind.SETTINGS, about)
     device = join(settings)
     torch.set_float32_matmul_precision("high")
     if settings.deterministic:
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True)
-    job = Job(settings, device, signals)
+    job = kind(settings, device, signals)
     gc.disable()  # it would stop each rank in a different step, and all others wait
     try:
         job.train()
@@ -688,13 +684,17 @@ def main(*words: str, signals: Sequence[int] = ()) -> list[float]:
     return job.history
 
 
-if __name__ == "__main__":
+def run(kind: Any = Job, about: Any = __doc__) -> None:
+    status = 0
     try:
-        main(*sys.argv[1:], signals=watch_signals())
-        status = 0
+        main(*sys.argv[1:], signals=watch_signals(), kind=kind, about=about)
     except Stop as stop:
         status = stop.status
         if dist.get_rank() == 0:
-            print(f"train.py: {stop}", file=sys.stderr)
+            print(f"{Path(sys.argv[0]).name}: {stop}", file=sys.stderr)
     dist.destroy_process_group()  # not before the model is gone: that can hang
     sys.exit(status)
+
+
+if __name__ == "__main__":
+    run()

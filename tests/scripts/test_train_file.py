@@ -303,7 +303,7 @@ def test_dropout_differs_between_ranks_and_the_order_between_epochs(tokens: str)
     module = as_module(SCRIPTS / "train.py")
     seeds = {module.seed_of(0, "dropout", step, place) for step in range(9) for place in range(9)}
     assert len(seeds) == 81
-    data = module.Tokens("train", module.Settings(tokens, "run", context=16, batch=12))
+    data = module.Tokens("train", module.Settings(tokens, "run", context=16, batch=12), 256)
     steps = len(data) // 12
     epochs = [[data.order(e * steps + s).tolist() for s in range(steps)] for e in range(2)]
     assert epochs[0] != epochs[1]
@@ -448,7 +448,7 @@ def test_one_ranks_damaged_file_ends_all_of_them(train, tokens: str) -> None:
     assert {kind for kind, _ in said} == {"stop 1"}
     (line,) = {line for _, line in said}
     assert line.startswith(f"rank 1: {tokens}/train_0.bin: token 300 behind token ")
-    assert line.endswith("but --vocab 256")
+    assert line.endswith("but the model knows 256 (--vocab)")
 
 
 def test_files_of_tokens_have_the_format_of_llm_c(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_tokens_of_a_large_vocabulary_are_read_as_they_were_written(tmp_path: Pa
     head = (tmp_path / "data/train.bin").read_bytes()[:12]
     assert struct.unpack("<3i", head) == (20240801, 1, 1900)
     settings = module.Settings(str(tmp_path / "data"), "run", vocab=129_000, context=10, batch=4)
-    rows = module.Tokens("train", settings).read(torch.tensor([0, 3]))
+    rows = module.Tokens("train", settings, settings.vocab).read(torch.tensor([0, 3]))
     assert rows.tolist() == [[*range(127_000, 127_011)], [*range(127_030, 127_041)]]
 
 
@@ -520,7 +520,7 @@ def test_a_file_of_no_tokens_takes_nothing_from_the_others(tmp_path: Path) -> No
         header = struct.pack("<256i", 20240520, 1, len(numbers), *[0] * 253)
         (tmp_path / f"{name}.bin").write_bytes(header + struct.pack(f"<{len(numbers)}H", *numbers))
     settings = module.Settings(str(tmp_path), "run", vocab=256, context=8, batch=4)
-    tokens = module.Tokens("val", settings)
+    tokens = module.Tokens("val", settings, settings.vocab)
     firsts = tokens.read(torch.arange(len(tokens)))[:, 0].tolist()
     assert firsts == [0, 8, 16, 24, 32, 100, 108, 116, 124, 132]
 
@@ -542,10 +542,10 @@ def test_a_damaged_file_of_tokens_is_named(damage, line: str, tmp_path: Path) ->
         struct.pack("<256i", 20240520, 1, 200, *[0] * 253) + struct.pack("<200H", *numbers)
     )
     settings = module.Settings(str(tmp_path), "run", vocab=256, context=10, batch=4)
-    rows = module.Tokens("val", settings).read(torch.tensor([0, 3]))
+    rows = module.Tokens("val", settings, settings.vocab).read(torch.tensor([0, 3]))
     assert rows.tolist() == [numbers[:11], numbers[30:41]]
     damage(file)
     with pytest.raises(ValueError, match=r".") as caught:
-        module.Tokens("val", settings)
+        module.Tokens("val", settings, settings.vocab)
     assert str(tmp_path) in str(caught.value)
     assert line in str(caught.value)

@@ -1,0 +1,134 @@
+"""Train a model from a checkpoint further, whole or by adapters (LoRA), on 1 to N GPUs.
+
+    python make_tokens.py *.txt DATA --tokenizer START/tokenizer.json
+    torchrun --nproc-per-node 8 finetune.py DATA RUN START --lora 16 --steps 300 --lr 2e-4
+
+START has a config.json and *.safetensors: of GPT-2, Llama, Mistral, Qwen2 or Qwen3, as on Hugging
+Face. The result is in RUN/model, in the same form. It goes on after a stop, and has the options of
+train.py, beside which it lies, with models.py and weights.py. Whole models want a small rate, such
+as --lr 1e-5; adapters want about ten times more.
+"""
+
+import math
+from dataclasses import MISSING, field, fields, make_dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import train
+from models import Conv1D, Model, model_of
+from torch import nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from weights import load, names, save, whole
+
+OF_ITS_MODEL = ("vocab", "width", "layers", "heads", "dropout")  # here START says these
+DEFAULTS = dict(steps=300, batch=64, micro=4, lr=2e-5, warmup=20, decay=0.0)
+DEFAULTS |= dict(eval_every=100, save_every=100)
+OWN = [
+    ("start", str, train.option(MISSING, "folder of the model to start from")),
+    ("lora", int, train.option(0, "rank of adapters on a frozen model; 0: train all of it", 0)),
+    ("alpha", float, train.option(32.0, "strength of adapters, alpha / rank times B A x", 0)),
+]
+
+
+def inherited() -> list[tuple[str, Any, Any]]:
+    """Options of train.py that are no matter of its model."""
+    found = []
+    for one in fields(train.Settings):
+        if one.name not in OF_ITS_MODEL:
+            default = DEFAULTS.get(one.name, one.default)
+            found.append((one.name, one.type, field(default=default, metadata=one.metadata)))
+    return found
+
+
+(DATA, RUN, *OTHERS) = inherited()
+Settings = make_dataclass("Settings", [DATA, RUN, *OWN, *OTHERS], frozen=True)
+
+
+class Lora(nn.Module):
+    """y = W x + alpha / rank B A x (Hu et al. 2021): W [out, in] is frozen, A and B are trained.
+
+    A [rank, in] begins at random and B [out, rank] at 0, so the first step sees the model as it is.
+    """
+
+    def __init__(self, base: nn.Module, rank: int, alpha: float):
+        super().__init__()
+        self.base, self.scale = base, alpha / rank
+        self.lora_a = nn.Parameter(torch.empty(rank, base.in_features))
+        self.lora_b = nn.Parameter(torch.empty(base.out_features, rank))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.base(x) + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
+
+    def change(self) -> torch.Tensor:
+        """What is added to the base's weight, in its layout. Collective if sharded."""
+        change = self.scale * whole(self.lora_b) @ whole(self.lora_a)
+        return change.T if isinstance(self.base, Conv1D) else change
+
+
+def add_adapters(model: Model, rank: int, alpha: float, dtype: torch.dtype) -> None:
+    """Freeze all weights, in that dtype, and wrap each linear layer of the blocks."""
+    for weight in model.parameters():
+        weight.requires_grad = False
+        weight.data = weight.data.to(dtype)
+    for block in model.blocks:
+        for name, part in [*block.named_modules()]:
+            if isinstance(part, nn.Linear | Conv1D):
+                owner, _, last = name.rpartition(".")
+                setattr(block.get_submodule(owner), last, Lora(part, rank, alpha))
+
+
+@torch.no_grad()
+def fill(model: Model, settings: Any) -> None:
+    """Weights from START. Of the adapters, each rank draws all of A and keeps its shard."""
+    load(model, settings.start)
+    for name, weight in model.named_parameters():
+        if name.endswith("lora_b"):
+            weight.zero_()
+        elif name.endswith("lora_a"):
+            own = torch.Generator(weight.device).manual_seed(train.seed_of(settings.seed, name))
+            bound = 1 / math.sqrt(weight.shape[1])
+            drawn = torch.empty(weight.shape, device=weight.device)
+            drawn.uniform_(-bound, bound, generator=own)
+            if isinstance(weight, DTensor):
+                place = weight.device_mesh, weight.placements
+                drawn = distribute_tensor(drawn, *place, src_data_rank=None)
+            weight.copy_(drawn)
+
+
+def made(settings: Any) -> Model:
+    """The model of START on the meta device. Raises ValueError before anything is read."""
+    model = model_of(settings.start)
+    if settings.context > model.shape.longest:
+        raise ValueError(
+            f"--context {settings.context}: {settings.start} goes up to {model.shape.longest}"
+        )
+    names(model, settings.start)
+    model.context, model.recompute = settings.context, settings.recompute
+    if settings.lora:
+        # A base that isn't trained needs no more digits than it is multiplied with
+        dtype = torch.bfloat16 if settings.bf16 else torch.float32
+        add_adapters(model, settings.lora, settings.alpha, dtype)
+    model.init = partial(fill, model, settings)
+    return model
+
+
+class Job(train.Job):
+    SETTINGS, MODEL = Settings, staticmethod(made)
+
+    def order(self) -> str:
+        settings = self.settings
+        return f"{super().order()}, --lora {settings.lora}, {Path(settings.start).resolve().name}"
+
+    def train(self) -> None:
+        super().train()
+        model, folder = self.model, Path(self.settings.run, "model")
+        save(model.module if self.settings.ddp else model, folder, self.settings.start)
+        if self.rank == 0:
+            print(f"{folder}: the trained model, in the form of {self.settings.start}", flush=True)
+
+
+if __name__ == "__main__":
+    train.run(Job, __doc__)

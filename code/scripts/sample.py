@@ -1,0 +1,61 @@
+"""Let a model go on with a text: python sample.py FOLDER "Once upon a time" --tokens 100
+
+FOLDER has config.json and *.safetensors, such as RUN/model of finetune.py, and a tokenizer.json
+(without one, a token is a byte). It takes one GPU, or a CPU, and computes the whole text again for
+each token, so it's for a look, not for serving. It needs models.py and weights.py beside it.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from models import model_of
+from weights import load
+
+
+@torch.no_grad()
+def main(folder: str, text: str, count: int, temperature: float, seed: int) -> str:
+    """Raises ValueError with one line for the user."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.device("meta"):
+        model = model_of(folder)
+    model = model.to_empty(device=device).to(torch.bfloat16 if device.type == "cuda" else None)
+    load(model, folder)
+    tokenizer, file = None, Path(folder, "tokenizer.json")
+    if file.exists():
+        from tokenizers import Tokenizer
+
+        tokenizer = Tokenizer.from_file(str(file))
+    elif model.vocab > 256:
+        raise ValueError(
+            f"{file}: isn't there, and {model.vocab} tokens aren't bytes: copy it there"
+        )
+    given = tokenizer.encode(text).ids if tokenizer else list(text.encode())
+    if not given:
+        raise ValueError("TEXT is empty: give at least one word")
+    tokens, draw = torch.tensor([given], device=device), torch.Generator(device).manual_seed(seed)
+    for _ in range(count):
+        logits = model.eval()(tokens[:, -model.shape.longest :])[:, -1].float()
+        if temperature:
+            chosen = (logits / temperature).softmax(-1).multinomial(1, generator=draw)
+        else:
+            chosen = logits.argmax(-1, keepdim=True)
+        tokens = torch.cat([tokens, chosen], 1)
+    found = tokens[0].tolist()
+    return tokenizer.decode(found) if tokenizer else bytes(found).decode(errors="replace")
+
+
+if __name__ == "__main__":
+    shown = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
+    parser.add_argument("folder", metavar="FOLDER", help="of the model")
+    parser.add_argument("text", metavar="TEXT", help="what comes before")
+    parser.add_argument("--tokens", type=int, default=100, help="how many to add (default: 100)")
+    parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    told = parser.parse_args()
+    try:
+        print(main(told.folder, told.text, told.tokens, told.temperature, told.seed))
+    except ValueError as error:
+        sys.exit(f"sample.py: {error}")
