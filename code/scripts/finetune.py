@@ -4,9 +4,9 @@
     torchrun --nproc-per-node 8 finetune.py DATA RUN START --lora 16 --steps 300 --lr 2e-4
 
 START has a config.json and *.safetensors: of GPT-2, Llama, Mistral, Qwen2 or Qwen3, as on Hugging
-Face. The result is in RUN/model, in the same form. It goes on after a stop, and has the options of
-train.py, beside which it lies, with models.py and weights.py. Whole models want a small rate, such
-as --lr 1e-5; adapters want about ten times more.
+Face. The result is in RUN/model, in the same form. Start it again after a stop, and it continues.
+It has the options of train.py, and needs that file, models.py and weights.py in its folder. Whole
+models want a small rate, such as --lr 1e-5; adapters want about ten times more.
 """
 
 import math
@@ -34,7 +34,7 @@ OWN = [
 
 
 def inherited() -> list[tuple[str, Any, Any]]:
-    """Options of train.py that are no matter of its model."""
+    """Options of train.py that don't describe its model."""
     found = []
     for one in fields(train.Settings):
         if one.name not in OF_ITS_MODEL:

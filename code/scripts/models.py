@@ -4,8 +4,8 @@
         model = model_of("FOLDER")   # weights.load(model, "FOLDER") fills it
 
 The parameters have the names that they have in the files, after `model.` or `transformer.`, so no
-table translates them. There are no buffers: angles are computed where they are needed. A tied head
-has no weight of its own, so nothing can untie it. There is no dropout.
+table translates them. Angles are computed where they are needed, so no buffer has to be filled. A
+tied head multiplies with the embedding's weight, so nothing can untie it. Dropout is left out.
 """
 
 import json
@@ -131,8 +131,13 @@ class Model(nn.Module):
         """[b, t] → [b, t, width], before the head"""
         raise NotImplementedError
 
-    def head(self, x: torch.Tensor) -> torch.Tensor:
+    @property
+    def embedding(self) -> nn.Embedding:
         raise NotImplementedError
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        """[b, t, width] → logits [b, t, vocab]"""
+        return F.linear(x, self.embedding.weight) if self.shape.tied else self.lm_head(x)
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
         """Logits [b, t, vocab], or their mean cross entropy in fp32 where targets are given. []"""
@@ -232,8 +237,9 @@ class GPT2(Model):
             x = self.run(block, x)
         return self.ln_f(x)
 
-    def head(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.wte.weight) if self.shape.tied else self.lm_head(x)
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.wte
 
 
 # --- Models like Llama (Touvron et al. 2023)
@@ -331,8 +337,9 @@ class Llama(Model):
             x = self.run(block, x, by)
         return self.norm(x)
 
-    def head(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.embed_tokens.weight) if self.shape.tied else self.lm_head(x)
+    @property
+    def embedding(self) -> nn.Embedding:
+        return self.embed_tokens
 
 
 def model_of(folder: str | Path) -> GPT2 | Llama:

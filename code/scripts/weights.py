@@ -48,7 +48,7 @@ def names(model: Model, folder: str | Path) -> dict[str, str]:
     Raises ValueError for the first that isn't there, or has another shape.
     """
     there = tensors_in(folder)
-    # Some files have the names without the prefix. What an adapter wraps is a level deeper here.
+    # Some files leave the prefix out. Here, a layer with an adapter is a level deeper.
     prefix = model.prefix if any(name.startswith(model.prefix) for name in there) else ""
     found = {}
     for name, weight in model.named_parameters():
@@ -123,7 +123,7 @@ def save(model: Model, folder: str | Path, source: str | Path) -> None:
 
 
 def finish(folder: Path, source: Path, files: list[list[str]], size: int) -> None:
-    """Give the files their final names, write the index, and copy what stands beside them."""
+    """Give the files their final names, write the index, and copy the tokenizer and the like."""
     for pattern in BESIDE:
         for file in source.glob(pattern):
             if file.name != "model.safetensors.index.json":

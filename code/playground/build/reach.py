@@ -1,9 +1,9 @@
 """What a program can reach of this project: the functions and classes that it names, and so on.
 
-A name is looked up where it stands: among the definitions of its module, then among what that
-imports. An attribute may be a method of any class that is reached, and a definition of a module
-that is imported as a whole; so may a whole string (`getattr(group, "all_reduce")`). That is more
-than runs, and less only where a name is put together while it runs.
+A name is looked up among the definitions of its module, then among what that imports. An attribute
+may be a method of any class that is reached, and a definition of a module that is imported as a
+whole; so may a whole string (`getattr(group, "all_reduce")`). That is more than runs, and less only
+where a name is put together while it runs.
 
 A method has to be named, unless Python or a library calls it: `__init__`, `_repr_html_`, and all
 methods of a class that extends one of a library (`forward`, `step`). Statements of a module that
@@ -26,7 +26,7 @@ OURS = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
 PLAIN = {"ABC", "Enum", "Exception", "Generic", "NamedTuple", "Protocol", "StrEnum", "object"}
 KNOWN = {"authenticated", "cache", "classmethod", "contextmanager", "dataclass", "getter"}
 KNOWN |= {"lru_cache", "no_grad", "property", "setter", "staticmethod"}  # they register nothing
-LIBRARY = "a library's"  # in place of a base class's name
+LIBRARY = "a library's"  # instead of a base class's name
 MAIN = "__name__ == '__main__'"
 
 
@@ -140,7 +140,7 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _mentions(node: ast.AST, names: Names) -> Iterator[Mention]:
-    """What one node of a tree names. Where a name is defined and imported, in cells say, both."""
+    """What one node of a tree names. Cells can define and import the same name: then both count."""
     if isinstance(node, ast.Name):
         if node.id in names.defined:
             yield Mention(node.id, names.file)
@@ -166,7 +166,7 @@ def _mentions(node: ast.AST, names: Names) -> Iterator[Mention]:
 def _unit(
     lines: list[str], nodes: list[ast.stmt], names: Names, name: str, owner: str = ""
 ) -> Unit:
-    """What these statements are together; neither an import nor a text that stands alone does."""
+    """These statements as one unit, without imports and docstrings."""
     mentions, imports, texts = set[Mention](), set[str](), []
     for node in nodes:
         for part in _code(node):
