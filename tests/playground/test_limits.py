@@ -220,6 +220,24 @@ def test_an_error_of_any_length_is_shown_by_its_ends(kernel: Kernel) -> None:
     assert kernel.run("print(6 * 7)") == "42"
 
 
+@pytest.mark.parametrize("kind", ["stream", "display_data"])
+def test_what_earlier_runs_put_out_does_not_count(kind: str) -> None:
+    channels = SimpleNamespace(
+        limits=Limits(memory=1, text=1000, shown=1000),
+        get_part=lambda _, value, parts: value,
+        text=0, shown=0, is_cut=False, has_failed=False, run=None,
+    )  # fmt: skip
+
+    def is_dropped(kind: str, size: int) -> bool:
+        message = {"header": {"msg_type": kind}, "parent_header": {}}
+        return BookChannels._limit_rate(channels, "iopub", message, [b"x" * size])
+
+    for _ in range(5):
+        assert not is_dropped("execute_input", 10)
+        assert not is_dropped(kind, 900)
+    assert channels.text + channels.shown == 900
+
+
 def test_a_long_traceback_keeps_its_last_lines_where_the_error_is() -> None:
     lines = [f"frame {number} {'x' * 100}" for number in range(40)] + ["ValueError: the reason"]
     content = {"ename": "ValueError", "evalue": "the reason", "traceback": lines}
