@@ -435,6 +435,20 @@ def test_one_process_reads_it_without_any_rank_and_the_full_state_is_on_rank_0(p
     model.load_state_dict(whole)
 
 
+def full_before_a_step(group):
+    model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    zero = Zero1(model, torch.optim.SGD, group, lr=0.1)
+    whole = full_state_dict(zero)
+    before = {name: value.clone() for name, value in whole.items()}
+    model(torch.randn(8, 2) + 5).sum().backward()
+    zero.step()
+    return all(torch.equal(whole[name], before[name]) for name in before), len(before)
+
+
+def test_the_full_state_is_a_copy_that_later_steps_leave_as_it_is(pools):
+    assert pools[2](full_before_a_step) == [(True, 7), (True, 0)]
+
+
 def peak_of_full(group):
     model = make_network(width=256, depth=12)
     zero = Zero3(model, torch.optim.SGD, group, lr=0.1)

@@ -866,23 +866,90 @@ def test_a_checkpoint_of_pytorchs_wrapper_can_be_loaded(pools):
     assert pools[2](load, Own) == [(True, True)] * 2
 
 
-def test_a_module_with_a_wrapper_in_it_loads_what_it_saves(pools):
-    class Inner(nn.Module):
-        def __init__(self, seed):
-            super().__init__()
-            self.module = network(seed)
+class Inner(nn.Module):
+    """Its own names begin with `module.` already, and one more is beside the part of that name."""
 
-    def load(group, make, saved_by):
-        saved = nn.ModuleDict({"net": wrap(saved_by, make(3), group), "head": nn.Linear(2, 2)})
-        model = nn.ModuleDict({"net": wrap("ours", make(4), group), "head": nn.Linear(2, 2)})
-        model.load_state_dict(saved.state_dict())
-        names = [name for name in saved.state_dict() if name.startswith("net.module.module")]
-        pairs = zip(saved.parameters(), model.parameters(), strict=True)
-        return all(torch.equal(a, b) for a, b in pairs), bool(names)
+    def __init__(self, module):
+        super().__init__()
+        self.module, self.gate = module, nn.Parameter(module[0].weight.detach()[:1].clone())
 
-    for make, twice in ((network, False), (Inner, True)):
-        assert pools[2](load, make, "ours") == [(True, False)] * 2
-        assert pools[2](load, make, "torch") == [(True, twice)] * 2
+
+class Versioned(nn.Module):
+    """Its first version saved the weight transposed."""
+
+    _version = 2
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(3, 3))
+
+    def _load_from_state_dict(self, state_dict, prefix, metadata, *others):
+        if metadata.get("version", 1) < 2:
+            state_dict[prefix + "weight"] = state_dict[prefix + "weight"].t()
+        super()._load_from_state_dict(state_dict, prefix, metadata, *others)
+
+
+SAVED = {
+    "plain": network,
+    "module inside": lambda seed: Inner(network(seed)),
+    "twice": lambda seed: nn.Sequential(Inner(nn.Sequential(*Inner(network(seed)).module))),
+    "two gates": lambda seed: Gates(seed),
+    "with a version": lambda seed: nn.Sequential(Versioned(seed)),
+}
+
+
+class Gates(nn.Module):
+    """PyTorch's `module.gate` of the whole is also an own name, of the part."""
+
+    def __init__(self, seed, depth=2):
+        super().__init__()
+        self.gate = nn.Parameter(torch.full((1,), float(seed)))
+        self.module = Gates(seed + 10, depth - 1) if depth else Versioned(seed)
+
+
+@pytest.mark.parametrize("where", ["alone", "in a larger module"])
+@pytest.mark.parametrize("what", SAVED)
+def test_a_wrapper_loads_what_it_and_what_pytorchs_wrapper_saves(pools, what, where):
+    def load(group, make, is_inside):
+        def build(kind, seed):
+            one = wrap(kind, make(seed), group)
+            return nn.ModuleDict({"net": one, "head": nn.Linear(2, 2)}) if is_inside else one
+
+        found = []
+        for kind in ("ours", "torch"):
+            saved, model = build(kind, 3), build("ours", 4)
+            keys = model.load_state_dict(saved.state_dict(), strict=False)
+            pairs = zip(saved.parameters(), model.parameters(), strict=True)
+            found.append((*keys, all(torch.equal(a, b) for a, b in pairs)))
+        return found, [*build("ours", 3).state_dict()], [*build("torch", 3).state_dict()]
+
+    is_inside = where != "alone"
+    for found, ours, pytorchs in pools[2](load, SAVED[what], is_inside):
+        assert found == [([], [], True)] * 2
+        assert ours == (pytorchs if is_inside else [*SAVED[what](3).state_dict()])
+
+
+def test_a_wrapper_calls_the_hooks_of_its_state_dict(pools):
+    def called(group):
+        model, seen = wrap("ours", network(), group), []
+        model.register_state_dict_pre_hook(lambda *_: seen.append("before saving"))
+        model.register_state_dict_post_hook(lambda *_: seen.append("saved"))
+        saved = model.state_dict()
+        model.register_load_state_dict_pre_hook(lambda *_: seen.append("before loading"))
+        model.register_load_state_dict_post_hook(lambda *_: seen.append("loaded"))
+        model.load_state_dict(saved)
+        return seen
+
+    assert pools[1](called) == [["before saving", "saved", "before loading", "loaded"]]
+
+
+def test_a_wrapper_has_no_shallow_copy(pools):
+    def shallow(group):
+        copy.copy(wrap("ours", network(), group))
+
+    with pytest.raises(RankError, match=r"TypeError: copy\.copy .*: use copy\.deepcopy"):
+        pools[1](shallow)
 
 
 def test_on_shared_memory_gradients_are_kept_once(pools):

@@ -338,6 +338,67 @@ def test_what_is_real_already_keeps_its_values():
     assert model.num_batches_tracked == 0
 
 
+class ByDepth(nn.Module):
+    """The first values of its weight depend on a buffer that is real already."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("depth", torch.tensor(12, device="cpu"))
+        self.weight = nn.Parameter(torch.ones(2))
+
+    def reset_parameters(self):
+        self.weight.fill_(1 / self.depth.item())
+        self.depth.zero_()
+
+
+def test_first_values_can_depend_on_what_is_real_already():
+    with torch.device("meta"):
+        model = ByDepth()
+    materialise(model, leave_meta(model, torch.device("cpu")), by_reset_parameters)
+    assert model.weight.tolist() == [pytest.approx(1 / 12)] * 2
+    assert model.depth == 12
+
+
+class Parent(nn.Module):
+    """It gives first values to a part of it, too, which has its own turn."""
+
+    def __init__(self, fill):
+        super().__init__()
+        self.scale, self.inner = nn.Parameter(torch.ones(3)), nn.Linear(3, 3)
+        self.fill = fill
+
+    def reset_parameters(self):
+        self.scale.data.fill_(1.0)
+        self.fill(self.inner.weight)
+
+
+@pytest.mark.parametrize("fill", [nn.init.zeros_, nn.init.trunc_normal_])
+def test_first_values_of_a_module_inside_are_refused(fill):
+    with torch.device("meta"):
+        model = nn.Sequential(Parent(fill))
+    with pytest.raises(ValueError, match=r"initialise= of 0 wrote into its .* a module inside"):
+        materialise(model, leave_meta(model, torch.device("cpu")), by_reset_parameters)
+
+
+def test_attributes_and_hooks_stay_with_what_leaves_the_meta_device():
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    model.weight.no_decay, seen = True, []
+    model.weight.register_hook(lambda _: seen.append("gradient"))
+    model.weight.register_post_accumulate_grad_hook(lambda _: seen.append("ready"))
+    leave_meta(model, torch.device("cpu"))
+    model.weight.sum().backward()
+    assert model.weight.no_decay
+    assert seen == ["gradient", "ready"]
+
+
+def test_what_cannot_leave_the_meta_device_is_named():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.LSTM(2, 3))
+    with pytest.raises(ValueError, match=r"0\.weight_ih_l0 can't leave the meta device: make "):
+        leave_meta(model, torch.device("cpu"))
+
+
 class Replacing(nn.Linear):
     """Makes new parameters, where others write into those that it has."""
 
@@ -473,6 +534,8 @@ def test_blocks_that_cannot_be():
         check_blocks(model, [model])
     with pytest.raises(ValueError, match=r"blocks: 1\.0 is inside of another block"):
         check_blocks(model, [model[1], model[1][0]])
+    with pytest.raises(ValueError, match="blocks: 0 is given twice"):
+        check_blocks(model, [model[0], model[1], model[0]])
     assert check_blocks(model, None) == [model[0], model[1]]
     assert check_blocks(nn.Linear(2, 2), None) == []
 

@@ -176,6 +176,20 @@ def test_a_ranks_own_states_are_saved_and_loaded(pools, stage):
     assert pools[3](saved_and_loaded, stage) == [True] * 3
 
 
+def loads_rank_0s(group, stage):
+    zero = STAGES[stage](make_model(), torch.optim.Adam, group, lr=0.1)
+    step_on(zero, 1)
+    saved = [copy.deepcopy(zero.state_dict())]
+    dist.broadcast_object_list(saved, 0)
+    zero.load_state_dict(saved[0])
+
+
+@every_stage
+def test_a_rank_refuses_the_states_of_a_different_one(pools, stage):
+    with pytest.raises(RankError, match=r"rank 1 raised ValueError: state_dict: .* rank 0 of 2, "):
+        pools[2](loads_rank_0s, stage)
+
+
 def after_backward(group, stage):
     model = make_model()
     zero = STAGES[stage](model, torch.optim.SGD, group, lr=0.1)

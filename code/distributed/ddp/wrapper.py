@@ -7,10 +7,11 @@ bucket is filled and sent: that is the `Reducer`'s, and this class decides when 
 
 import contextlib
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -46,7 +47,7 @@ TRANSITIONS = {
 
 @dataclass
 class Pass:
-    """Notes of one backward pass while it is LOCAL. `_begin` makes them."""
+    """Notes of one backward pass while it is LOCAL. `_begin_pass` makes them."""
 
     stored: list[nn.Parameter] = field(default_factory=list)  # their gradients are in buckets
     came_first: str = ""  # a parameter whose gradient came before any output's, outside no_sync()
@@ -122,10 +123,11 @@ class DistributedDataParallel(nn.Module):
         self.was_synced = True  # what `sync` was in the last forward pass
         self.joining: Join | None = None  # within join()
         self.phase, self.this_pass = Phase.IDLE, Pass()
-        # Whether a backward pass may reach no output of ours: the module has returned an object
-        # that may have tensors inside, or a gradient that has a graph of its own was computed. It
-        # is until the first forward pass after the next means.
-        self.has_hidden_graph = self.has_means = False
+        # Whether a backward pass may come to our parameters but to none of our outputs: the module
+        # returned an object in which tensors may hide, or a gradient with a graph was computed.
+        self.has_hidden_graph = False
+        # Whether a backward pass made means since the last forward pass, which ends the above.
+        self.has_means = False
         self.group = group or Group.default()
         broadcast_module(module, self.group)
         about_as_they_come = [*reversed(self.names)]
@@ -139,6 +141,9 @@ class DistributedDataParallel(nn.Module):
         self.hooks = [
             p.register_post_accumulate_grad_hook(self._gradient_ready) for p in self.names
         ]
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError("copy.copy would hook the same parameters twice: use copy.deepcopy")
 
     def __getstate__(self) -> dict[str, Any]:
         """For `copy.deepcopy` and `torch.save`: all but what `_prepare` makes, and the moment."""
@@ -182,7 +187,7 @@ class DistributedDataParallel(nn.Module):
                 self.has_hidden_graph = self.has_means = False
             for part in parts_of(output):
                 if isinstance(part, torch.Tensor) and part.grad_fn:
-                    part.register_hook(self._start_pass if self.sync else self._start_local_pass)
+                    part.register_hook(self._output_reached if self.sync else self._local_reached)
                 elif is_opaque(part):
                     self.has_hidden_graph = True
         return output
@@ -235,25 +240,22 @@ class DistributedDataParallel(nn.Module):
         self.reducer.hook = hook
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own names: what is saved here can be loaded without this wrapper."""
-        return self.module.state_dict(*args, **kwargs)
+        """The module's own names: what is saved here can be loaded without this wrapper.
+
+        A larger module that has the wrapper inside gets PyTorch's names, which begin with
+        `module.`.
+        """
+        state = super().state_dict(*args, **kwargs)
+        is_inside = args or kwargs.get("destination") is not None
+        return state if is_inside else renamed(state, kwargs.get("prefix", "") + "module.", "")
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        """Also of PyTorch's wrapper, whose names begin with `module.`, all of them."""
-        if state_dict and all(name.startswith("module.") for name in state_dict):
-            own = self.module.state_dict().keys()
-            if not own & state_dict.keys():  # else it is a part of that name, in ours
-                state_dict = {name.removeprefix("module."): x for name, x in state_dict.items()}
-        return self.module.load_state_dict(state_dict, *args, **kwargs)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Where a larger module loads, and looks for the names that PyTorch's wrapper has."""
-        if state_dict.keys() & {prefix + name for name in self.module.state_dict()}:
-            for name in [*state_dict]:
-                if name.startswith(prefix):
-                    own = name.removeprefix(prefix)
-                    state_dict[f"{prefix}module.{own}"] = state_dict.pop(name)
-        super()._load_from_state_dict(state_dict, prefix, *args)
+        """Also of PyTorch's wrapper. Names in messages begin with `module.`, as there."""
+        own = self.module.state_dict().keys()
+        pytorchs = {"module." + name for name in own}
+        if len(own & state_dict.keys()) >= len(pytorchs & state_dict.keys()):
+            state_dict = renamed(state_dict, "", "module.")
+        return super().load_state_dict(state_dict, *args, **kwargs)
 
     def order(self) -> list[str]:
         """The names of the parameters in the order of their buckets: it decides the last bits."""
@@ -272,19 +274,19 @@ class DistributedDataParallel(nn.Module):
         assert (self.phase, phase) in TRANSITIONS, f"{self.phase} → {phase}"
         self.phase = phase
 
-    def _start_pass(self, _gradient: Any = None) -> None:
+    def _output_reached(self, _gradient: Any = None) -> None:
         """Called by autograd when the backward pass reaches an output of the module."""
-        self._begin(Phase.BACKWARD)
+        self._begin_pass(Phase.BACKWARD)
         for parameter in self.this_pass.stored:
             self._count(parameter)
         self.this_pass.stored.clear()
 
-    def _start_local_pass(self, _gradient: Any = None) -> None:
+    def _local_reached(self, _gradient: Any = None) -> None:
         """The same, of a forward pass in no_sync()."""
-        self._begin(Phase.LOCAL)
+        self._begin_pass(Phase.LOCAL)
         self.this_pass.came_first = ""
 
-    def _begin(self, phase: Phase) -> None:
+    def _begin_pass(self, phase: Phase) -> None:
         self._abandon_failed_pass()
         self.has_hidden_graph |= torch.is_grad_enabled()  # create_graph=True
         # A reentrant checkpoint is a pass within the pass, with an end of its own: begin outside.
@@ -298,12 +300,12 @@ class DistributedDataParallel(nn.Module):
 
     def _gradient_ready(self, parameter: nn.Parameter) -> None:
         """Called by autograd when a gradient is complete."""
-        if self.phase is Phase.FAILED:  # and neither forward nor _start_pass was called since
+        if self.phase is Phase.FAILED:  # and neither forward nor _output_reached was called since
             raise RuntimeError("the last backward pass raised: call the wrapper, not its module")
         self._check_can_be_reduced(parameter)
         if self.phase is Phase.IDLE:  # an output may still come, as after a penalty on weights
             hidden = self.has_hidden_graph and self.was_synced
-            self._begin(Phase.BACKWARD if hidden else Phase.LOCAL)
+            self._begin_pass(Phase.BACKWARD if hidden else Phase.LOCAL)
             self.this_pass.came_first = self.names[parameter] if self.sync else ""
         if self.phase is Phase.LOCAL:
             self.usage.check_may_come(parameter)
@@ -440,6 +442,20 @@ class DistributedDataParallel(nn.Module):
         for parameter in self.names:
             parameter.grad = gradients.get(parameter)
             self.reducer.bucket_of[parameter].store(parameter)
+
+
+def renamed(state_dict: Mapping[str, Any], before: str, after: str) -> dict[str, Any]:
+    """A module's state dict with a different prefix of names, also of the versions in it."""
+
+    def new(name: str) -> str:
+        return after + name.removeprefix(before)
+
+    found: dict[str, Any] = OrderedDict((new(name), value) for name, value in state_dict.items())
+    versions = {(n + ".").lstrip("."): v for n, v in getattr(state_dict, "_metadata", {}).items()}
+    found._metadata = {  # type: ignore[attr-defined]
+        new(name).removesuffix("."): v for name, v in versions.items() if name.startswith(before)
+    }
+    return found
 
 
 def layout(parameter: nn.Parameter) -> tuple[Any, ...]:

@@ -256,5 +256,5 @@ def full_state_dict(zero: ShardedOptimizer) -> dict[str, torch.Tensor]:
     found = {}
     for name, tensor in tensors_of(zero.module).items():
         kept = whole.get(zero.names.get(tensor, ""))
-        found[name] = tensor.detach().cpu() if kept is None else kept
+        found[name] = tensor.detach().to("cpu", copy=True) if kept is None else kept
     return found

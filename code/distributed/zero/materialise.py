@@ -11,15 +11,34 @@ from torch import nn
 
 from distributed.zero.flat_unit import placeholder
 
+INSIDE = (
+    "initialise= of {} wrote into its {}, which a module inside has: let it fill only the module's "
+    "own parameters and buffers, because each module gets a turn"
+)
+
 
 def leave_meta(module: nn.Module, device: torch.device) -> set[torch.Tensor]:
-    """Move what is on the meta device to `device`: the same objects, which have no values yet."""
-    found = {t for t in [*module.parameters(), *module.buffers()] if t.is_meta}
+    """Move what is on the meta device to `device`: the same objects, which have no values yet.
+
+    They keep their attributes and hooks. ValueError, with its name, for one that cannot be moved.
+    """
+    names = {t: name for name, t in [*module.named_parameters(), *module.named_buffers()]}
+    found = {tensor for tensor in names if tensor.is_meta}
     for tensor in found:
         new = placeholder(tensor, tensor.dtype, device)
         if isinstance(tensor, nn.Parameter):
             new = nn.Parameter(new, tensor.requires_grad)
-        torch.utils.swap_tensors(tensor, new)
+        new.__dict__.update(tensor.__dict__)
+        if tensor.requires_grad:
+            new._backward_hooks = tensor._backward_hooks
+            new._post_accumulate_grad_hooks = tensor._post_accumulate_grad_hooks
+        try:
+            torch.utils.swap_tensors(tensor, new)
+        except RuntimeError as error:  # an LSTM has weak references, for example
+            raise ValueError(
+                f"{names[tensor]} can't leave the meta device: make the module that has it without "
+                f"torch.device('meta') ({error})"
+            ) from error
     return found
 
 
@@ -52,8 +71,10 @@ def materialise(
 ) -> None:
     """Give parameters and buffers from the meta device their first values, and nothing else.
 
-    Each part of the module that holds a wanted one is initialised as a whole, and its other
-    tensors get their old values back. Raises ValueError for a wanted one that has no value then.
+    Each part of the module that holds a wanted one is initialised as a whole. It sees copies of its
+    other tensors, which are as before afterward. Raises ValueError for a wanted one that has no
+    value then, and for an `initialise` that writes into a module inside, whose own turn would undo
+    that.
     """
     remaining = set(wanted)
     for path, part in module.named_modules():
@@ -62,10 +83,21 @@ def materialise(
             continue
         kept = {tensor: tensor.data for tensor in mine.values() if tensor not in remaining}
         for tensor in mine.values():
-            blank = torch.full((tensor.nbytes,), 255, dtype=torch.uint8, device=tensor.device)
-            tensor.data = blank.view(tensor.dtype).view(tensor.shape)
-        versions = {tensor: tensor._version for tensor in mine.values()}
-        initialise(part)
+            if tensor in kept:
+                tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
+            else:
+                blank = torch.full((tensor.nbytes,), 255, dtype=torch.uint8, device=tensor.device)
+                tensor.data = blank.view(tensor.dtype).view(tensor.shape)
+        versions = {tensor: tensor._version for tensor in [*part.parameters(), *part.buffers()]}
+        try:
+            initialise(part)
+        except RuntimeError as error:
+            if "single memory location" in str(error):  # that of a placeholder
+                raise ValueError(INSIDE.format(path or "the module", "parameters")) from error
+            raise
+        for name, tensor in [*part.named_parameters(), *part.named_buffers()]:
+            if name not in mine and tensor._version != versions.get(tensor):
+                raise ValueError(INSIDE.format(path or "the module", name))
         for name, tensor in mine.items():
             made = getattr(part, name)
             can_be_blank = made.is_floating_point() or made._version == versions.get(made)

@@ -7,6 +7,7 @@ become parameters again (`Weights`).
 """
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 from itertools import groupby
@@ -40,7 +41,7 @@ class Weights(Protocol):
         """Tensors that this rank holds beside its shards, by purpose."""
 
 
-class Gradients(Protocol):
+class Gradients(ABC):
     """The gradients: how a stage makes each unit's dW[s].
 
     A forward pass while `sync` is False is such that its backward pass sends nothing.
@@ -65,15 +66,19 @@ class Gradients(Protocol):
         if self.task != -1 and torch._C._current_graph_task_id() == -1:
             raise RuntimeError(REFUSED["failed"])
 
+    @abstractmethod
     def mark_ready(self, parameter: nn.Parameter) -> None:
         """Autograd has finished this parameter's gradient, on this rank."""
 
+    @abstractmethod
     def reduce(self) -> None:
         """Give every unit its `gradient`, unless the backward pass has; a missing one is zero."""
 
+    @abstractmethod
     def reset(self) -> None:
         """Before the next step's first backward pass, or after one that raised."""
 
+    @abstractmethod
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         """Tensors that this rank holds beside each unit's `gradient`, by purpose."""
 
@@ -252,8 +257,19 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Asked for by `torch.amp.GradScaler.step`."""
         raise RuntimeError(REFUSED["GradScaler"])
 
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's states and all groups' settings, and whose they are."""
+        return super().state_dict() | {"rank": self.group.rank, "ranks": self.group.size}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """This rank's states and all groups' settings, from its own `state_dict()`."""
+        saved = state_dict.get("rank", self.group.rank), state_dict.get("ranks", self.group.size)
+        if saved != (self.group.rank, self.group.size):
+            raise ValueError(
+                f"state_dict: its shards are of rank {saved[0]} of {saved[1]}, and this is rank "
+                f"{self.group.rank} of {self.group.size}: let each rank save its own, or use "
+                "checkpoint.save and checkpoint.load, which also change the number of ranks"
+            )
         self.optimizer.load_state_dict(state_dict)
         self._share_groups_and_states()
 

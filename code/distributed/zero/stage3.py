@@ -33,8 +33,9 @@ class Zero3(ShardedOptimizer):
     `prefetch`, the next block's parameters are gathered while one computes. Without
     `reshard_after_forward`, each block has its own buffer, and is gathered once. A model on the
     meta device is made one block at a time by `initialise(module)`, for each module that has
-    parameters or buffers. Parameters of a sharded block hold no values: use `full_parameters()`.
-    After a backward pass `parameter.grad` only has a shape: its mean is in all ranks' shards.
+    parameters or buffers, and fills only these, not those of modules inside. Parameters of a
+    sharded block hold no values: use `full_parameters()`. After a backward pass `parameter.grad`
+    only has a shape: its mean is in all ranks' shards.
 
     In a forward pass all ranks must call the same blocks in the same order; with a board, ranks
     that don't get a ValueError with the block and the rank. A gradient that a rank doesn't have
