@@ -1,9 +1,10 @@
-"""Python in a reader's own tab: the files that it takes, written beside the pages.
+"""Files for running Python in a browser tab, written next to the pages.
 
-`python.zip` has our modules that need no library, `python-memory.bin` is a Python that has started
-already, and `tab.json` names both. Each cell says which libraries it needs that a tab has not got.
-The worker that stands between the pages and a plain host is in the book's root, for it can serve
-what lies below.
+`python.zip` contains the modules of ours that need no library, `python-memory.bin` is a memory
+image of a Python that has already started, and `tab.json` gives the digest of both. Each cell is
+marked with the libraries that it needs and that the tab doesn't have. The service worker, which a
+host of plain files needs, is written to the root of the book, because a service worker can only
+answer for paths below its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ WORKER = HERE.parent / "_static" / "service-worker.js"
 
 
 class Tab:
-    """What Python in a tab has, in one run of Sphinx."""
+    """Files for Python in a tab, in one run of Sphinx; `lack` finds modules that it lacks."""
 
     lack: Lack
 
@@ -40,7 +41,7 @@ class Tab:
         memory = tab.memory(packed, pyodide, named)
         (static / "python.zip").write_bytes(packed)
         (static / "tab.json").write_text(tab.facts(named, memory), encoding="utf-8")
-        (static / "python-memory.bin").write_bytes(memory)  # some hosts unpack what is named .gz
+        (static / "python-memory.bin").write_bytes(memory)  # some hosts unpack files named .gz
 
     def say_what_cells_need(self, app: Sphinx, doctree: nodes.document, docname: str) -> None:
         cells = [*doctree.findall(LiveCell)]
@@ -51,12 +52,12 @@ class Tab:
 
 def code_of(cell: LiveCell) -> str:
     source = part_of(cell, "cell_code_source")
-    assert source is not None  # else it is no live cell
+    assert source is not None  # otherwise it wouldn't be a live cell
     return source.astext()
 
 
 def write_worker(app: Sphinx, failed: Exception | None) -> None:
-    """Last of all, since it names what it keeps by all that was built."""
+    """Write the service worker last: its name for the cache is a digest of all other files."""
     if failed:
         return
     out = Path(app.outdir)
@@ -67,7 +68,7 @@ def write_worker(app: Sphinx, failed: Exception | None) -> None:
 
 
 def digest(out: Path) -> str:
-    """Names these pages with all that belongs to them."""
+    """Digest of the pages and of every file that belongs to them."""
     found = hashlib.sha256()
     for file in sorted(path for path in out.rglob("*") if path.is_file()):
         if file.name not in (WORKER.name, ".built", ".buildinfo"):
@@ -81,6 +82,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("builder-inited", of_this_build.write_files)
     app.connect(
         "doctree-resolved", of_this_build.say_what_cells_need, priority=600
-    )  # they are live
+    )  # after the cells have become live
     app.connect("build-finished", write_worker, priority=1000)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

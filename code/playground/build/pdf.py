@@ -1,9 +1,10 @@
-"""`python -m playground.build.pdf --html … --to …`: the whole book on paper.
+"""PDF of the whole book: `python -m playground.build.pdf --html … --to …`.
 
-Each built page is printed by the system's Chromium in the order of the book, and the parts are
-joined behind a list of contents, with a bookmark for each page, and numbered; links between pages
-lead to sheets. Folded material stays on the page (`on_paper.js`), and so do the pages that nobody
-reads on paper. It needs what the tests need: playwright and pypdf.
+The system's Chromium prints each built page, in the order of the book. The printed pages are then
+joined after a table of contents, with a bookmark for each page, and numbered. Links between pages
+lead to sheets. Most folded material is replaced by its title, and answers move to the end of
+their page (`on_paper.js`). Pages that are only looked up on screen aren't printed. It needs what
+the tests need: playwright and pypdf.
 """
 
 import argparse
@@ -24,9 +25,9 @@ from playground.build.toc import chapters, first_page
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PAPERS = {"A4": ("210mm", "297mm", 842.0), "Letter": ("8.5in", "11in", 792.0)}  # height in points
-LEFT_OUT = ("For maintainers", "book/reference/api")  # parts and pages that are looked up
+LEFT_OUT = ("For maintainers", "book/reference/api")  # only looked up on screen
 ON_PAPER = (Path(__file__).parent / "on_paper.js").read_text("utf-8")
-# Its own scripts have drawn what stands on the page.
+# Resolves when the page's own scripts have drawn everything.
 IS_DRAWN = """
 async () => {
   await window.MathJax?.startup?.promise;
@@ -42,7 +43,7 @@ FACE = """<style>
   src: url({base}_static/fonts/source-serif-4-latin-400-normal.woff2);
 }}
 """
-# Under each sheet, the title of its page and its number.
+# The foot of each sheet has the title of its page, and its number.
 FEET = """@page {{ size: {width} {height}; margin: 0; }}
 body {{ margin: 0; font: 9pt "Source Serif 4", Georgia, serif; color: #444; }}
 div {{ height: {height}; break-after: page; position: relative; overflow: hidden; }}
@@ -60,7 +61,7 @@ Places = dict[tuple[str, str], tuple[int, float]]  # address, fragment -> sheet,
 
 
 class Printed(NamedTuple):
-    """A page of the book on paper: its first sheet, from 0, and how many it takes."""
+    """One page of the book on paper: title, number of its first sheet (from 0), count of sheets."""
 
     title: str
     first: int
@@ -73,7 +74,7 @@ def find_browser() -> str | None:
 
 
 def missing(node: Path | None = None) -> str | None:
-    """What this machine lacks to drive a browser, in a line; `node` is Playwright's own Node."""
+    """What this machine lacks to drive a browser, in one line; `node` is Playwright's own Node."""
     import playwright
 
     if find_browser() is None:
@@ -87,7 +88,7 @@ def missing(node: Path | None = None) -> str | None:
 
 
 def parts_on_paper(root: Path) -> dict[str, list[str]]:
-    """The pages of each part that are printed; the first page stands in a part without a name."""
+    """The pages of each part that are printed; the first page is in a part without a name."""
     kept = {
         caption: [page for page in pages if page not in LEFT_OUT]
         for caption, pages in chapters(root).items()
@@ -98,14 +99,14 @@ def parts_on_paper(root: Path) -> dict[str, list[str]]:
 
 @contextmanager
 def served(html: Path) -> Iterator[str]:
-    """The address of built pages: from files, no page could load the scripts that draw figures."""
+    """Serve the built pages and yield their address: pages from files can't load the scripts."""
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
             pass
 
         def end_headers(self) -> None:
-            self.send_header("Cache-Control", "no-store")  # no tab waits for another to store it
+            self.send_header("Cache-Control", "no-store")  # no tab waits while another stores it
             super().end_headers()
 
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(html))) as server:
@@ -121,7 +122,7 @@ def served(html: Path) -> Iterator[str]:
 def print_pages(
     html: Path, parts: dict[str, list[str]], to: Path, paper: str = "A4"
 ) -> dict[str, Printed]:
-    """Print the pages of each part into one file; what each of them takes."""
+    """Print the pages of each part into one file; returns the sheets that each page takes."""
     from playwright.sync_api import sync_playwright
     from pypdf import PdfReader, PdfWriter
 
@@ -134,17 +135,17 @@ def print_pages(
         def print_made(style: str, body: str) -> PdfReader:
             width, height, _ = PAPERS[paper]
             page = window.new_page()
-            page.goto(f"{base}{next(iter(printed))}.html")  # fonts come from where the book is
+            page.goto(f"{base}{next(iter(printed))}.html")  # fonts load from the book's own address
             page.set_content((FACE + style).format(base=base, width=width, height=height) + body)
             page.evaluate("document.fonts.ready")
             return PdfReader(io.BytesIO(page.pdf(prefer_css_page_size=True)))
 
         printed, titles = dict[str, PdfReader](), dict[str, str]()
         for name in (name for names in parts.values() for name in names):
-            page = window.new_page()  # workers of the page before end with its tab
+            page = window.new_page()  # a new tab, because closing one ends the workers of its page
             page.goto(f"{base}{name}.html", wait_until="load")
             page.evaluate(IS_DRAWN)
-            page.emulate_media(media="print")  # what is shown on paper alone has a size, too
+            page.emulate_media(media="print")  # material that only paper shows needs a size, too
             page.evaluate(ON_PAPER)
             titles[name] = page.title().split(" — ")[0]
             printed[name] = PdfReader(io.BytesIO(page.pdf(format=paper)))
@@ -171,7 +172,7 @@ def print_pages(
     add_bookmarks(book, parts, pages)
     for sheet, its_foot in zip(book.pages, feet.pages, strict=True):
         sheet.merge_page(its_foot)
-        sheet.compress_content_streams()  # a fifth of the size
+        sheet.compress_content_streams()  # reduces the file to a fifth
     book.compress_identical_objects()
     with to.open("wb") as written:
         book.write(written)
@@ -179,7 +180,7 @@ def print_pages(
 
 
 def lay_out(titles: dict[str, str], sizes: dict[str, int], behind: int) -> dict[str, Printed]:
-    """Which sheets each page has, if so many stand behind the first page."""
+    """The sheets of each page, if the contents take `behind` sheets after the first page."""
     pages: dict[str, Printed] = {}
     sheet = 0
     for name, size in sizes.items():
@@ -189,7 +190,7 @@ def lay_out(titles: dict[str, str], sizes: dict[str, int], behind: int) -> dict[
 
 
 def list_of(parts: dict[str, list[str]], pages: dict[str, Printed], base: str) -> str:
-    """The contents: each page of the book with its first sheet, as HTML."""
+    """Table of contents as HTML: each page of the book with the number of its first sheet."""
     lines = []
     for caption, names in parts.items():
         lines.append(f"<h2>{escape(caption)}</h2>")
@@ -200,7 +201,7 @@ def list_of(parts: dict[str, list[str]], pages: dict[str, Printed], base: str) -
 
 
 def feet_of(pages: dict[str, Printed]) -> list[str]:
-    """What stands under each sheet: the title of its page, and its number."""
+    """The foot of each sheet as HTML: the title of its page, and the sheet's number."""
     last = max(page.first + page.sheets for page in pages.values())
     titles = ["Contents"] * last
     for page in pages.values():
@@ -212,7 +213,7 @@ def feet_of(pages: dict[str, Printed]) -> list[str]:
 
 
 def add_bookmarks(book: Any, parts: dict[str, list[str]], pages: dict[str, Printed]) -> None:
-    """One for each part, and in it one for each page."""
+    """Add a bookmark for each part, and below it one for each of its pages."""
     for caption, names in parts.items():
         part = None
         if caption and names:
@@ -224,9 +225,10 @@ def add_bookmarks(book: Any, parts: dict[str, list[str]], pages: dict[str, Print
 
 
 def lead_within(book: Any, places: Places, base: str) -> None:
-    """Links between pages of the book lead to sheets; those to its other files go.
+    """Point links between pages at sheets, and remove links to other files of the book.
 
-    A browser names the target of a link by its fragment alone, and each chapter has *The idea*.
+    A browser names the target of a link by its fragment alone, and every chapter has a section
+    *The idea*, so the file comes from the sheet that the link is on.
     """
     from pypdf.generic import ArrayObject, FloatObject, NameObject, NullObject
 

@@ -1,7 +1,7 @@
-"""Cells that load a module, or some pieces of it: `:load: ../../code/distributed/dp.py#shard`.
+"""Cells that load a module, or parts of one: `:load: ../../code/distributed/dp.py#shard`.
 
-MyST-NB's own option loads whole files. What comes after `#` names functions, classes or constants
-of the file, with commas; they stand in the cell in the order in which they are named.
+MyST-NB's own option loads whole files. The words after `#`, separated by commas, name functions,
+classes or constants of the file. The cell contains them in the order in which they are named.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a second of imports, which a build without stale pages does not need
+if TYPE_CHECKING:  # takes a second to import, and a build without stale pages doesn't need it
     from nbformat import NotebookNode
 
-LOAD = re.compile(r"^:?load: *(\S+)$", re.M)  # in a cell's options, of either form
+LOAD = re.compile(r"^:?load: *(\S+)$", re.M)  # in a cell's options, in either of their two forms
 
 
 def load(page: Path, what: str) -> str:
-    """The text that the cell of a page gets which loads `what`.
+    """The code for a cell of the page whose option `:load:` is `what`.
 
-    Raises ValueError where a file has no piece of that name.
+    Raises ValueError if the file doesn't define one of the names.
     """
     file, _, names = what.partition("#")
     path = (page.parent / file).resolve()
@@ -34,7 +34,7 @@ def load(page: Path, what: str) -> str:
 
 
 def _pieces(text: str) -> dict[str, str]:
-    """The text of each name that a module defines at its top."""
+    """Source of each top-level definition of a module: name → text."""
     lines, found = text.splitlines(), dict[str, str]()
     for node in ast.parse(text).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -50,7 +50,7 @@ def _pieces(text: str) -> dict[str, str]:
 
 
 def read_page(path: Path) -> NotebookNode:
-    """A page as a notebook."""
+    """Read a page as a notebook."""
     from myst_nb.core.read import read_myst_markdown_notebook
 
     teach_myst_nb()
@@ -58,7 +58,7 @@ def read_page(path: Path) -> NotebookNode:
 
 
 def teach_myst_nb() -> None:
-    """Let MyST-NB's reader load pieces, too."""
+    """Extend MyST-NB's reader so that it also loads parts of files."""
     import myst_nb.core.read
 
     def read(nb_path: str | Path, file_name: str, token: Any, body_lines: list[str]) -> list[str]:

@@ -1,12 +1,12 @@
 """Check one submission: `python -m playground.exercises.check NAME FILE [--json]`.
 
-FILE is the starter of the exercise NAME, with a student's lines in it. The exit status is 0 where
-the answer is right, 1 where it is wrong, and 2 where the call makes no sense. The last line on
-stdout is the verdict; what the submission prints goes to stderr.
+FILE is the starter of the exercise NAME with a student's lines in it. The exit status is 0 if the
+answer is right, 1 if it is wrong, and 2 if the command line is invalid. The last line on stdout is
+the verdict. Everything that the submission prints goes to stderr.
 
-The submission runs in a process of its own, which hands its answer to the checker; it passes only
-by what the checker finds. It is kept from nothing else: it can read, write and send what you can,
-and someone who knows this file can forge a verdict. Run it in a container, alone.
+The submission runs in a separate process, which passes its answer to the checker. Only the
+checker's verdict counts. The process isn't a sandbox: it can read, write and send whatever you can,
+and someone who knows this file can forge a verdict. Run it in a container with nothing else in it.
 """
 
 import argparse
@@ -35,7 +35,7 @@ report(sys.argv[1], sys.argv[2], int(sys.argv[3]))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Command line; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m playground.exercises.check",
         description="Check one submission: 0 right, 1 wrong, 2 a call that makes no sense.",
@@ -63,13 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def checked(name: str, file: Path, timeout: float) -> Verdict:
-    """The verdict on a submission that runs in a process of its own, of which nothing is left."""
+    """Run a submission in a separate process; its verdict. Afterward kills all processes of it."""
     with tempfile.TemporaryFile("w+") as told:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", IN_ITS_PROCESS, name, str(file), str(told.fileno())],
             pass_fds=[told.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=2,  # stdout is the verdict's alone
+            stdout=2,  # only the verdict may go to stdout
             start_new_session=True,
         )
         try:
@@ -78,29 +78,30 @@ def checked(name: str, file: Path, timeout: float) -> Verdict:
             return Verdict(name, False, f"It does not end within {timeout:g} s: stopped.")
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # its ranks, and whatever it started
+                os.killpg(process.pid, signal.SIGKILL)  # including its ranks and all other children
             process.wait()
         told.seek(0)
         try:
             passed, message = json.load(told)
-        except ValueError:  # nothing was told
+        except ValueError:  # the process wrote no verdict
             return Verdict(name, False, UNCHECKED)
         return Verdict(name, passed is True, str(message))
 
 
 def report(name: str, file: str, to: int) -> None:
-    """In the submission's process: write the verdict to the file descriptor `to`, and end."""
+    """In the submission's process: write the verdict to the file descriptor `to` and exit."""
     verdict = verdict_on(name, Path(file))
     with open(to, "w") as told:
         json.dump([verdict.passed, verdict.message], told)
     sys.stdout.flush()
-    os._exit(0)  # whatever threads the submission has left
+    os._exit(0)  # don't wait for threads that the submission has started
 
 
 def verdict_on(name: str, file: Path) -> Verdict:
-    """Run a submission, take what it gives to `check`, and check that.
+    """Run a submission, record its calls of `check`, and check the answer of the last one.
 
-    Its own call checks nothing: the verdict comes after its last line, with cases drawn anew.
+    The submission's own call of `check` checks nothing. The verdict is made after its last line has
+    run, with new random cases.
     """
     given: list[tuple[str, tuple[Any, ...]]] = []
 
@@ -113,7 +114,7 @@ def verdict_on(name: str, file: Path) -> Verdict:
         code = compile(file.read_bytes(), str(file), "exec")
         exec(code, {"__name__": "__main__", "__file__": str(file)})
     except SystemExit:
-        pass  # what was given before counts
+        pass  # an answer that was passed before the exit counts
     except BaseException as error:
         line = checking.line_of(error)
         return Verdict(name, False, f"{type(error).__name__}: {error}{line}")
@@ -128,7 +129,7 @@ def verdict_on(name: str, file: Path) -> Verdict:
 
 
 def as_row(verdict: Verdict, file: Path) -> dict[str, Any]:
-    """The verdict as JSON has it; `rank` and `line` are None where the message has none."""
+    """Verdict as the JSON output has it; `rank` and `line` are None if its message has none."""
     message = verdict.message
     place = rf'{re.escape(str(file))}(?:", line |:)'
     return {

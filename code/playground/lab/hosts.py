@@ -1,15 +1,17 @@
-"""A laboratory of hosts: several machines played by one, with links as slow as you like.
+"""Laboratory of hosts: one Linux machine simulates several, with links as slow as you like.
 
     with laboratory(hosts=2, bandwidth="200Mbit") as lab:
         lab.torchrun(["code/distributed/hsdp.py", "--ranks", "4"], per_host=2)
         lab.hosts[1].cut()
 
-A host is a network namespace and a process namespace of Linux. Its NIC `eth0` hangs on a switch,
-a namespace too: nothing of this machine's own network is touched. What runs on a host ends with its
-first process, and that ends with us, however we end: then the kernel takes all away.
+Each host is a pair of Linux namespaces, one for its network and one for its processes. Its NIC
+`eth0` is connected to a switch, which is also a namespace, so the machine's own network isn't
+touched. The processes of a host end with the host's first process, which ends with ours, however
+ours ends. The kernel then removes the namespaces.
 
-Needs Linux and programs of util-linux and iproute2. Who is not root is root in a user namespace of
-the laboratory, where the system lets anybody make one: `unavailable()` says what is missing.
+It needs Linux and the programs of util-linux and iproute2. A user who isn't root becomes root in a
+user namespace of the laboratory, if the system permits that. `unavailable()` returns what is
+missing.
 """
 
 import contextlib
@@ -25,26 +27,26 @@ from typing import Any
 
 PROGRAMS = ("unshare", "nsenter", "setpriv", "ip", "tc")
 UNSHARE = ["unshare", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
-AS_ROOT, ENTER = [], []  # what makes a user root over its own namespaces, and what joins that
+AS_ROOT, ENTER = [], []  # make a user root over new namespaces; join that user namespace
 if os.name == "posix" and os.geteuid() != 0:
     AS_ROOT, ENTER = ["--user", "--map-root-user"], ["--user", "--preserve-credentials"]
 UBUNTU = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
 SETTINGS = {
     "PYTHONPATH": str(Path(__file__).parents[2]),
     "OMP_NUM_THREADS": "1",
-    # Else a restarted rank can find the addresses of the ranks before it: PyTorch's issue 135712.
+    # Otherwise a restarted rank may find addresses of the previous ranks: PyTorch issue 135712.
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
 }
 
 
 def environment() -> dict[str, str]:
-    """Ours, and the folders in which Debian has `tc`, but lets only root look."""
+    """Our environment plus the folders with `tc`, which Debian puts on root's path only."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     return {**os.environ, "PATH": path}
 
 
 def unavailable() -> str | None:
-    """Why there can be no laboratory here, or None."""
+    """Why this machine can't run a laboratory, or None if it can."""
     if sys.platform != "linux":
         return f"a laboratory of hosts needs Linux, and this is {sys.platform}"
     env = environment()
@@ -65,9 +67,9 @@ def unavailable() -> str | None:
 
 
 class Namespace:
-    """A process that holds namespaces open; a switch if it has no processes of its own.
+    """A process that holds namespaces open. Without further processes in it, it is the switch.
 
-    The first makes the user namespace, if there has to be one, and others are made `within` it.
+    The first one creates the user namespace if one is needed; the others are created `within` it.
     """
 
     def __init__(self, name: str, within: "Namespace | None" = None):
@@ -77,7 +79,7 @@ class Namespace:
         self.holder = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *make, "sh", "-c", hold],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, env=environment(),
-            start_new_session=True,  # Ctrl+C is for us to act on
+            start_new_session=True,  # we handle Ctrl+C, so it must not reach this process
         )  # fmt: skip
         assert self.holder.stdout is not None
         if self.holder.stdout.readline() != "ready\n":
@@ -87,18 +89,18 @@ class Namespace:
         self.first = int(children.split()[0])
 
     def enter(self, *kinds: str) -> list[str]:
-        """What to put before a command that needs the rights of this, and is in these `kinds`."""
+        """Prefix of a command that runs with the rights of this, in these `kinds` of namespaces."""
         if not ENTER and not kinds:
             return []
         return ["nsenter", f"--target={self.first}", *ENTER, *kinds, "--"]
 
     def command(self, *words: str) -> list[str]:
-        """What to start so that `words` runs in here."""
+        """The command line that runs `words` in this namespace."""
         kinds = ["--net", "--uts", "--pid", "--mount"]
         return [*self.enter(*kinds, f"--wdns={os.getcwd()}"), *words]
 
     def run(self, *words: str) -> str:
-        """Run a command in here to its end; its output. Raises RuntimeError if it fails."""
+        """Run a command in here and return its output. Raises RuntimeError if it fails."""
         done = subprocess.run(
             self.command(*words), env=environment(), capture_output=True, text=True, check=False
         )
@@ -107,7 +109,7 @@ class Namespace:
         return done.stdout
 
     def kill(self) -> None:
-        """Every process in here ends at once; the kernel lives on and closes their connections."""
+        """Kill all processes in here together; the kernel keeps running and closes connections."""
         self.holder.kill()
         self.holder.wait()
         if self.holder.stdout:
@@ -115,16 +117,16 @@ class Namespace:
 
 
 class Host(Namespace):
-    """One machine of the laboratory."""
+    """One machine of the laboratory, connected to the switch by a virtual cable."""
 
     def __init__(self, number: int, switch: Namespace):
         self.number, self.switch = number, switch
         self.address, self.port = f"10.77.0.{number + 1}", f"port{number}"
-        super().__init__(f"machine-{number}", switch)  # a name that nobody can resolve
+        super().__init__(f"machine-{number}", switch)  # a name that doesn't resolve
         self.started: list[subprocess.Popen[str]] = []
         ends = ["name", self.port, "netns", str(switch.first), "type", "veth",
                 "peer", "name", "eth0", "netns", str(self.first)]  # fmt: skip
-        # From the switch's network, but with our process ids: those that `ends` names.
+        # In the switch's network, but with our process ids, because `ends` contains those.
         command = [*switch.enter("--net"), "ip", "link", "add", *ends]
         subprocess.run(command, env=environment(), check=True)
         switch.run("ip", "link", "set", self.port, "master", "switch", "up")
@@ -134,19 +136,19 @@ class Host(Namespace):
     def popen(
         self, words: Sequence[str], env: Mapping[str, str] | None = None, **kwargs: Any
     ) -> "subprocess.Popen[str]":
-        """Start a command on this host. It ends with the laboratory at the latest."""
+        """Start a command on this host. The laboratory kills it on closing if it still runs."""
         whole = {**environment(), **SETTINGS, **(env or {})}
         process = subprocess.Popen(self.command(*words), env=whole, text=True, **kwargs)
         self.started.append(process)
         return process
 
     def limit(self, bandwidth: str | None) -> None:
-        """Send and receive no faster than this, such as "100Mbit"; None: as fast as it goes.
+        """Limit the bandwidth in both directions, such as to "100Mbit"; None removes the limit.
 
-        Raises ValueError for what `tc` does not understand.
+        Raises ValueError for a bandwidth that `tc` doesn't understand.
         """
         for where, nic in ((self, "eth0"), (self.switch, self.port)):
-            with contextlib.suppress(RuntimeError):  # there was no limit
+            with contextlib.suppress(RuntimeError):  # there was no limit to remove
                 where.run("tc", "qdisc", "delete", "dev", nic, "root")
             if bandwidth is not None:
                 rate = ["tbf", "rate", bandwidth, "burst", "64kb", "latency", "50ms"]
@@ -156,30 +158,30 @@ class Host(Namespace):
                     raise ValueError(f"bandwidth={bandwidth!r}: {error}; try '100Mbit'") from None
 
     def cut(self) -> None:
-        """Pull the network cable out."""
+        """Unplug the network cable."""
         self.switch.run("ip", "link", "set", self.port, "down")
 
     def mend(self) -> None:
-        """Put the cable back."""
+        """Plug the cable in again."""
         self.switch.run("ip", "link", "set", self.port, "up")
 
     def lose_power(self) -> None:
-        """End everything at once, and tell nobody: no connection is closed."""
+        """Kill all processes together, as a power failure would: no connection is closed."""
         self.cut()
         self.kill()
 
     def processes(self) -> list[int]:
-        """Process ids, as this machine counts them, of all that runs on this host."""
+        """Process ids, as this machine counts them, of every process on this host."""
         own = os.readlink(f"/proc/{self.first}/ns/pid")
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 if os.readlink(entry / "ns/pid") == own:
                     found.append(int(entry.name))
         return found
 
     def ranks(self) -> dict[int, int]:
-        """The ranks that torchrun has started here: rank → process id."""
+        """Ranks that torchrun has started on this host: rank → process id."""
         found = {}
         for pid in self.processes():
             with contextlib.suppress(OSError):
@@ -195,7 +197,7 @@ class Host(Namespace):
 
 
 class Laboratory:
-    """Hosts on one switch. Make it with `laboratory`."""
+    """Hosts on one switch, created by `laboratory`."""
 
     def __init__(self, hosts: int, bandwidth: str | None):
         if hosts < 1 or hosts > 100:
@@ -215,7 +217,7 @@ class Laboratory:
             raise
 
     def limit(self, bandwidth: str | None) -> None:
-        """Limit the links of all hosts: see `Host.limit`."""
+        """Limit the links of all hosts (see `Host.limit`)."""
         for host in self.hosts:
             host.limit(bandwidth)
 
@@ -224,11 +226,11 @@ class Laboratory:
         hosts: Sequence[int] | None = None, options: Sequence[str] = (),
         rendezvous: Sequence[str] = (), env: Mapping[str, str] | None = None,
     ) -> list["subprocess.Popen[str]"]:  # fmt: skip
-        """`torchrun` on each host: per_host ranks of the script. They meet on the first host.
+        """Run `torchrun` on each host with `per_host` ranks of the script; they meet on the first.
 
-        It gets what hosts need whose names lead nowhere: addresses, gloo's NIC, and whether this is
-        the first one, because torchrun would look its own name up to find out, and die of it.
-        `options` are more of torchrun's, and `rendezvous` of its rendezvous.
+        The names of these hosts don't resolve, so torchrun is given addresses, the NIC for gloo,
+        and whether this host is the first. To find that out itself, torchrun would look up its own
+        name and crash. `options` are more options of torchrun, and `rendezvous` of its rendezvous.
         """
         chosen = [self.hosts[i] for i in (range(len(self.hosts)) if hosts is None else hosts)]
         ranks = [per_host] * len(chosen) if isinstance(per_host, int) else per_host
@@ -250,9 +252,9 @@ class Laboratory:
 
     def torchrun(self, script: Sequence[str], per_host: int = 1, timeout: float = 120,
                  **more: Any) -> list[str]:  # fmt: skip
-        """Run a script to its end; what each host printed.
+        """Run a script until it ends, and return what each host printed.
 
-        Raises RuntimeError with the last lines when a host fails, TimeoutError when it takes long.
+        Raises RuntimeError with the last lines if a host fails, TimeoutError after `timeout` (s).
         """
         processes, said = self.start(script, per_host, **more), []
         until = time.monotonic() + timeout
@@ -273,16 +275,16 @@ class Laboratory:
         """Switch all hosts off."""
         for host in self.hosts:
             host.kill()
-        self.switch.kill()  # with all that runs on it: it would keep the outputs below open
+        self.switch.kill()  # with its processes, which would keep the outputs below open
         for process in [process for host in self.hosts for process in host.started]:
             process.kill()
-            if process.stdout is None or not process.stdout.closed:  # nobody has read it all yet
+            if process.stdout is None or not process.stdout.closed:  # its output wasn't read
                 process.communicate()
 
 
 @contextlib.contextmanager
 def laboratory(hosts: int = 2, bandwidth: str | None = None) -> Iterator[Laboratory]:
-    """Some hosts, for as long as the block lasts. Raises RuntimeError where there can be none."""
+    """Hosts that exist until the block ends. Raises RuntimeError if this machine can't have any."""
     lab = Laboratory(hosts, bandwidth)
     try:
         yield lab

@@ -1,15 +1,17 @@
-"""Where the book stands: at a host name and below a path that only its reader knows.
+"""Address of the book: a host name and a path that only the book's reader knows.
 
-For cookies all ports of a machine are one site. Whatever another user serves here on another port
-would be sent the cookies of the book, and could use them, if they belonged to the path `/`. They
-belong to a secret path.
+Browsers treat all ports of a machine as one site for cookies. If the book's cookies belonged to the
+path `/`, the browser would also send them to a server of another user on a different port, and that
+user could use them. So they belong to a secret path.
 
-A service worker answers for all paths of its host and port, long after its server is gone. One that
-another user left in the reader's browser would see a secret path. It does not answer at another
-host name; browsers take each name below `localhost` for this machine, and ask nobody.
+A service worker answers for all paths of its host name and port, even long after its server has
+ended. One that another user left in the reader's browser would see the secret path. It doesn't
+answer at other host names, so the host name is secret, too. Browsers resolve every name below
+`localhost` to this machine without a query to a name server.
 
-Both are kept, so that bookmarks hold. Somebody who listens on the port while the book is down, and
-whom an open page or a bookmark asks for it, learns both: a new secret is made by removing the file.
+Name and path are both kept in a file, so that bookmarks stay valid. While the book isn't running,
+another program can listen on its port and learn both from an open page or a bookmark. To make a new
+secret, remove the file.
 """
 
 import os
@@ -33,12 +35,12 @@ WRITTEN = re.compile(rf"[0-9a-f]{{{2 * BYTES}}}\n?")
 
 
 class NotSecret(Exception):
-    """What is kept may be known to others; the text says what to do."""
+    """Other users may know the kept secret; the message says what to do."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """What readers open is `root` and then `path`."""
+    """Readers open `root` followed by `path`."""
 
     root: str  # such as http://127.0.0.1:8123
     path: str  # such as /b-…/
@@ -46,21 +48,21 @@ class Address:
 
     @property
     def name(self) -> str:
-        """The host name that their browsers send."""
+        """The host name that browsers send."""
         return urlsplit(self.root).hostname or HOST
 
     @staticmethod
     def here(port: int, secret: str, name: str = "") -> "Address":
-        """On this machine, by a secret name unless `name` is given.
+        """An address on this machine, with a secret host name unless `name` is given.
 
-        Safari does not take names below `localhost` for this machine, so none is made on macOS.
+        Safari doesn't resolve names below `localhost` to this machine, so macOS gets no such name.
         """
         name = name or (HOST if sys.platform == "darwin" else f"book-{secret[32:]}.localhost")
         return Address(f"http://{name}:{port}", f"/b-{secret[:32]}/")
 
     @staticmethod
     def behind(proxy: str, secret: str) -> "Address":
-        """Below the address that a proxy in front of the server has. Raises `ValueError`."""
+        """An address below that of a proxy in front of the server. Raises `ValueError`."""
         parts = urlsplit(proxy)
         is_path = re.fullmatch(r"(/[\w.~%-]+)*/?", parts.path, re.ASCII)
         if parts.scheme not in ("http", "https") or not parts.hostname or not is_path:
@@ -72,9 +74,9 @@ class Address:
 
 
 def bind(port: int | None) -> list[socket.socket]:
-    """Listen on this machine, on `port`: 0 is any that is free. Raises `OSError`.
+    """Listen on `port` of this machine; 0 means any free port. Raises `OSError`.
 
-    Without one it is the usual port, or a free one if that is in use.
+    None means the usual port, or a free one if that is in use.
     """
     if port is None:
         try:
@@ -86,14 +88,14 @@ def bind(port: int | None) -> list[socket.socket]:
     for _ in range(20 if not port else 0):
         try:
             return bind_both(0)
-        except OSError as error:  # free for one of the two protocols only
+        except OSError as error:  # free for only one of the two protocols
             if error.errno != EADDRINUSE:
                 raise
     return bind_both(port or 0)
 
 
 def bind_both(port: int) -> list[socket.socket]:
-    """For a browser, names below `localhost` are IPv4 and IPv6: another user must get neither."""
+    """Bind IPv4 and IPv6: `localhost` names are both, and another user must get neither."""
     sockets = bind_sockets(port, HOST)
     try:
         return sockets + bind_sockets(sockets[0].getsockname()[1], "::1")
@@ -105,17 +107,17 @@ def bind_both(port: int) -> list[socket.socket]:
 
 
 def kept_secret(file: Path) -> str:
-    """The secret in `file`, which is made when it is not there.
+    """The secret in `file`, which is created if it doesn't exist.
 
-    Where it cannot be kept (a folder that is not ours, a file system that lets all users read all
-    files), a new one is returned each time. Raises `NotSecret` if others can read or change the
-    file, or can have made it.
+    If the secret can't be kept, a new one is returned each time. That happens in a folder that
+    isn't ours, and on file systems on which all users can read all files. Raises `NotSecret` if
+    others can read or change the file, or may have created it.
     """
     try:
         kept = os.open(file, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return new_secret(file)
-    except OSError as error:  # a link, or not ours to read
+    except OSError as error:  # a link, or a file that we may not read
         raise NotSecret(f"{file} cannot be used ({error.strerror}): remove it") from None
     with os.fdopen(kept) as stream:
         if not is_private(kept):
@@ -127,7 +129,7 @@ def kept_secret(file: Path) -> str:
 
 
 def new_secret(file: Path) -> str:
-    """Make a secret and keep it in `file`, where nobody else can read that."""
+    """Create a secret and keep it in `file`, readable only by this user."""
     secret = secrets.token_hex(BYTES)
     try:
         made = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -144,7 +146,7 @@ def new_secret(file: Path) -> str:
 
 
 def is_private(opened: int) -> bool:
-    """Is this open file ours, and can nobody else read or write it?"""
+    """Whether this open file is ours, and no other user can read or write it."""
     found = os.fstat(opened)
     is_ours = found.st_uid == os.geteuid() and stat.S_ISREG(found.st_mode)
     return is_ours and not found.st_mode & 0o077

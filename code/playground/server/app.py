@@ -1,8 +1,9 @@
-"""The server behind the live book: its pages and the kernels that run its cells, from one origin.
+"""Server of the live book: its pages and the kernels that run its cells, from one origin.
 
-`python -m playground.server` is Jupyter Server made small. It listens on this machine only, asks
-every visitor for Jupyter's token or cookie (pages too: whoever reads a page may run code), and
-leaves out what a book does not need: files, terminals, other extensions, the user's configuration.
+`python -m playground.server` is a reduced Jupyter Server. It listens on this machine only and asks
+every visitor for Jupyter's token or cookie, even for pages, because anyone who can read a page can
+run code. It leaves out what a book doesn't need: files, terminals, other extensions, and the user's
+configuration.
 """
 
 import argparse
@@ -38,23 +39,23 @@ from playground.server.pages import HEADERS, PAGES, BookPages, Entrance, Outside
 from playground.server.peers import OwnUsersServer, are_told
 from playground.server.start import transport
 
-TICKET_LIFE = 60.0  # s: a browser opens sooner
-PAGE = 1.5  # GB that a kernel may use at least, if all may: the largest page takes 1.0
+TICKET_LIFE = 60.0  # s; a browser opens sooner than that
+PAGE = 1.5  # GB per kernel at least, if memory allows: the largest page takes 1.0
 
 
 class BookLogin(PasswordIdentityProvider):
-    """Jupyter's token and cookie, and a ticket that logs in once.
+    """Jupyter's token and cookie, plus a ticket that logs in once.
 
-    The ticket is for the browser that we open: any user of the machine can read its command line,
-    which is why none is made where the system does not say who connects.
+    The ticket is for the browser that we open. Any user of the machine can read that browser's
+    command line, so no ticket is made on systems that don't tell which user made a connection.
     """
 
     ticket, expires = "", 0.0
     clock = staticmethod(time.monotonic)
 
     def is_token_authenticated(self, handler: Any) -> bool:
-        """A token logs in, no more: else Jupyter drops its checks of Origin and XSRF for a request
-        that carries one, and lets the page that sent it read the answer."""
+        """A token may log in but not authenticate requests. Otherwise Jupyter drops its checks of
+        Origin and XSRF for a request with a token, and the page that sent it can read the reply."""
         return False
 
     def make_ticket(self) -> str:
@@ -66,7 +67,7 @@ class BookLogin(PasswordIdentityProvider):
         return is_known and hmac.compare_digest(ticket.encode(), self.ticket.encode())
 
     def spend(self, ticket: str) -> bool:
-        """Is this the ticket? It is none any more."""
+        """Whether this is the ticket; if so, it becomes invalid."""
         if not self.is_valid(ticket):
             return False
         self.ticket = ""
@@ -79,7 +80,7 @@ class BookLogin(PasswordIdentityProvider):
 
 
 class BookServer(ServerApp):
-    """Jupyter Server without what a book does not need, and with the book's pages."""
+    """Jupyter Server reduced to the services that a book needs, plus the book's pages."""
 
     default_services: Any = ("api", "events", "kernels", "kernelspecs", "security", "sessions")
     identity_provider: BookLogin
@@ -89,13 +90,13 @@ class BookServer(ServerApp):
     address: Address
 
     def load_config_file(self, *args: Any, **kwargs: Any) -> None:
-        """The user's Jupyter configuration is for other servers."""
+        """Load nothing: the user's Jupyter configuration is meant for other servers."""
 
     migrate_config = load_config_file
 
     def init_webapp(self) -> None:
         super().init_webapp()
-        # Ahead of all of Jupyter's routes but these two: its public files, metrics and so on go.
+        # These precede Jupyter's routes and hide all but two: its public files, metrics and others.
         base = re.escape(self.base_url)
         pages = (rf"{base}(?!api(?:/|$)|login$)(.*)", BookPages)
         files = {"path": str(self.html), "default_filename": "index.html"}
@@ -104,8 +105,8 @@ class BookServer(ServerApp):
         self.web_app.add_handlers(".*$", [sessions, (*pages, files), outside])
 
     def init_httpserver(self) -> None:
-        # The sockets are bound already: no second look for a port, no other port.
-        asks = are_told() and not self.address.is_proxied  # macOS does not say whose one is
+        # The sockets are already bound, so don't search for a port again.
+        asks = are_told() and not self.address.is_proxied  # macOS doesn't tell whose one is
         kind = OwnUsersServer if asks else HTTPServer
         self._http_server = kind(Entrance(self.web_app), max_body_size=self.max_body_size)
         self.io_loop.add_callback(self._http_server.add_sockets, self.sockets)
@@ -114,7 +115,7 @@ class BookServer(ServerApp):
         on_stop(self.stop_once)
 
     def stop_once(self, *_: Any) -> None:
-        """One press of Ctrl-C stops kernels and server; if that hangs, the end comes anyway."""
+        """One press of Ctrl-C stops kernels and server; exits after 10 s even if that hangs."""
         if not self._stopping:
             watchdog = threading.Timer(10, os._exit, [1])
             watchdog.daemon = True
@@ -122,7 +123,7 @@ class BookServer(ServerApp):
             self.stop(from_signal=True)
 
     async def cleanup_kernels(self) -> None:
-        """A kernel ends its children; what is left of its process group after that is killed."""
+        """A kernel ends its own children; then the rest of its process group is killed."""
         kernels = [self.kernel_manager.get_kernel(k) for k in self.kernel_manager.list_kernel_ids()]
         groups = [getattr(kernel.provisioner, "pgid", None) for kernel in kernels]
         await super().cleanup_kernels()
@@ -131,19 +132,19 @@ class BookServer(ServerApp):
                 os.killpg(group, signal.SIGKILL)
 
     def start_app(self) -> None:
-        # In place of Jupyter's, which writes the token into files and the log.
+        # Replaces Jupyter's method, which writes the token into files and the log.
         self.io_loop.add_callback(self.announce)
 
     def announce(self) -> None:
-        """Say where the book is; later output, of kernels too, goes to stderr."""
+        """Print the address of the book; from then on output, also of kernels, goes to stderr."""
         root, path = self.address.root, self.address.path
         print(f"Open {root}{path}?token={self.identity_provider.token}", flush=True)
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         if self.open_browser:
             if self.web_app.settings["spare"]:
-                self.kernel_manager.prewarm()  # the reader comes at once
-            # Others see this, so it has neither our name nor our path. Another user's service
-            # worker may be at any name that was used before: this one was not.
+                self.kernel_manager.prewarm()  # the reader is about to open a page
+            # Other users can see this address, so it has neither our name nor our path. At a name
+            # that was used before, another user's service worker may answer, so this name is new.
             name = self.address.name
             if name.endswith(".localhost"):
                 name = f"{secrets.token_hex(8)}.localhost"
@@ -161,12 +162,12 @@ def make_server(
     address: Address,
     idle: tuple[float, float] = (20.0, 240.0),
 ) -> BookServer:
-    """Every setting is here: nothing comes from the user's configuration.
+    """Create the server with all its settings; the user's configuration isn't read.
 
-    All of it stands below the path of `address`. `idle` is in minutes: until a kernel ends that no
-    page uses, and one whose page is open.
-    Jupyter's defaults that we rely on: no origin but our own, and no culling of a kernel whose
-    cell runs.
+    Everything is served below the path of `address`. `idle` has two times in minutes, after which
+    an idle kernel is ended: the first if no page uses it, the second if its page is open.
+    Two of Jupyter's defaults matter: it accepts only our own origin, and it doesn't cull a kernel
+    while a cell is running.
     """
     home.joinpath("kernels").mkdir()
     config = Config(
@@ -181,7 +182,7 @@ def make_server(
             "cull_idle_timeout": math.ceil(60 * idle[0]),
             "cull_interval": math.ceil(min(60.0, 20 * min(idle))),
             "transport_encryption": "auto",
-            "buffer_offline_messages": False,  # what prints for ever would fill our memory
+            "buffer_offline_messages": False,  # a cell that prints forever would fill our memory
         },
         KernelRestarter={"time_to_dead": 1.0},  # seconds until a dead kernel is noticed
         KernelManager={"shutdown_wait_time": 3.0, "transport": transport(home / "run")},
@@ -192,7 +193,7 @@ def make_server(
         config=config,
         log_level="WARN",
         ip=HOST,
-        base_url=address.path,  # cookies belong to this path, and go to no other
+        base_url=address.path,  # cookies belong to this path and are sent to no other
         local_hostnames=["localhost", address.name],
         port=sockets[0].getsockname()[1],
         open_browser=browser,
@@ -211,7 +212,7 @@ def make_server(
         extra_log_scrub_param_keys=["ticket"],
         tornado_settings={
             "headers": HEADERS,
-            "ws_ping_interval": 0,  # on one machine a lost page closes its socket
+            "ws_ping_interval": 0,  # on one machine a page that is gone closes its socket
             "jinja2_env": Environment(loader=DictLoader(PAGES), autoescape=True),
         },
     )
@@ -224,16 +225,16 @@ def make_server(
 
 
 def on_stop(do: Callable[..., Any]) -> None:
-    """What Ctrl-C, SIGTERM and a closed terminal (unless under `nohup`) do."""
+    """Set what Ctrl-C, SIGTERM and a closed terminal (unless under `nohup`) do."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)  # SIGHUP is not everywhere
+        number = getattr(signal, name, None)  # not every system has SIGHUP
         if number and (name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN):
             signal.signal(number, do)
 
 
 def has_screen() -> bool:
-    """Is there a window to open? Without one Python would open a browser for text, if it finds one:
-    in this terminal, over the address that stands there."""
+    """Whether a browser can open a window. Otherwise Python might start a text browser in this
+    terminal, which would hide the address."""
     names = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
     return sys.platform == "darwin" or any(os.environ.get(name) for name in names)
 
@@ -245,24 +246,24 @@ def is_port(text: str) -> bool:
 def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.server", description=__doc__)
     parser.add_argument("--html", type=Path, default=Path("_build/html"), help="the built book")
-    usual_port = f"default: {USUAL_PORT}, or a free one if that is in use, as 0 takes"
+    usual_port = f"port; 0 means any free one (default: {USUAL_PORT}, or any if that is in use)"
     parser.add_argument("--port", help=usual_port)
-    proxy = "the address at which a proxy shows this server to readers, such as https://host/path/"
+    proxy = "address at which readers reach a proxy for this server, such as https://host/path/"
     parser.add_argument("--proxy", metavar="URL", help=proxy)
-    parser.add_argument("--kernels", type=int, default=8, help="how many may run at a time")
-    limit = parser.add_argument_group("limits", "what ends a kernel, or stops a run").add_argument
+    parser.add_argument("--kernels", type=int, default=8, help="most kernels at a time (default: 8)")
+    limit = parser.add_argument_group("limits", "what ends a kernel or stops a run").add_argument
     usual = Limits(memory=0.75 * memory_of_machine())
-    limit("--memory", type=float, default=usual.memory / GB, help="GB, of all kernels together")
-    of_one = f"GB, of one kernel with its ranks (default: half of --memory, or {PAGE:g})"
+    limit("--memory", type=float, default=usual.memory / GB, help="GB for all kernels together")
+    of_one = f"GB for one kernel with its ranks (default: half of --memory, or {PAGE:g})"
     limit("--kernel-memory", type=float, help=of_one)
-    limit("--processes", type=int, default=usual.processes, help="of one kernel, with its ranks")
+    limit("--processes", type=int, default=usual.processes, help="for one kernel with its ranks")
     limit("--text", type=float, default=usual.text / MB, help="MB that one run may print")
-    limit("--idle", type=float, default=20.0, help="minutes until a kernel ends without a page")
-    limit("--idle-open", type=float, default=240.0, help="minutes until it ends with one")
+    limit("--idle", type=float, default=20.0, help="minutes until a kernel without a page ends")
+    limit("--idle-open", type=float, default=240.0, help="minutes until one with a page ends")
     parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
-    spare = "have a kernel up before Run is pressed; it does not know what changes after it started"
+    spare = "start a kernel before Run is pressed; it doesn't see later changes to the modules"
     parser.add_argument("--spare", action=argparse.BooleanOptionalAction, default=True, help=spare)
-    warm = "have torch imported in a kernel before a cell asks for it"
+    warm = "import torch in a kernel before a cell asks for it"
     parser.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True, help=warm)
     args = parser.parse_args(argv)
 
@@ -298,12 +299,12 @@ def main(argv: list[str] | None = None) -> None:
         parser.exit(1, f"port {args.port} is {why}: choose another with make serve PORT=…\n")
     port = sockets[0].getsockname()[1]
     address = proxied or Address.here(port, secret, os.environ.get("BOOK_HOST", ""))
-    # A proxy may not be up, or be on another machine; and a ticket would be anybody's.
+    # A proxy may be down or on a different machine, and everyone at it could use the ticket.
     browser = args.browser and not proxied and are_told() and has_screen()
 
-    on_stop(lambda *_: sys.exit(0))  # until the server's own, so that the folder below goes too
+    on_stop(lambda *_: sys.exit(0))  # so that the folder below is removed
     with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
-        os.environ["IPYTHONDIR"] = f"{home}/ipython"  # the reader's own is for other kernels
+        os.environ["IPYTHONDIR"] = f"{home}/ipython"  # the reader's own isn't for ours
         server = make_server(
             html, sockets, browser, args.kernels, limits, Path(home), address, idle
         )

@@ -1,4 +1,4 @@
-"""The kernels of the book's server: which there are, how many, and what ends them."""
+"""Kernels of the book's server: which kinds exist, how many may run, and what ends them."""
 
 import asyncio
 import json
@@ -22,17 +22,17 @@ from traitlets import Dict
 from playground.server.limits import Limits, Watch, memory_of_machine
 from playground.server.start import at_start, importing
 
-LOOK = 250  # ms between two looks at the kernels
+LOOK = 250  # ms between two checks of the kernels
 
-# A kernel may still say something while its streams close: that is no news for a reader.
+# A kernel may still send something while its streams close, which is no concern of the reader.
 gen_log.addFilter(lambda record: not record.getMessage().startswith("Got events for closed"))
 
 
 class OwnKernel(KernelSpecManager):
-    """Only `python3`, and only of this interpreter, whatever kernels the user has installed.
+    """The only kernel is `python3` with this interpreter, whatever kernels the user has installed.
 
-    It confines itself, ends at once when it is asked to and, unless `warm` is false, warms up as it
-    starts, so that a reader's first run does not wait for torch twice.
+    It limits its own resources and ends as soon as it is asked to. Unless `warm` is false, it also
+    imports torch while it starts, so that a reader's first run doesn't wait for torch twice.
     """
 
     limits = Limits(memory=memory_of_machine())
@@ -51,24 +51,24 @@ class OwnKernel(KernelSpecManager):
 
 
 class FewKernels(AsyncMappingKernelManager):
-    """At most `limit` kernels at a time: each holds torch in memory, and may start ranks.
+    """At most `limit` kernels at a time, because each holds torch in memory and may start ranks.
 
-    They are watched: one that takes too much ends, and the server starts an empty one in its place.
+    A watch ends a kernel that exceeds a limit. The server then starts an empty one to replace it.
     """
 
     limit = 8
-    idle_open = timedelta(hours=4)  # until a kernel ends whose page is open
-    starting = 0  # kernels that were asked for and that Jupyter does not list yet
-    spare: asyncio.Task[str] | None = None  # starts, or has started, before a reader presses Run
+    idle_open = timedelta(hours=4)  # until an idle kernel is ended although its page is open
+    starting = 0  # kernels that have been requested and that Jupyter doesn't list yet
+    spare: asyncio.Task[str] | None = None  # a kernel started before a reader presses Run
     watch: Watch
 
     def start_watch(self, limits: Limits) -> None:
         self.watch = Watch(limits)
-        self.endings: dict[str, tuple[int, str]] = {}  # kernel → its process, why we ended that
+        self.endings: dict[str, tuple[int, str]] = {}  # kernel → its process id, why we ended it
         PeriodicCallback(self.look, LOOK).start()
 
     def look(self) -> None:
-        """End the kernels that are past a limit."""
+        """End the kernels that exceed a limit."""
         by_process = {}
         for name in self.list_kernel_ids():
             kernel = self.get_kernel(name)
@@ -84,22 +84,22 @@ class FewKernels(AsyncMappingKernelManager):
             self.watch.end(pid)
 
     def why_ended(self, name: str) -> str | None:
-        """What to tell the reader of a kernel that has just ended, if it was we who ended it."""
+        """Message to the reader if it was we who ended this kernel; None otherwise."""
         pid, why = self.endings.get(name, (None, ""))
         return why if pid == getattr(self.get_kernel(name).provisioner, "pid", None) else None
 
     def has_marks(self, name: str) -> bool:
-        """Is it marked as starting at least? Before, to ask for its last activity is an error."""
+        """Whether its state is set. Before that, asking for its last activity is an error."""
         return getattr(self._kernels.get(name), "execution_state", None) is not None
 
     def kernel_model(self, kernel_id: str) -> dict[str, Any]:
-        """Jupyter's, which fails for a kernel that is there and has not got its marks yet."""
+        """Like Jupyter's, which crashes for a kernel whose state isn't set yet."""
         if not self.has_marks(kernel_id):
             raise web.HTTPError(404, f"no kernel {kernel_id} has started")
         return dict(super().kernel_model(kernel_id))
 
     async def cull_kernel_if_idle(self, kernel_id: str) -> None:
-        """Jupyter's, and after a longer time also where a page is open: tabs are forgotten."""
+        """Like Jupyter's, but also ends a kernel with an open page, after a longer time."""
         if not self.has_marks(kernel_id):
             return
         kernel: Any = self.get_kernel(kernel_id)
@@ -122,13 +122,13 @@ class FewKernels(AsyncMappingKernelManager):
             )
 
     def has_spare(self) -> bool:
-        """Is a kernel there, or on its way, that no page uses? An idle one is culled in time."""
+        """Whether an unused kernel is running or starting. An idle one is culled eventually."""
         if self.spare is None or not self.spare.done():
             return self.spare is not None
         return not self.spare.exception() and self.spare.result() in self.list_kernel_ids()
 
     def prewarm(self) -> None:
-        """A reader has opened a page with cells: have a kernel that is up when Run is pressed."""
+        """Start a kernel for a reader who has opened a page with cells, before Run is pressed."""
         if not self.has_spare() and self.has_room():
             self.spare = asyncio.ensure_future(self.start_another(path=""))
 
@@ -148,7 +148,7 @@ class FewKernels(AsyncMappingKernelManager):
 
 
 class BookSessions(SessionRootHandler):
-    """Jupyter's, which would call a server that is full an internal error."""
+    """Like Jupyter's, which would report a full server as an internal error."""
 
     kernel_manager: FewKernels
 
@@ -159,19 +159,19 @@ class BookSessions(SessionRootHandler):
 
 
 class BookChannels(ZMQChannelsWebsocketConnection):
-    """What a page and its kernel say to each other; a run that never stops printing is stopped.
+    """Messages between a page and its kernel; stops a run that prints too much.
 
-    Jupyter limits the rate of output and not its amount, and goes on when the rate falls.
+    Jupyter limits the rate of the output but not its amount, and continues when the rate falls.
     """
 
     limits = OwnKernel.limits
-    asked = Dict()  # the headers of the messages that ask for runs, until each is over
-    run: Any = None  # of them, that of the run which began last
-    text = shown = 0  # bytes that it has put out
+    asked = Dict()  # headers of the messages that request runs, until each run is over
+    run: Any = None  # the header for the run that began last
+    text = shown = 0  # bytes of output of that run
     is_cut = has_failed = False
 
     def handle_incoming_message(self, incoming_msg: str | bytes) -> None:
-        """Jupyter's, and note who asks for a run: its kernel may end before it has begun it."""
+        """Like Jupyter's, but records each request: a kernel may end before it begins the run."""
         if self.subprotocol:
             _, parts = deserialize_msg_from_ws_v1(incoming_msg)
             header = self.session.unpack(parts[0])
@@ -183,7 +183,7 @@ class BookChannels(ZMQChannelsWebsocketConnection):
         super().handle_incoming_message(cast(str, incoming_msg))
 
     def _limit_rate(self, channel: str, msg: dict[str, Any], msg_list: list[Any]) -> bool:
-        """Is this message to be dropped?"""
+        """Whether to drop this message."""
         msg["header"] = self.get_part("header", msg["header"], msg_list)
         kind = msg["header"]["msg_type"]
         if kind in ("error", "execute_reply"):
@@ -199,7 +199,7 @@ class BookChannels(ZMQChannelsWebsocketConnection):
             return False
         size = sum(map(len, msg_list))
         if kind == "error" and not self.has_failed:
-            self.has_failed = True  # why a run ended, or that it was stopped: a page must know
+            self.has_failed = True  # a page needs it: why the run ended, or that it was stopped
             return False
         if kind == "stream":
             self.text += size
@@ -218,14 +218,14 @@ class BookChannels(ZMQChannelsWebsocketConnection):
         return self.is_cut
 
     def _note_end(self, msg: dict[str, Any], msg_list: list[Any]) -> None:
-        """A run is over when its kernel is idle: one that an interrupt meets has no reply."""
+        """A run is over when its kernel is idle; a run that is interrupted may get no reply."""
         content = self.get_part("content", msg["content"], msg_list)
         if content["execution_state"] == "idle":
             parent = self.get_part("parent_header", msg["parent_header"], msg_list)
             self.asked.pop(parent.get("msg_id"), None)
 
     def _shorten(self, msg: dict[str, Any], msg_list: list[Any]) -> None:
-        """An error may be as long as one likes to raise it; a page needs its beginning and end."""
+        """Shorten an error message: it can have any length, and a page needs its two ends."""
         most = self.limits.text
         if sum(map(len, msg_list)) <= most:
             return
@@ -240,7 +240,7 @@ class BookChannels(ZMQChannelsWebsocketConnection):
         msg["content"], msg_list[3] = short, self.session.pack(short)
 
     def on_kernel_restarted(self) -> None:
-        """The kernel's process has ended. If we ended it, the run's output says why."""
+        """The kernel's process has ended. If we ended it, show the reason in the run's output."""
         why = cast(FewKernels, self.multi_kernel_manager).why_ended(self.kernel_id)
         run = next(iter(self.asked.values()), self.run)
         if why and run:
@@ -250,7 +250,7 @@ class BookChannels(ZMQChannelsWebsocketConnection):
 
 
 def cut(text: str, most: int) -> str:
-    """The beginning and the end of a text of more than `most` letters."""
+    """The beginning and the end of a text with more than `most` characters."""
     if len(text) <= most:
         return text
     end = len(text) - most // 2

@@ -1,8 +1,8 @@
-"""A watch over the kernels: who takes more than the machine can give is ended, and told why.
+"""Watch over the kernels: ends one that takes more than the machine can give, and says why.
 
-It guards against accidents of a reader who runs code on the own machine: a loop that forks, a list
-that grows for ever. A process is of a kernel if it is in the kernel's session or was started by a
-process that is. One that hides from this on purpose is not found.
+It protects readers, who run code on their own machine, from accidents: a loop that forks, a list
+that grows forever. A process belongs to a kernel if it is in the kernel's session, or if its parent
+belongs to the kernel. A process that hides from this on purpose isn't found.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ def memory_of_machine(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
     ):
         with contextlib.suppress(OSError, ValueError):
             left = float((cgroup / most).read_text()) - float((cgroup / used).read_text())
-            # What is kept of files counts as used, and goes when memory is asked for.
+            # The page cache counts as used, but is released when memory is needed.
             stat = (cgroup / used).with_name("memory.stat").read_text().split()
             kept = float(stat[stat.index(cache) + 1])
             free = min(free, max(0.0, left + kept))
@@ -36,24 +36,24 @@ def memory_of_machine(cgroup: Path = Path("/sys/fs/cgroup")) -> float:
 
 @dataclass(frozen=True)
 class Limits:
-    """What kernels may use, each with the ranks that it starts."""
+    """Limits of the kernels; each kernel includes the ranks that it starts."""
 
-    memory: float  # bytes, of all kernels together
-    kernel: float = math.inf  # bytes, of one kernel
+    memory: float  # bytes, all kernels together
+    kernel: float = math.inf  # bytes per kernel
     processes: int = 200
-    text: float = 1e6  # bytes that one run may print; a page with more of it becomes slow
-    shown: float = 20e6  # bytes of pictures and the like
+    text: float = 1e6  # bytes of text per run; a page with more of it becomes slow
+    shown: float = 20e6  # bytes of pictures and other output per run
 
 
 class Families:
-    """The processes of each kernel. A kernel is named by the process id of its first process."""
+    """Processes of each kernel. A kernel is named by the process id of its first process."""
 
     def __init__(self) -> None:
         self.adopted: dict[int, int] = {}  # process in another session → its kernel
-        self.strangers: set[int] = set()  # looked at before
+        self.strangers: set[int] = set()  # processes that belong to no kernel
 
     def look(self, kernels: Iterable[int]) -> dict[int, list[int]]:
-        """The process ids of each kernel, by what the system says now."""
+        """The process ids of each kernel, according to the system now."""
         families: dict[int, list[int]] = {kernel: [] for kernel in kernels}
         pids = psutil.pids()
         self.strangers &= set(pids)
@@ -71,14 +71,14 @@ class Families:
                 if kernel:
                     self.adopted[pid] = kernel
                 elif parent not in unknown or parent in self.strangers:
-                    self.strangers.add(pid)  # else the next look says, when its parent is known
+                    self.strangers.add(pid)  # else its parent isn't known yet
         for pid, kernel in (of_kernel | self.adopted).items():
             families.get(kernel, []).append(pid)
         return families
 
 
 def memory_used(pids: Iterable[int], enough: float) -> float:
-    """Bytes in memory. What processes share counts once, if the quick count says `enough`."""
+    """Bytes in memory. If a quick sum reaches `enough`, count shared memory only once."""
     quick, exact = 0.0, 0.0
     processes = []
     for pid in pids:
@@ -90,17 +90,18 @@ def memory_used(pids: Iterable[int], enough: float) -> float:
         return quick
     for process in processes:
         with contextlib.suppress(psutil.Error):
-            info = process.memory_full_info()  # takes milliseconds for each
+            info = process.memory_full_info()  # takes milliseconds per process
             exact += getattr(info, "pss", info.uss)
     return exact
 
 
 class Watch:
-    """Looks at all kernels and says which of them must end, and why.
+    """Checks all kernels, and reports which of them must be ended and why.
 
-    Without it the system ends processes of innocent pages too, and a reader is not told why.
-    RLIMIT_NPROC is no substitute: it counts all threads of a user. Below what a desktop has, a
-    kernel starts no rank at all; above it, one page that forks leaves no process to the others.
+    Without it the system also ends processes of pages that did nothing wrong, and the reader gets
+    no reason. RLIMIT_NPROC can't replace it, because it counts all threads of a user. If it is
+    below the number that a desktop has, a kernel can't start any rank. If it is above, one page
+    that forks can use up the processes of all others.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -108,7 +109,7 @@ class Watch:
         self.families = Families()
 
     def look(self, kernels: Iterable[int]) -> dict[int, str]:
-        """`kernels`: their process ids. Returns what to tell of those to end."""
+        """`kernels` are process ids. Returns the kernels to end, with the message for each."""
         families = self.families.look(kernels)
         ends = {}
         for kernel, pids in families.items():
@@ -121,7 +122,7 @@ class Watch:
                 f"used {memory.pop(kernel) / GB:.1f} GB of memory, and one kernel may use "
                 f"{self.limits.kernel / GB:.1f} GB"
             )
-        if sum(memory.values()) > self.limits.memory:  # each was counted quickly
+        if sum(memory.values()) > self.limits.memory:  # each sum was the quick one
             memory = {kernel: memory_used(families[kernel], 0) for kernel in memory}
         if sum(memory.values()) > self.limits.memory:
             greediest = max(memory, key=lambda kernel: memory[kernel])
@@ -132,10 +133,10 @@ class Watch:
         return ends
 
     def end(self, kernel: int) -> None:
-        """End a kernel and its processes; a loop that forks cannot run ahead of this."""
+        """End a kernel and its processes, faster than a loop can fork."""
         for _ in range(100):
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(kernel, signal.SIGKILL)  # all at once: no time to fork between two
+                os.killpg(kernel, signal.SIGKILL)  # all together, so that none can fork in between
             left = [pid for pid in self.families.look([kernel])[kernel] if not has_ended(pid)]
             if not left:
                 return

@@ -1,4 +1,4 @@
-"""The pages of the book: who may see them, and what the browser may do with them."""
+"""Pages of the book: who may read them, and what the browser may do with them."""
 
 import os
 from functools import lru_cache
@@ -15,9 +15,9 @@ from tornado.routing import Router
 from playground.server.kernels import FewKernels
 from playground.server.policy import COMPILE, hashes_of, policy
 
-SECRETS = {"token", "ticket"}  # in an address
+SECRETS = {"token", "ticket"}  # names of secrets in an address
 
-# In place of Jupyter's, which load public files and hold the token.
+# Replace Jupyter's pages, which load public files and contain the token.
 PAGES = {
     "login.html": """<!doctype html><html lang="en"><title>Open the book</title>
 <body style="font: 1.1em/1.5 system-ui; max-width: 34em; margin: 4em auto; padding: 0 1em">
@@ -33,47 +33,47 @@ are. Open the address that it printed when it started, or paste the token from i
 
 OUTSIDE = """<!doctype html><html lang="en"><title>Not the book</title>
 <body style="font: 1.1em/1.5 system-ui; max-width: 34em; margin: 4em auto; padding: 0 1em">
-<h1>The book is not here</h1><p>It stands at the address that its server printed when it started: a
-long one, because other users of this computer must not be able to guess it.</p></html>"""
+<h1>The book is not here</h1><p>It is at the address that its server printed when it started. That
+address is long, so that other users of this computer can't guess it.</p></html>"""
 
-# The login page and errors: a form, and no script at all.
+# For the login page and errors, which have a form and no script.
 FORM_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
-# A page on another port of this machine is the "same site" for cookies. This keeps it from loading
-# our files as its scripts or pictures, and from holding on to a window that it opened.
+# A page on another port of this machine counts as the "same site" for cookies. These keep it from
+# loading our files as its scripts or pictures, and from controlling a window that it opened.
 HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Referrer-Policy": "same-origin",
-    "Content-Security-Policy": FORM_POLICY,  # of all but the book's own pages
+    "Content-Security-Policy": FORM_POLICY,  # for everything but the book's own pages
 }
 
 
 def header(host: str, scripts: tuple[str, ...] = ()) -> str:
-    """The policy. `host` has passed Jupyter's check: it is this machine."""
-    older_safari = (f"ws://{host}",)  # has it not in 'self'
+    """The policy of a page. `host` has passed Jupyter's check, so it is this machine."""
+    older_safari = (f"ws://{host}",)  # where 'self' doesn't include it
     frames = {"frame-ancestors": ("'none'",)}
     return policy({"script-src": scripts, "connect-src": older_safari} | frames)
 
 
 @lru_cache(maxsize=256)
 def scripts_in(page: Path, changed_at: int) -> tuple[str, ...]:
-    """The hashes of the scripts that stand in a built page."""
+    """Hashes of the inline scripts of a built page."""
     return hashes_of(page.read_bytes())
 
 
 @lru_cache(maxsize=256)
 def has_cells(page: Path, changed_at: int) -> bool:
-    """Is this a built page with live cells?"""
+    """Whether this is a built page with live cells."""
     return page.suffix == ".html" and b" data-live" in page.read_bytes()
 
 
 class Entrance(Router):
-    """Takes secrets out of an address before anybody repeats that: in a log, or on the login page.
+    """Removes secrets from the address of a request before a log or the login page can show them.
 
-    They stay among the request's arguments, where a login looks for them.
+    They remain in the request's arguments, where the login looks for them.
     """
 
     def __init__(self, app: web.Application) -> None:
@@ -89,9 +89,9 @@ class Entrance(Router):
 
 
 class Outside(web.RequestHandler):
-    """All that is not below the path of the book. It says nothing of where that is.
+    """Answers requests outside the book's path, without revealing that path.
 
-    Jupyter's own answer would: an error page of it sets a cookie that names the path.
+    An error page of Jupyter's would reveal it, because it sets a cookie that names the path.
     """
 
     def set_default_headers(self) -> None:
@@ -99,7 +99,7 @@ class Outside(web.RequestHandler):
             self.set_header(name, value)
 
     def initialize(self, book: str) -> None:
-        self.book = book  # the address of the book
+        self.book = book  # the full address of the book
 
     @allow_unauthenticated
     def get(self) -> None:
@@ -113,7 +113,7 @@ class Outside(web.RequestHandler):
 
 
 class BookPages(JupyterHandler, web.StaticFileHandler):
-    """The files of the built book, for a reader who is logged in."""
+    """Files of the built book, for a reader who is logged in."""
 
     @property
     def content_security_policy(self) -> str:
@@ -127,31 +127,31 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
     async def get(  # type: ignore[override]
         self, path: str, include_body: bool = True
     ) -> None:
-        # Tornado keeps `..` and symlinks inside the folder; hidden files and odd names end here.
+        # Tornado keeps `..` and symlinks inside the folder; refuse hidden files and odd names.
         *folders, name = path.split("/")
         odd = any(part.startswith(".") or set(part) & {"\0", "\\"} for part in (*folders, name))
         if odd or "" in folders:
             raise web.HTTPError(404)
         if SECRETS & self.request.query_arguments.keys():
-            # The cookie is set by now: keep the secret out of history, bookmarks and copied links.
+            # The cookie is set now: keep the secret out of history, bookmarks and copied links.
             rest = self.request.query
             return self.redirect(self.base_url + quote(path) + ("?" + rest if rest else ""))
-        _ = self.xsrf_token  # asking sets the cookie that the page's POSTs must send back
+        _ = self.xsrf_token  # reading it sets the cookie that the page's POSTs must return
         await super().get(path, include_body)
         self.prewarm_for_reader()
 
     def prewarm_for_reader(self) -> None:
-        """Have a kernel up for a page with cells that its reader opens.
+        """Start a kernel when the reader opens a page with cells.
 
-        That is by an address, a bookmark or a link of the book. What another site's page loads
-        starts nothing.
+        To open means by typing an address, by a bookmark, or by a link within the book. A request
+        from another site's page doesn't start a kernel.
         """
         is_opened = self.request.headers.get("Sec-Fetch-Site") in ("none", "same-origin")
         if self.settings["spare"] and is_opened and has_cells(*self.file()):
             cast(FewKernels, self.kernel_manager).prewarm()
 
     def file(self) -> tuple[Path, int]:
-        """The file that is asked for, and when it was changed (ns)."""
+        """The requested file, and when it was changed (ns)."""
         path = Path(self.absolute_path or "")
         return path, path.stat().st_mtime_ns
 
@@ -163,18 +163,18 @@ class BookPages(JupyterHandler, web.StaticFileHandler):
         return 0
 
     def set_extra_headers(self, path: str) -> None:
-        # Ask again each time (a 304 costs little on one machine), so that a rebuild shows at once.
+        # The browser asks every time (a 304 costs little on one machine), so it sees a rebuild.
         self.set_header("Cache-Control", "no-cache")
         file, changed_at = self.file()
         if file.suffix == ".html":
             scripts = scripts_in(file, changed_at)
-        elif file.name.endswith("-worker.js"):  # it compiles Python's interpreter; no page may
+        elif file.name.endswith("-worker.js"):  # it compiles Python's interpreter; pages may not
             scripts = (COMPILE,)
         else:
             return
         self.set_header("Content-Security-Policy", header(self.request.host, scripts))
 
     def compute_etag(self) -> str:
-        # Tornado's is a hash kept for the life of the server: a rebuilt page would look unchanged.
+        # Tornado caches hashes for the life of the server, so a rebuilt page would look unchanged.
         stat = os.stat(self.absolute_path or "")
         return f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"'

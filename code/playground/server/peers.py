@@ -1,7 +1,8 @@
-"""Whose program is at the other end of a connection from this machine.
+"""Owner of the program at the other end of a connection from this machine.
 
-A server that listens on 127.0.0.1 is heard by every user of the machine, and what we have a browser
-open stands on a command line that every user can read. But the system knows who made a socket.
+Every user of the machine can reach a server that listens on 127.0.0.1. The address that we have a
+browser open is on its command line, which every user can read. But the system records which user
+created a socket.
 """
 
 import os
@@ -13,19 +14,19 @@ from tornado.httpserver import HTTPServer
 from tornado.iostream import IOStream
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-ROOT = 0  # can read our memory; in WSL it passes on what Windows' browser asks
+ROOT = 0  # it can read our memory anyway; in WSL it forwards the requests of Windows' browser
 
 
 def are_told() -> bool:
-    """Does this system say whose a connection is?"""
+    """Whether this system tells which user made a connection."""
     return TABLES[0].exists()
 
 
 class OwnUsersServer(HTTPServer):
-    """Closes a connection that another user made, unheard."""
+    """Closes a connection from another user without reading from it."""
 
     def handle_stream(self, stream: IOStream, address: tuple) -> None:
-        # The table is read in pieces, while connections come and go: one may be missed once.
+        # Connections come and go while the table is read in pieces, so it may miss one once.
         if any(is_own(stream.socket) for _ in range(2)):
             super().handle_stream(stream, address)
         else:
@@ -33,10 +34,10 @@ class OwnUsersServer(HTTPServer):
 
 
 def is_own(accepted: socket.socket) -> bool:
-    """Is the program at the other end ours, or root's?"""
+    """Whether the program at the other end belongs to us or to root."""
     try:
         client, here = accepted.getpeername(), accepted.getsockname()
-    except OSError:  # it is gone
+    except OSError:  # the connection is closed
         return False
     for table, family in zip(TABLES, (socket.AF_INET, socket.AF_INET6), strict=False):
         ends = f" {written(client, family)} {written(here, family)} "
@@ -48,13 +49,13 @@ def is_own(accepted: socket.socket) -> bool:
             if ends in line:
                 fields = line.split()
                 user, inode = int(fields[7]), int(fields[9])
-                # A socket that its program has closed belongs to nobody, which reads as root.
+                # The table gives root as the owner of a socket that its program has closed.
                 return inode != 0 and user in (os.geteuid(), ROOT)
     return False
 
 
 def written(address: tuple, family: int) -> str:
-    """An address as the tables have it: `0100007F:1F90` is 127.0.0.1, port 8080."""
+    """An address in the form of the tables: `0100007F:1F90` is 127.0.0.1, port 8080."""
     host, port = address[:2]
     if family == socket.AF_INET6 and ":" not in host:
         host = f"::ffff:{host}"

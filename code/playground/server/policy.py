@@ -1,12 +1,13 @@
-"""Which of what a page asks for the browser may load and run.
+"""Content security policy: what a page may load and which scripts it may run.
 
-All from the host that the page came from, none of it from elsewhere. Scripts are files of the book
-or stand in the page as it was built, which the hash of each says; there is no eval and no handler
-in an attribute. `unsafe-inline` for styles is needed: MathJax, CodeMirror and matplotlib's drawings
-write styles into the page as they work. Pictures from a kernel are `data:`, a downloaded notebook
-is `blob:`.
+Everything comes from the host that served the page. Scripts are files of the book, or were in the
+page when it was built, which the policy states by their hashes. There is no eval, and no event
+handler in an attribute. Styles need `unsafe-inline`, because MathJax, CodeMirror and matplotlib's
+drawings write styles into the page while they run. Pictures from a kernel are `data:` URLs, and a
+downloaded notebook is a `blob:` URL.
 
-Our server says so in a header. A host of files sends none, so each page has it in its head, too.
+Our server sends the policy as a header. A host of plain files sends no such header, so the head of
+each page also contains the policy.
 """
 
 import re
@@ -27,19 +28,19 @@ POLICY = {
 }
 INLINE = re.compile(rb"<script(?![^>]*\ssrc=)[^>]*>(.*?)</script>", re.DOTALL | re.IGNORECASE)
 HEAD = re.compile(rb"<head>\s*(?:<meta charset=[^>]*>)?", re.IGNORECASE)
-COMPILE = "'wasm-unsafe-eval'"  # WebAssembly, and nothing else
-FILES = ("script-src", "style-src", "img-src", "font-src")  # of a page that is opened as a file
+COMPILE = "'wasm-unsafe-eval'"  # WebAssembly and nothing else
+FILES = ("script-src", "style-src", "img-src", "font-src")  # of a page opened as a file
 
 
 def policy(more: Mapping[str, tuple[str, ...]]) -> str:
-    """All of it, with `more` for some directives."""
+    """The whole policy, with `more` sources for some directives."""
     names = [*POLICY, *(name for name in more if name not in POLICY)]
     said = {name: " ".join((POLICY.get(name, ""), *more.get(name, ()))).strip() for name in names}
     return "; ".join(f"{name} {sources}" for name, sources in said.items())
 
 
 def hashes_of(page: bytes) -> tuple[str, ...]:
-    """The scripts that stand in a page."""
+    """Hashes of the inline scripts of a page."""
     found = {b64encode(sha256(script).digest()).decode() for script in INLINE.findall(page)}
     return tuple(f"'sha256-{value}'" for value in sorted(found))
 
@@ -47,8 +48,8 @@ def hashes_of(page: bytes) -> tuple[str, ...]:
 def with_policy(page: bytes, binder: str = "") -> bytes:
     """A built page with the policy in its head.
 
-    Where no server answers, the page itself compiles Python for its workers. With a `binder`, an
-    address, cells run on a machine whose name nobody knows before.
+    Without a server, the page itself compiles Python for its workers. With a `binder` (its
+    address), cells run on a machine whose name isn't known in advance.
     """
     if b'http-equiv="Content-Security-Policy"' in page:
         return page

@@ -1,9 +1,10 @@
-"""A kernel that ends as soon as it is asked to, also after a launch: importing this does it.
+"""Fast shutdown of a kernel, also after a launch; importing this module installs it.
 
-ipykernel ends its children with SIGTERM and looks, for up to 14 s, whether there are any left. Of
-what `multiprocessing` starts, nothing goes by itself: the resource tracker ignores that signal, and
-the fork server, once it has ended, is listed until somebody waits for it. After 2.5 s Jupyter
-killed the kernel. A reader's restart, and each page that is executed, took so much longer.
+ipykernel sends SIGTERM to its children and then checks for up to 14 s whether any are left. The
+children that `multiprocessing` starts don't end on their own: the resource tracker ignores SIGTERM,
+and the fork server stays in the list of processes after its end until its parent waits for it.
+Jupyter killed the kernel after 2.5 s, so each restart, and each page that is executed, took that
+much longer.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from ipykernel.kernelapp import IPKernelApp
 
 
 def end_ranks() -> None:
-    """End the ranks, the fork server and the tracker, and wait for them, in this order."""
+    """End the ranks, the fork server and the tracker in this order, and wait for each of them."""
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     if server._forkserver_pid is None:
         return
@@ -23,10 +24,10 @@ def end_ranks() -> None:
     for each in (*process.children(recursive=True), process):
         with contextlib.suppress(psutil.NoSuchProcess):
             each.terminate()
-    with contextlib.suppress(FileNotFoundError):  # its socket, if it could remove it itself
+    with contextlib.suppress(FileNotFoundError):  # it may have removed its socket itself
         server._stop()
     tracker: Any = resource_tracker._resource_tracker
-    tracker._stop()  # and for the tracker, which ends when nobody can write to it any more
+    tracker._stop()  # also waits for the tracker, which ends when no process can write to it
 
 
 if IPKernelApp.initialized():

@@ -1,7 +1,8 @@
-"""Start what a first cell needs while the kernel itself still starts: importing this does it.
+"""Early imports for the first cell, while the kernel itself still starts; importing this does it.
 
 The fork server and the kernel both have to import torch, which takes most of the time of a first
-run. Here they begin at once and side by side, instead of one after the other when the cell runs.
+run. Here both imports start immediately and run in parallel, instead of one after the other when
+the cell runs.
 """
 
 import gc
@@ -12,7 +13,7 @@ from distributed.runtime.fork_server import fork_server
 
 
 def import_torch() -> None:
-    gc.disable()  # an import makes hundreds of thousands of objects, and no garbage
+    gc.disable()  # an import creates hundreds of thousands of objects, and no garbage
     try:
         __import__("torch")
     finally:

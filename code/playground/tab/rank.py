@@ -1,7 +1,7 @@
-"""A rank in a worker of its own: it answers calls, one after the other, until the tab ends it.
+"""Rank in a Web Worker: answers one call after another until the tab ends the worker.
 
-`mail` is the worker's side of `tab-mailboxes.js`. Each call ends with one answer: ("result",
-value), ("error", what and where), or ("stopped", where), when the caller said that it is over.
+`mail` is the worker's side of `tab-mailboxes.js`. Each call has one answer: ("result", value);
+("error", message and lines); or ("stopped", stack), if the caller stopped the call.
 """
 
 import io
@@ -22,11 +22,11 @@ LIMIT = 100_000  # characters that a rank may print in a call
 
 
 class Ended(KeyboardInterrupt):
-    """The caller waits no longer."""
+    """The caller no longer waits for this call."""
 
 
 class Mail:
-    """Messages of one rank: the carrier of its group, and its line to the caller."""
+    """Messages of one rank: it carries those of the rank's group and reports to the caller."""
 
     def __init__(self, mail: Any):
         self.mail = mail
@@ -41,11 +41,11 @@ class Mail:
         self._check(self.mail.exchange(to, data, source, into), source, into)
 
     def tell(self, *what: Any) -> None:
-        """To the caller, as bytes."""
+        """Send a report to the caller, as bytes."""
         self.mail.tell(cloudpickle.dumps(what))
 
     def next_call(self) -> bytes:
-        """Wait for what the caller says."""
+        """Wait for the caller's next call."""
         return self.mail.hear().to_bytes()
 
     def _check(self, outcome: int, peer: int, data: memoryview) -> None:
@@ -58,7 +58,7 @@ class Mail:
 
 
 class Printed(io.TextIOBase):
-    """What a rank prints in a call, given to `show` in whole lines until it is too much."""
+    """Output of a rank during one call: passes whole lines to `show`, up to `LIMIT` characters."""
 
     def __init__(self, show: Callable[[list[str]], None]):
         self.show = show
@@ -75,7 +75,7 @@ class Printed(io.TextIOBase):
         return len(text)
 
     def end(self) -> None:
-        """Show what stands in a line without an end, and say how much was not shown."""
+        """Show an unfinished last line, and say how much output was dropped."""
         if self.rest and not self.hidden:
             self.show([self.rest])
         if self.hidden:
@@ -84,8 +84,8 @@ class Printed(io.TextIOBase):
 
 
 def serve(mail: Any, rank: int, number: int) -> None:
-    """Answer calls for ever. `number` is the worker's own, as that of a process."""
-    random.seed()  # this Python began as a copy
+    """Answer calls forever. `number` is the worker's number and serves as its process id."""
+    random.seed()  # this Python started as a copy of another, random state included
     os.getpid = lambda: number
     me = Mail(mail)
     me.tell("ready")
@@ -94,7 +94,7 @@ def serve(mail: Any, rank: int, number: int) -> None:
 
 
 def answer(me: Mail, rank: int, call: bytes) -> None:
-    """Make one call and tell how it went."""
+    """Make one call and report its outcome."""
     printed = Printed(lambda lines: me.tell("print", lines))
     kept = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = printed
@@ -112,7 +112,7 @@ def answer(me: Mail, rank: int, call: bytes) -> None:
 
 
 def outcome(me: Mail, rank: int, call: bytes) -> tuple[str, Any]:
-    """What became of a call."""
+    """Result of a call: "result", "stopped" or "error", with the value, the stack or the error."""
     try:
         size, packed = pickle.loads(call)
         fn, args = pickle.loads(packed)
@@ -124,17 +124,17 @@ def outcome(me: Mail, rank: int, call: bytes) -> tuple[str, Any]:
 
 
 def as_told(error: BaseException) -> dict[str, Any]:
-    """What the caller is told of an error that a rank raised."""
+    """An error that a rank raised, in the form that is sent to the caller."""
     described = describe(error)
     return described | {"what": f"raised {described['what']}"}
 
 
 def stack_of(error: BaseException) -> str:
-    """Where it was raised, as Python dumps stacks: the innermost frame first."""
+    """The stack of an error in the format of Python's own dumps: innermost frame first."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [is_machinery(frame.filename) for frame in frames]
     first = ours.index(False) if False in ours else 0  # the reader's function begins here
     call = ours.index(True, first) if True in ours[first:] else len(frames)
-    stack = frames[first : call + 1]  # what our own functions do is no news: which one, is
+    stack = frames[first : call + 1]  # of the book's own frames keep only the first, the one called
     lines = (f'File "{f.filename}", line {f.lineno} in {f.name}' for f in stack)
     return "\n".join(reversed([*lines]))
