@@ -1,7 +1,7 @@
-"""What a build read, in one line at its end; and what has failed is not taken for done.
+"""Summary line at the end of a build; makes the next build read failed pages again.
 
-A build that warns has failed (`-W`), and yet Sphinx keeps what it read: the next one would find
-nothing to do, and pass. So the pages of a failed build are forgotten: they are judged again.
+A build with warnings has failed (`-W`), but Sphinx caches what it read, so the next build would
+find nothing to do and pass. The cached pages of a failed build are therefore deleted.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ LOG = logging.getLogger(__name__)
 
 
 class Build:
-    """What one run of Sphinx has read so far."""
+    """Pages that one run of Sphinx has read so far."""
 
     def __init__(self) -> None:
         self.read: list[str] = []
         self.begun = time.time()
 
     def begin(self, app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
-        # Jupyter Book loads both, and they do not say that pages may be read side by side. They
-        # number pages and make LaTeX, which this book does not ask for.
+        # Jupyter Book loads both, and they don't declare that pages can be read in parallel. They
+        # number pages and make LaTeX, which this book doesn't use.
         for name in ("sphinx_multitoc_numbering", "sphinx_jupyterbook_latex"):
             if extension := app.extensions.get(name):
                 extension.parallel_read_safe = True
@@ -41,13 +41,13 @@ class Build:
             LOG.info("Built: %d pages read", len(self.read))
 
     def written(self, app: Sphinx) -> list[str]:
-        """The pages that this run has written, be it in other processes."""
+        """Pages that this run has written, also in other processes."""
         files = {name: Path(app.outdir, f"{name}.html") for name in app.env.found_docs}
         return [n for n, f in files.items() if f.exists() and f.stat().st_mtime >= self.begun]
 
 
 def leave_figures_unnumbered(app: Sphinx, config: Config) -> None:
-    """No page numbers them. Jupyter Book asks for it, twice, and all pages are walked for that."""
+    """Turn off figure numbers. No page uses them, and Sphinx walks all pages to assign them."""
     config.numfig = False
 
 
@@ -55,5 +55,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     build = Build()
     app.connect("config-inited", leave_figures_unnumbered, priority=999)
     app.connect("env-before-read-docs", build.begin)
-    app.connect("build-finished", build.end, priority=900)  # the last to have something to do
+    app.connect("build-finished", build.end, priority=900)  # after all other work
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,12 +1,12 @@
-"""The cheat sheet: what the core path wants remembered, the table of hardware, the launch lines.
+"""Cheat sheet: rules of thumb of the core path, hardware, bytes per parameter, and commands.
 
     ```{cheat-sheet}
     ```
 
-Nothing is written here twice. The path is that of the map in `book/index.md`, the lines are its
-chapters' rules of thumb (of one without a rule, all under "Remember"), bytes and GPUs are those of
-the models, and commands are those at the top of the files that start a job, and on the pages that
-one opens on a bad day. On paper it is one page of A4.
+Everything is copied from its source. The chapters are those of the core path in `book/index.md`,
+and the lines are their rules of thumb, or all lines under "Remember" if a chapter has no rule.
+Bytes and GPUs come from the models. The commands come from the tops of the files that start a job,
+and from the pages about jobs that hang or are slow. In print it is one page of A4.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from distributed.planner.hardware import GPUS
 from playground.build.toc import core_path
 
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
-STARTED = (  # files that say at their top how they are started
+STARTED = (  # files whose first lines contain the command that starts them
     "code/scripts/ddp.py",
     "code/scripts/fsdp.py",
     "code/scripts/launch/torchrun.sh",
     "code/scripts/launch/slurm.sbatch",
     "code/scripts/launch/jobset.yaml",
 )
-BAD_DAY = (  # a page, and a part of the line in it
+BAD_DAY = (  # a page, and a part of a line on it
     ("book/at_scale/why_it_hangs.md", "py-spy dump"),
     ("book/at_scale/why_it_hangs.md", "TORCH_FR_DUMP_TEMP_FILE"),
     ("book/at_scale/why_it_hangs.md", "torchfrtrace"),
@@ -77,7 +77,7 @@ html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.5
 
 
 def title_and_remember(page: Path) -> tuple[str, list[str]]:
-    """A chapter's title, and the lines under its "Remember", each in one piece.
+    """Title of a chapter, and the items under its "Remember", each joined into one line.
 
     Raises ValueError if there are none.
     """
@@ -109,11 +109,11 @@ def hardware_table() -> str:
 
 
 def memory_table() -> str:
-    """Bytes a parameter of each stage, with Adam, in bf16 beside an fp32 master copy."""
+    """Bytes per parameter of each stage, with Adam, in bf16 with an fp32 master copy."""
     recipe = RECIPES["bf16, Adam in fp32, fp32 master copy"]
     rows = []
     for stage, name in enumerate(STAGES):
-        stays = total(1, 10**15, stage, recipe)  # on however many ranks
+        stays = total(1, 10**15, stage, recipe)  # bytes that remain with a huge number of ranks
         cut = total(1, 1, stage, recipe) - stays
         parts = [f"{part:.0f}{over}" for part, over in ((stays, ""), (cut, "/N")) if part > 0.5]
         rows.append(f"<tr><td>{name}</td><td>{' + '.join(parts)}</td></tr>")
@@ -121,9 +121,9 @@ def memory_table() -> str:
 
 
 def bad_day(root: Path) -> list[str]:
-    """What one types on a bad day, each line as it stands on the page that explains it.
+    """Commands for a job that hangs or is slow, copied from the pages that explain them.
 
-    Raises ValueError where a page has no such line any more.
+    Raises ValueError if a page no longer has such a line.
     """
     found = []
     for page, part in BAD_DAY:
@@ -138,7 +138,7 @@ def bad_day(root: Path) -> list[str]:
 
 
 def launch_lines(root: Path) -> list[str]:
-    """The commands at the top of the files that start a job."""
+    """Commands in the first lines of the files that start a job."""
     found = []
     for name in STARTED:
         head = "\n".join((root / name).read_text("utf-8").splitlines()[:5])
@@ -147,7 +147,7 @@ def launch_lines(root: Path) -> list[str]:
 
 
 class CheatSheet(SphinxDirective):
-    """One page for the wall, made of what the pages say."""
+    """One printable page, made from what the other pages say."""
 
     def run(self) -> list[nodes.Node]:
         root = Path(self.env.srcdir)

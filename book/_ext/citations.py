@@ -1,10 +1,9 @@
-"""How a paper is cited: by its authors and year, and under the same name in the bibliography.
+"""Citations by authors and year; the bibliography uses the same names.
 
     {cite:t}`goyal2017` keep …              Goyal et al. (2017) keep …
     … by a ring {cite:p}`thakur2005{§4}`    … by a ring (Thakur et al., 2005, §4)
 
-The whole of a citation is the link. What a reader sees of the paper where it is cited is the
-business of `tips.py`.
+The whole citation is a link. `tips.py` adds the tip that shows the paper.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from sphinxcontrib.bibtex.style.template import join, join2, node, post_text, pr
 
 
 def authors(entry: Entry) -> str:
-    """`Li et al.`, `Patarasuk and Yuan`, `Young`."""
+    """`Li et al.`, `Patarasuk and Yuan`, or `Young`."""
     people = entry.persons["author"]
     parts = [[*person.rich_prelast_names, *person.rich_last_names] for person in people]
     names = [" ".join(map(str, words)) for words in parts]
@@ -46,7 +45,7 @@ def name_of(entry: Entry) -> str:
 
 
 def in_words(kind: str, targets: str, entries: Mapping[str, Entry]) -> str:
-    """A citation as plain text, for places where no link can be."""
+    """A citation as plain text, for places that can't contain a link."""
     several = []
     for key, before, after in parse_citation_targets(targets):
         names, year = authors(entries[key]), entries[key].fields["year"]
@@ -68,7 +67,7 @@ def when(children: Any, data: dict[str, Any]) -> Text:
 
 @dataclass
 class AuthorsAndYear(BaseReferenceStyle):
-    """All of a citation is the link, and brackets are round."""
+    """The whole citation is the link, and brackets are round."""
 
     def role_names(self) -> Iterable[str]:
         return ["t", "p"]
@@ -85,14 +84,14 @@ class AuthorsAndYear(BaseReferenceStyle):
 
 
 class Labels(BaseLabelStyle):
-    """In the bibliography: what a citation says, without brackets."""
+    """Labels in the bibliography: the text of a citation without brackets."""
 
     def format_labels(self, sorted_entries: Iterable[Entry]) -> Iterator[str]:
         return map(name_of, sorted_entries)
 
 
 class Entries(PlainStyle):
-    """pybtex's plain style, which leaves out a journal's volume where no pages are known."""
+    """pybtex's plain style, but volumes of journals are shown even if the pages aren't known."""
 
     default_label_style = "authors-year"
 
@@ -108,7 +107,7 @@ class Entries(PlainStyle):
 
 
 def say_where_cited(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Below each entry of a bibliography: the pages that cite it, in the order of the book."""
+    """Below each entry of a bibliography, list the pages that cite it, in the book's order."""
     entries = list(doctree.findall(nodes.citation))
     if not entries:
         return
@@ -132,7 +131,7 @@ def say_where_cited(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def pages_with_entries(app: Sphinx, env: BuildEnvironment) -> list[str]:
-    """Written in every build, for any page may cite something else than before."""
+    """Write the bibliography in every build, because citations on any page may have changed."""
     bibliography: Any = env.get_domain("cite")
     return sorted({key.docname for key in bibliography.bibliographies})
 
@@ -140,7 +139,7 @@ def pages_with_entries(app: Sphinx, env: BuildEnvironment) -> list[str]:
 def name_roles_that_browsers_know(
     app: Sphinx, pagename: str, templatename: str, context: dict[str, Any], doctree: Any
 ) -> None:
-    """The role that a bibliography's entries come with is deprecated, and no child of a list."""
+    """Replace the role of bibliography entries, which is deprecated and invalid in a list."""
     if "body" in context:
         context["body"] = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
 
@@ -148,7 +147,7 @@ def name_roles_that_browsers_know(
 def setup(app: Sphinx) -> dict[str, Any]:
     pybtex.plugin.register_plugin("pybtex.style.labels", "authors-year", Labels)
     pybtex.plugin.register_plugin("pybtex.style.formatting", "authors-year", Entries)
-    # Registered, it is not looked for in all installed packages at each citation (2 s of a build).
+    # Once it is registered, pybtex doesn't search all installed packages per citation (2 s).
     pybtex.plugin.register_plugin("pybtex.backends", "plaintext", plaintext.Backend, force=True)
     register_plugin("sphinxcontrib.bibtex.style.referencing", "authors-year", AuthorsAndYear)
     app.connect("doctree-resolved", say_where_cited)

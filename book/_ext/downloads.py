@@ -1,4 +1,4 @@
-"""Every page with live cells can be taken along, as a notebook and as a script."""
+"""Downloads of every page with live cells, as a notebook and as a script."""
 
 import re
 from collections.abc import Mapping
@@ -23,28 +23,28 @@ Each explains how to get the book's modules.</p>
 
 
 def without_terms(text: str) -> str:
-    """Terms as plain words."""
+    """Replace references to terms by plain words."""
     return re.sub(r"\{term\}`([^`<]+?)(?:\s*<[^`]*>)?`", r"\1", text)
 
 
 def plain(text: str, entries: Mapping[str, Entry]) -> str:
-    """Text without the book's own marks of terms and citations, which no notebook knows."""
+    """Replace the book's markup of terms and citations, which notebooks can't show, by words."""
     text = without_terms(text)
     return re.sub(r"\{cite:([tp])\}`([^`]+)`", lambda m: in_words(m[1], m[2], entries), text)
 
 
 def notebook_of(source: Path, entries: Mapping[str, Entry]) -> Any:
-    """The page's text and code, as it stands in the book's source; nothing has run in it."""
+    """Notebook with a page's text and code, taken from the book's source; no cell has run."""
     page = read_page(source)
     for cell in page.cells:
         if isinstance(cell.metadata.get("tags"), str):
             cell.metadata["tags"] = [cell.metadata["tags"]]
-        cell.metadata.pop("load", None)  # the code is in the cell now
+        cell.metadata.pop("load", None)  # the cell now contains the code itself
         if cell.cell_type == "markdown":
             cell.source = plain(cell.source, entries)
     page.cells.insert(0, nbformat.v4.new_markdown_cell(NEEDS))
     for number, cell in enumerate(page.cells):
-        cell["id"] = f"part-{number}"  # the same in every build
+        cell["id"] = f"part-{number}"  # the same id in every build
     page.metadata = {"kernelspec": page.metadata.get("kernelspec", {})}
     page.metadata["kernelspec"].setdefault("display_name", "Python 3")
     nbformat.validate(page)
@@ -52,14 +52,14 @@ def notebook_of(source: Path, entries: Mapping[str, Entry]) -> Any:
 
 
 def script_of(page: Any) -> str:
-    """The same as a Python script: text as comments. Cells that are there to fail are comments."""
+    """Python script of a notebook. Text becomes comments, and so do cells that should fail."""
     parts = []
     for cell in page.cells:
         is_code = cell.cell_type == "code"
         fails = "raises-exception" in cell.metadata.get("tags", [])
         head = "# %%" if is_code else "# %% [markdown]"
         if is_code and fails:
-            head += "\n# This part is there to fail. Take the signs away to see how."
+            head += "\n# This cell is meant to fail. Uncomment it to see how."
         text = cell.source
         if not is_code or fails:
             text = "\n".join(f"# {line}".rstrip() for line in text.splitlines())
@@ -68,7 +68,7 @@ def script_of(page: Any) -> str:
 
 
 def offer_downloads(app: Sphinx, pagename: str, context: dict[str, Any]) -> None:
-    """Write both files beside the page, and name them at its end."""
+    """Write both files next to the page, and add links to them at its end."""
     bibliography: Any = app.env.get_domain("cite")
     page = notebook_of(Path(app.env.doc2path(pagename)), bibliography.bibdata.data.entries)
     target = Path(app.outdir, pagename)

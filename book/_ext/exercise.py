@@ -1,4 +1,4 @@
-"""What stands below an exercise's cell: hints, one after the other, and the solution; and cards.
+"""Directives for exercises: folded hints and the solution, question cards, and progress.
 
     ```{solution} ring_all_reduce
     ```
@@ -13,9 +13,10 @@
     ```{progress}
     ```
 
-The proof is the one live cell of that page with these words in its code: its number may change, and
-a build without such a cell fails. Hints, solutions and answers are folded, work without scripts,
-and are open in print (exercise.js helps the browsers that do not open them by style).
+The proof is the one live cell of the `proof` page whose code contains the words of `cell`. Its
+number may change, but a build in which no cell or several contain them fails. Hints, solutions and
+answers are folded, work without scripts, and are open in print. Some browsers don't open them by
+style, so exercise.js does that.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from playground.exercises import FOLDER, names
 
 
 def hints(name: str) -> list[str]:
-    """The hints of an exercise, read and not imported: each build would wait for torch."""
+    """Hints of an exercise, parsed from its source: an import would make each build load torch."""
     for node in ast.parse((FOLDER / name / "check.py").read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "HINTS":
             return ast.literal_eval(node.value)
@@ -44,7 +45,7 @@ def hints(name: str) -> list[str]:
 
 
 def folded(kind: str, summary: str, inside: list[nodes.Node]) -> list[nodes.Node]:
-    """A <details> around what is inside."""
+    """Wrap nodes in a <details> element with this summary."""
     begin = f'<details class="exercise-{kind}"><summary>{escape(summary)}</summary>\n'
     return [
         nodes.raw("", begin, format="html"),
@@ -54,7 +55,7 @@ def folded(kind: str, summary: str, inside: list[nodes.Node]) -> list[nodes.Node
 
 
 class Solution(SphinxDirective):
-    """The hints and the solution of an exercise, from its own files."""
+    """Hints and solution of an exercise, read from its files."""
 
     required_arguments = 1
 
@@ -74,7 +75,7 @@ class Solution(SphinxDirective):
 
 
 class Proof(nodes.General, nodes.Inline, nodes.Element):
-    """A link to the live cell of `page` that has `code` in it, until all pages are read."""
+    """Placeholder for a link to the live cell of `page` that contains `code`."""
 
 
 def link_proofs(app: Sphinx, doctree: nodes.document, docname: str) -> None:
@@ -97,7 +98,7 @@ def source_of(cell: nodes.Element) -> str:
 
 
 class Question(SphinxDirective):
-    """A card: a question, what a good answer must mention, an answer, follow-ups, the proof."""
+    """A card: a question, what a good answer must mention, an answer, follow-ups, and its proof."""
 
     required_arguments = 1
     final_argument_whitespace = True
@@ -135,7 +136,7 @@ PROGRESS = """\
 
 
 class Progress(SphinxDirective):
-    """How many exercises this browser has seen solved; nothing without scripts."""
+    """Count of the exercises that have been solved in this browser; hidden without scripts."""
 
     def run(self) -> list[nodes.Node]:
         html = PROGRESS.format(names=" ".join(names()), count=len(names()))

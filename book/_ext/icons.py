@@ -1,7 +1,7 @@
-"""The icons that the pages show, as a font of a few KB, and what else the themes' styles need.
+"""Icons of the pages as a font of a few KB, and changes to the themes' styles.
 
-The theme brings a script of 1.5 MB and a font of 150 KB that hold all icons of Font Awesome. The
-few that are used are taken out of the font when the book is built, and stand in for it.
+The theme includes a script of 1.5 MB and a font of 150 KB with all icons of Font Awesome. The build
+extracts the few icons that are used into a small font, which replaces both.
 """
 
 import re
@@ -19,7 +19,7 @@ BOOK_THEME = Path(sphinx_book_theme.__file__).parent / "theme/sphinx_book_theme/
 USED = ["angle-left", "angle-right", "bars", "circle-half-stroke", "list", "magnifying-glass"]
 USED += ["moon", "sun"]
 
-AFTER_A_TITLE = re.compile(r"~\s*\*")  # of no weight, as what stands for it
+AFTER_A_TITLE = re.compile(r"~\s*\*")  # the replacement, like `*`, has no specificity
 
 STYLE = """\
 /* Made by book/_ext/icons.py from Font Awesome Free, SIL OFL 1.1. */
@@ -32,7 +32,7 @@ STYLE = """\
 
 
 def characters() -> set[int]:
-    """The icons that the pages name, and those that the themes' styles write by themselves."""
+    """Icons that our pages name, and those that the themes' styles insert."""
     styles = (THEME / "styles/pydata-sphinx-theme.css").read_text()
     styles += (BOOK_THEME / "styles/sphinx-book-theme.css").read_text()
     named = {}
@@ -48,7 +48,7 @@ def characters() -> set[int]:
 
 
 def style_sheet() -> str:
-    from fontTools import subset  # late: most builds find the style sheet made
+    from fontTools import subset  # imported late, because in most builds the style sheet exists
 
     options = subset.Options(flavor="woff")
     font = subset.load_font(THEME / "vendor/fontawesome/webfonts/fa-solid-900.ttf", options)
@@ -61,9 +61,9 @@ def style_sheet() -> str:
 
 
 def leave_out_fonts(static: Path) -> None:
-    """Take out of the themes' styles the fonts that icons.css stands in for, which are not there.
+    """Remove the fonts that icons.css replaces from the themes' styles; the files don't exist.
 
-    Else a browser that lays out a page before icons.css has come asks for them.
+    Otherwise a browser that lays out a page before icons.css has loaded requests them.
     """
     for sheet in (static / "styles").glob("*.css"):
         text = sheet.read_text(encoding="utf-8")
@@ -71,10 +71,10 @@ def leave_out_fonts(static: Path) -> None:
 
 
 def look_at_few_siblings(static: Path) -> None:
-    """Let no span of a listing look for a title among all the spans before it.
+    """Exclude the spans of a listing from rules for elements after a title.
 
-    A rule for whatever comes after a title (`.title ~ *`) is tried on every span of a folded
-    listing, and each walks back to the first: a listing of ten thousand took a browser ten seconds.
+    A rule for any element after a title (`.title ~ *`) is tried on every span of a folded listing,
+    and each try walks back to the first span. Ten thousand spans took a browser ten seconds.
     """
     for sheet in static.rglob("*.css"):
         text = sheet.read_text(encoding="utf-8")

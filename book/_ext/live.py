@@ -1,15 +1,13 @@
-"""Live cells: the part of them that is made when the book is built.
-
-Three things happen here, and nothing of them needs a network:
+"""Live cells: the part of them that is made when the book is built, without a network.
 
 1. Every code cell becomes a *live* cell: it gets a bar with Run, Edit and Reset in the page
-   itself, and an output container even where the built cell printed nothing.
+   itself, and an output container even if the built cell printed nothing.
 2. The web parts (thebe, MathJax, Vega, Pyodide) are copied from `book/web/node_modules` into the
    book's own `_static`.
-3. What other extensions would fetch from another host is taken out: a page of this book asks
-   only the host that served it.
+3. References of other extensions to files on other hosts are removed, so that a page of this book
+   loads files only from the host that served it.
 
-What happens when a reader presses Run is in `book/_static/live.js`.
+`book/_static/live.js` handles a press of Run.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from sphinx.config import Config
 from sphinx.errors import ExtensionError
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # the extension is found by its path, its parts are not
+sys.path.insert(0, str(HERE))  # Sphinx finds the extension by its path, but not its parts
 from downloads import offer_downloads  # noqa: E402
 from icons import leave_out_fonts, look_at_few_siblings, write_icons  # noqa: E402
 
@@ -36,7 +34,7 @@ STATIC = HERE.parent / "_static"
 
 # package in node_modules -> (folder in it, patterns to copy, folder in the book's _static)
 WEB_PARTS = {
-    # without its 110 other scripts, which show JSON and the code of other languages: live-thebe.js
+    # without its 110 other scripts, which show JSON and code of other languages: live-thebe.js
     "thebe": ("lib", ["index.js", "index.js.LICENSE.txt"], "thebe"),
     "mathjax": (
         "es5",
@@ -64,10 +62,10 @@ WEB_PARTS = {
     "vega-interpreter": ("build", ["vega-interpreter.js"], "vega"),
 }
 
-# Of the themes, in _static: 7 MB of maps, icons as a script and as fonts, translations.
+# Files of the themes in _static that no page loads: maps, icons and fonts, translations (7 MB).
 DEAD_WEIGHT = ["**/*.map", "scripts/fontawesome.js*", "vendor/**/webfonts/*", "locales/**/*.[pm]o"]
 
-# "cell 3" is for screen readers: there, ten buttons that all say "Run" are of little use.
+# Screen readers read "cell 3", because ten buttons that all say "Run" can't be told apart.
 BAR = """\
 <div class="live-bar">
   <button type="button" class="live-run" title="Run this cell. Cells above that have not run yet, \
@@ -90,7 +88,7 @@ class="live-unseen"> link to cell {number}</span></a>
 {number}" hidden></pre>
 </div>
 """
-# Its buttons stand in a page from the start, its scripts arrive later: a press is kept for them.
+# The buttons are in the page from the start, so presses are kept until the scripts have loaded.
 KEEP_PRESSES = """\
 var earlyPresses = [];
 document.addEventListener("click", function (event) {
@@ -102,12 +100,12 @@ EMPTY_OUTPUT = '<div class="cell_output docutils container live-empty"></div>\n'
 
 
 class LiveCell(nodes.General, nodes.Element):
-    """A code cell that can be run; it takes the place of the plain container of myst-nb."""
+    """A code cell that can be run; it replaces the plain container of myst-nb."""
 
 
 def visit_live_cell(writer, node: LiveCell) -> None:
     attributes = {"data-live": node["number"], "data-state": "built"}
-    attributes["data-needs"] = node.get("needs", "")  # libraries that a tab has not got
+    attributes["data-needs"] = node.get("needs", "")  # libraries that a tab doesn't have
     writer.body.append(writer.starttag(node, "div", CLASS="docutils container", **attributes))
 
 
@@ -116,7 +114,7 @@ def depart_live_cell(writer, node: LiveCell) -> None:
 
 
 def part_of(cell: nodes.Element, name: str) -> nodes.Element | None:
-    """The container of a cell's source or output, wherever "hide" tags have wrapped it."""
+    """The container of a cell's source or output, even inside the wrappers of "hide" tags."""
     return next((n for n in cell.findall(nodes.container) if n.get("nb_element") == name), None)
 
 
@@ -128,7 +126,7 @@ def cells_to_make_live(doctree: nodes.document) -> Iterator[nodes.container]:
 
 
 def only_imports(cell: nodes.Element) -> bool:
-    """Whether there is nothing to see of a run: the cells below run this one when they need it."""
+    """Whether a cell has no visible result; cells below run it automatically if they need it."""
     source = part_of(cell, "cell_code_source")
     try:
         body = ast.parse(source.astext()).body if source else []
@@ -144,10 +142,10 @@ def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         live["ids"] = [f"cell-{number}", *cell["ids"]]
         cell.replace_self(live)
 
-        # The bar stands right below the code, outside the fold when only the code is folded.
+        # The bar is right below the code, and outside the fold if only the code is folded.
         above = part_of(live, "cell_code_source")
         output = part_of(live, "cell_code_output")
-        assert above is not None  # else it is no cell to make live
+        assert above is not None  # otherwise it wouldn't be a live cell
         assert above.parent is not None
         if isinstance(above.parent, HideCodeCellNode) and (
             output is None or output.parent is not above.parent
@@ -161,8 +159,8 @@ def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
 
 
 def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, context, doctree):
-    """Pages without live cells load none of this (an `add_…_file` here counts for one page)."""
-    if "body" in context:  # its name for the button that unfolds a cell hid what the button says
+    """Only pages with live cells load these files (`add_…_file` here applies to one page)."""
+    if "body" in context:  # this label hid the button's own text from screen readers
         context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
     context["live_cells"] = 0 if doctree is None else len(list(doctree.findall(LiveCell)))
     if context["live_cells"]:
@@ -174,13 +172,13 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
         for part in ("live", "ranks", "steps", "exercise", "calculator"):
             app.add_css_file(f"{part}.css")
         app.add_js_file(None, body=KEEP_PRESSES)
-        app.add_js_file("live.js", type="module")  # it imports the others
+        app.add_js_file("live.js", type="module")  # it imports the other scripts
 
 
 def drop_options_of_the_theme(
     app: Sphinx, pagename: str, templatename: str, context: dict, doctree: nodes.document | None
 ) -> None:
-    """Inline scripts that need one for which a page does not wait, and say what nobody asks."""
+    """Remove the theme's inline script of options, which needs a script that loads later."""
     if pagename != "search":
         context["script_files"] = [
             script
@@ -214,7 +212,7 @@ def copy_web_parts(app: Sphinx) -> None:
 def copy_if_newer(source: Path, target: Path) -> None:
     if not target.exists() or target.stat().st_mtime < source.stat().st_mtime:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if source.name == "vega-interpreter.js":  # a browser knows no package by its name
+        if source.name == "vega-interpreter.js":  # browsers can't import a package by its name
             import_by_name = r"import \{(.+?)\} from 'vega-util';"
             text = re.sub(import_by_name, r"const {\1} = globalThis.vega;", source.read_text())
             target.write_text(text)
@@ -223,10 +221,10 @@ def copy_if_newer(source: Path, target: Path) -> None:
 
 
 def serve_everything_from_the_book(app: Sphinx, config: Config) -> None:
-    """Runs when all extensions are set up, and before any of them acts on the configuration."""
+    """Set up the configuration after all extensions are loaded and before any of them uses it."""
     config.html_static_path.append(str(STATIC))
     config.templates_path.append(str(HERE / "templates"))
-    config.html_extra_path.append(str(STATIC / "favicon.ico"))  # browsers ask for it at the root
+    config.html_extra_path.append(str(STATIC / "favicon.ico"))  # browsers request it at the root
     config.html_favicon = str(STATIC / "favicon.ico")
     config.mathjax_path = "mathjax/tex-chtml.js"
     config.html_theme_options["article_header_start"] = [
@@ -237,7 +235,7 @@ def serve_everything_from_the_book(app: Sphinx, config: Config) -> None:
 
 
 def remove_sphinx_thebe(app: Sphinx) -> None:
-    """Jupyter Book always loads sphinx-thebe, whose script names a host for an older thebe."""
+    """Disconnect sphinx-thebe, which Jupyter Book always loads: it fetches an older thebe."""
     for listeners in app.events.listeners.values():
         for listener in list(listeners):
             if listener.handler.__module__ == "sphinx_thebe":
@@ -251,7 +249,7 @@ def remove_sphinx_thebe(app: Sphinx) -> None:
 
 def setup(app: Sphinx) -> dict:
     app.add_node(LiveCell, html=(visit_live_cell, depart_live_cell))
-    # Early among the listeners: the theme reads its options at the same event.
+    # With an early priority, because the theme reads its options at the same event.
     app.connect("config-inited", serve_everything_from_the_book, priority=100)
     app.connect("builder-inited", copy_web_parts)
     app.connect("builder-inited", write_icons)

@@ -1,7 +1,7 @@
-"""What a built book hands on that others wrote: a page that names it, and each licence's words.
+"""Notices of the third-party software in a built book: a page that lists it, and each license.
 
-Both are made at build, from the packages that the files come from: `licences.html`, which the foot
-of every page links to, and `_static/licences/`. A package that brings no licence is a failed build.
+The build makes `licences.html`, to which the footer of every page links, and `_static/licences/`
+from the packages that the files come from. The build fails if a package contains no license.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import playground
 
 ROOT = Path(playground.__file__).parents[2]
 
-# Two that bring no words of their own name a licence whose words are everywhere the same.
+# Two projects name this license but contain no text of it. The text is the same everywhere.
 MIT = """\
 Permission is hereby granted, free of charge, to any person obtaining a copy of this software
 and associated documentation files (the "Software"), to deal in the Software without
@@ -45,15 +45,15 @@ OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SO
 
 @dataclass(frozen=True)
 class Part:
-    """Files of one origin. A text is `npm:PACKAGE/FILE`, `pip:PACKAGE/FILE` or `mit:whose`; what
-    follows `#` is where it begins. `npm:PACKAGE/*` is of a package and all that it depends on."""
+    """Files of one origin. A text is `npm:PACKAGE/FILE`, `pip:PACKAGE/FILE` or `mit:COPYRIGHT`;
+    `#WORDS` is where it begins, and `npm:PACKAGE/*` adds the licenses of all dependencies."""
 
     name: str
     files: tuple[str, ...]  # below _static
-    licence: str  # as SPDX writes it
+    licence: str  # SPDX identifier
     texts: tuple[str, ...]
-    source: str  # an address
-    # what has its version, as npm:thebe, or is it: commit:f4d0062; else the first text's package
+    source: str  # URL
+    # package with the version (npm:thebe), or commit:f4d0062; default: package of the first text
     packaged: str = ""
 
     @property
@@ -68,7 +68,7 @@ PARTS = (
         "Pyodide",
         ("pyodide/*", "python-memory.bin"),
         "MPL-2.0",
-        ("pip:fqdn/LICENSE",),  # the same words
+        ("pip:fqdn/LICENSE",),  # the same license text
         "https://github.com/pyodide/pyodide",
         "npm:pyodide",
     ),
@@ -76,7 +76,7 @@ PARTS = (
         "Python, in Pyodide",
         ("pyodide/*", "python-memory.bin"),
         "PSF-2.0",
-        ("pip:typing-extensions/LICENSE",),  # the same words
+        ("pip:typing-extensions/LICENSE",),  # the same license text
         "https://github.com/python/cpython",
         "npm:pyodide",
     ),
@@ -96,7 +96,7 @@ PARTS = (
         "https://github.com/cloudpipe/cloudpickle",
     ),
     Part(
-        "Traces of GPUs, made smaller (source and commit stand in each)",
+        "Traces of GPUs, reduced in size (each file names its source and commit)",
         ("traces/re*", "traces/small-*"),
         "MIT",
         ("mit:Copyright (c) Meta Platforms, Inc. and affiliates.",),
@@ -107,7 +107,7 @@ PARTS = (
         "Thebe",
         ("thebe/*",),
         "BSD-3-Clause",
-        # the same project's; then what is bundled in it
+        # license of the same project, then licenses of the software that is bundled in it
         ("pip:jupyter-book/LICENSE", "npm:thebe/lib/index.js.LICENSE.txt"),
         "https://github.com/executablebooks/thebe",
         "npm:thebe",
@@ -246,7 +246,7 @@ ROW = """<tr><td><a href="{source}">{name}</a></td><td>{version}</td>\
 
 
 def words(text: str, packages: Path) -> str:
-    """What a text of a `Part` says; `packages` is node_modules."""
+    """Content of one text of a `Part`; `packages` is node_modules."""
     kind, _, rest = text.partition(":")
     if kind == "mit":
         return f"The MIT License\n\n{rest}\n\n{MIT}"
@@ -273,7 +273,7 @@ def read(file: Path) -> str:
 
 
 def of_distribution(name: str, file: str) -> str:
-    """A file of an installed Python package, named by the end of its path."""
+    """Read a file of an installed Python package, given by the end of its path."""
     try:
         found = [path for path in distribution(name).files or () if str(path).endswith(f"/{file}")]
     except PackageNotFoundError:
@@ -286,7 +286,7 @@ def of_distribution(name: str, file: str) -> str:
 
 
 def with_dependencies(package: str, packages: Path) -> Iterator[str]:
-    """The licences of a package and of all that it may have bundled."""
+    """Licenses of a package and of all its dependencies, which may be bundled in it."""
     found, left = set(), [package]
     while left:
         name = left.pop()
@@ -330,7 +330,7 @@ def write_notices(app: Sphinx, failed: Exception | None) -> None:
 
 
 def link_from_every_page(app: Sphinx, config: Config) -> None:
-    """The copyright names the authors, so the theme's line with them is left out."""
+    """Drop the theme's line with the authors, because the copyright names them."""
     config.html_theme_options["footer_content_items"] = ["copyright.html", "licences-link.html"]
 
 

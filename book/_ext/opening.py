@@ -1,10 +1,10 @@
 """The line below a chapter's title, and the core path on the front page.
 
-The line says how long the chapter takes, to read and to do all that it asks for, and where it is in
-the order of the book: its number on the core path, or the chapter of the core path before it. On
-the front page, `{core-path}` lists the chapters of the core path with their minutes and results,
-and `{of-the-book}` gives sums: `chapters` of the core path, hours to `read` and to `do` them, and
-`megabytes` that Run loads into a reader's tab.
+The line gives the minutes for reading the chapter, and for reading it and doing its tasks. It also
+gives the chapter's number on the core path, or else the last chapter of the core path before it. On
+the front page, `{core-path}` lists the chapters of the core path with their minutes and results.
+`{of-the-book}` inserts numbers: the count of `chapters` on the core path, the hours to `read` and
+to `do` them, and the `megabytes` that Run loads into a reader's tab.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 
 from playground.build.toc import core_path, pages_in_order, taught
 
-WORDS, LINES = 200, 25  # read in a minute
-CELL_MINUTES, TASK_MINUTES = 0.4, 2.0  # to run a cell and look; a question, or a thing to change
-EXERCISE = re.compile(r"(\d+) minutes\b")  # how an exercise begins
-STEP = 5  # what is to be done is told in such steps
+WORDS, LINES = 200, 25  # per minute of reading
+CELL_MINUTES, TASK_MINUTES = 0.4, 2.0  # to run a cell and look; for a question or a change
+EXERCISE = re.compile(r"(\d+) minutes\b")  # an exercise begins with its time
+STEP = 5  # minutes; the time for doing a chapter is rounded up to these
 
 
 class Amount(NamedTuple):
-    """What a page has: words of prose, lines of code, cells in sight, and things to do.
+    """Amount of material on a page: words of prose, lines of code, visible cells, and tasks.
 
-    `minutes` are those that its exercises say they take.
+    `minutes` is the sum of the times that its exercises state.
     """
 
     words: int = 0
@@ -46,21 +46,21 @@ class Amount(NamedTuple):
 
     @property
     def to_read(self) -> int:
-        """Minutes."""
+        """Minutes of reading."""
         return max(1, round(self.words / WORDS + self.lines / LINES))
 
     @property
     def to_do(self) -> int:
-        """Minutes, for who runs the cells and answers the questions, too."""
+        """Minutes of reading, running all cells, and answering all questions."""
         all_of_it = self.to_read + CELL_MINUTES * self.cells + TASK_MINUTES * self.tasks
         all_of_it += self.minutes
         return STEP * math.ceil(all_of_it / STEP)
 
 
 def amount(node: nodes.Node) -> Amount:
-    """What one sees of a page. Outputs and folded code count nothing, folded answers as a task."""
+    """Count what a page shows: outputs and folded code don't count; a folded answer is a task."""
     if isinstance(node, nodes.Text):
-        return Amount(words=len(re.findall(r"\S*\w\S*", node)))  # don't is one, and so is 1,250
+        return Amount(words=len(re.findall(r"\S*\w\S*", node)))  # "don't" and "1,250" are words
     if isinstance(node, nodes.literal_block):
         return Amount(lines=sum(1 for line in node.astext().splitlines() if line.strip()))
     if isinstance(node, HideCodeCellNode | nodes.raw | nodes.comment | nodes.math_block):
@@ -72,7 +72,7 @@ def amount(node: nodes.Node) -> Amount:
         if "dropdown" in node.get("classes", []):
             return Amount(tasks=1)
         if node.get("hide_mode") in ("all", "input", "input+output"):
-            return Amount()  # a folded cell, as a chapter has it when the landing page asks
+            return Amount()  # a folded cell, in the form that chapters have for the landing page
         found = Amount(cells=node.get("nb_element") == "cell_code_source")
         if isinstance(node, nodes.emphasis) and (said := EXERCISE.match(node.astext())):
             found = Amount(minutes=int(said[1]))
@@ -82,7 +82,7 @@ def amount(node: nodes.Node) -> Amount:
 
 
 class OfTheBook(nodes.Inline, nodes.TextElement):
-    """A number that is known when all chapters have been read: `what`, and of which `page`."""
+    """A number of the book or of one `page`, filled in when all chapters have been read."""
 
 
 class OfTheBookRole(SphinxRole):
@@ -92,7 +92,7 @@ class OfTheBookRole(SphinxRole):
 
 
 class CorePath(SphinxDirective):
-    """The chapters of the core path: `page: its result`, a line each."""
+    """The chapters of the core path, from lines of the form `page: its result`."""
 
     has_content = True
 
@@ -133,7 +133,7 @@ def fill_in_numbers(app: Any, doctree: nodes.document, docname: str) -> None:
 
 
 def megabytes(root: Path, out: Path) -> int:
-    """What Run loads into a tab, once: Pyodide with the modules, and a Python that has started."""
+    """MB that Run loads into a tab once: Pyodide, the modules, the memory of a started Python."""
     size = re.search(r"SIZE = (\d+);", (root / "book/_static/python-parts.js").read_text("utf-8"))
     assert size is not None
     known = json.loads((out / "_static/tab.json").read_text("utf-8"))
@@ -169,7 +169,7 @@ def say_what_it_takes(app: Any, doctree: nodes.document, docname: str) -> None:
     core = [*core_path(root)]
     if title is None or docname not in {*taught(root), *core}:
         return
-    found = amount(app.env.get_doctree(docname))  # as the front page counts it, links unresolved
+    found = amount(app.env.get_doctree(docname))  # as for the front page: links unresolved
     line = nodes.inline("", f"{found.to_read} min to read, or {found.to_do} if you also run it")
     if docname in core:
         line += nodes.Text(f" · {core.index(docname) + 1} of {len(core)} on the core path")

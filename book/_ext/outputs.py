@@ -1,8 +1,8 @@
-"""Pages show the outputs that were recorded for them, or computed before the build.
+"""Outputs of pages: taken from files that were recorded, or computed before the build.
 
-MyST-NB would execute pages itself, or look into a database. Here it is given the outputs from a
-file of each page (`playground/build/outputs.py` says which), and a page is read again when that
-file is another one.
+MyST-NB alone would execute the pages itself, or look for outputs in a database. Here it gets the
+outputs from a file per page (`playground/build/outputs.py` decides which). Sphinx reads a page
+again if a different file has become valid.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SAYS_WHERE = "says-where"
 
 
 class RecordedOutputs(NotebookClientBase):
-    """Gives the cells of a page their outputs."""
+    """Adds the recorded outputs to the cells of a page."""
 
     def start_client(self) -> None:
         cells = [cell for cell in self.notebook.cells if cell.cell_type == "code"]
@@ -51,10 +51,10 @@ class RecordedOutputs(NotebookClientBase):
 
 
 def without_where(found: list[NotebookNode]) -> list[NotebookNode]:
-    """Outputs without the line of `launch` that says how many ranks ran, on CPUs with gloo.
+    """Outputs without the line in which `launch` prints how many ranks ran, on CPUs with gloo.
 
-    That is where all recorded ranks ran, so it is news once: in the cell with the tag `says-where`.
-    A run of the reader's says it each time.
+    All recorded ranks ran there, so the book shows the line only once, in the cell with the tag
+    `says-where`. A reader's own run prints it every time.
     """
     kept = []
     for output in found:
@@ -66,7 +66,7 @@ def without_where(found: list[NotebookNode]) -> list[NotebookNode]:
 
 
 def place_of(path: Path | None) -> tuple[Path, str]:
-    """The folder with `_toc.yml`, and the name of a page in it."""
+    """The folder with `_toc.yml`, and the name of a page relative to it."""
     assert path is not None, "a page is a file"
     root = next(folder for folder in path.parents if (folder / "_toc.yml").exists())
     return root, path.relative_to(root).with_suffix("").as_posix()
@@ -79,7 +79,7 @@ def create_client(
 
 
 def shown(root: Path, name: str) -> str:
-    """Says whether a page that was read before has the outputs that it would have now."""
+    """Name and time of the file with a page's outputs, to detect that they have changed."""
     file = outputs.fresh(root, name)
     return f"{file} {file.stat().st_mtime_ns}" if file else ""
 
@@ -94,7 +94,7 @@ def read_again(
 
 
 def say_when(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """A mark beside the title that opens: when and on what the outputs were made."""
+    """Add an expandable mark next to the title: when and on which machine the outputs were made."""
     file = outputs.fresh(Path(app.srcdir), docname)
     title = next(iter(doctree.findall(nodes.title)), None)
     if file is None or title is None:

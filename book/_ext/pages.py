@@ -1,8 +1,8 @@
-"""Parts of pages that are made from the book itself, so that nobody types them twice.
+"""Parts of pages that are generated from the book itself, so they are written only once.
 
-`{book-map}` shows the parts as questions, with their chapters from `_toc.yml` and the core path
-marked. `{module-reference}` lists every module of `code/distributed` with its public names, in
-the order of the book and then by room, from the source: nothing is imported.
+`{book-map}` shows the parts of the book as questions, with their chapters from `_toc.yml`; the core
+path is marked. `{module-reference}` lists every module of `code/distributed` with its public names,
+in the order of the book and then by folder. It parses the source and imports nothing.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sphinx.util.docutils import SphinxDirective
 from playground.build.modules import modules_by_part
 from playground.build.toc import MAINTAINERS, chapters, core_path
 
-DOT = "\N{NO-BREAK SPACE}· "  # between links: no line begins with it
+DOT = "\N{NO-BREAK SPACE}· "  # between links; the space keeps it from the beginning of a line
 
 
 class BookMap(SphinxDirective):
-    """Every part as a question, with links to its chapters; those of the core path stand out.
+    """Every part as a question, with links to its chapters; those of the core path are marked.
 
     The lines of the directive are `Part: its question?`.
     """
@@ -54,7 +54,7 @@ class BookMap(SphinxDirective):
 
 
 class ModuleReference(SphinxDirective):
-    """Every module: its docstring, its public classes and functions with their signatures."""
+    """Every module: its docstring, and its public classes and functions with their signatures."""
 
     def run(self) -> list[nodes.Node]:
         root = Path(self.env.srcdir)
@@ -87,7 +87,7 @@ class ModuleReference(SphinxDirective):
         return found
 
     def describe(self, node: ast.ClassDef | ast.FunctionDef, parent: nodes.Element) -> None:
-        """One class or function, and a class's public methods below it."""
+        """Describe a class or function, and below a class its public methods."""
         inside = isinstance(parent, addnodes.desc_content)
         if isinstance(node, ast.ClassDef):
             kind, written = "class", node.name + fields(node)
@@ -104,7 +104,7 @@ class ModuleReference(SphinxDirective):
         if isinstance(node, ast.ClassDef):
             for method in public(node.body):
                 if isinstance(method, ast.FunctionDef) and ast.get_docstring(method):
-                    self.env.ref_context["py:class"] = node.name  # each description takes it away
+                    self.env.ref_context["py:class"] = node.name  # each description removes it
                     self.describe(method, content)
         parent += holder.children
 
@@ -122,7 +122,7 @@ ROOMS = {
 
 
 def public(body: list[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef]:
-    """Classes and functions whose names do not begin with an underscore, each name once."""
+    """Classes and functions whose names don't begin with an underscore, each name once."""
     seen = set()
     for node in body:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef):
@@ -133,7 +133,7 @@ def public(body: list[ast.stmt]) -> Iterator[ast.ClassDef | ast.FunctionDef]:
 
 
 def fields(node: ast.ClassDef) -> str:
-    """What a class is made from: the fields of a record, or what its `__init__` takes."""
+    """Arguments of a class: the fields of a record, or those of its `__init__`."""
     records = {"NamedTuple", "dataclass"}
     named = [ast.unparse(n).split(".")[-1] for n in (*node.bases, *node.decorator_list)]
     if any(name.split("(")[0] in records for name in named):
@@ -153,7 +153,7 @@ def arguments(node: ast.FunctionDef, without_self: bool) -> str:
 
 
 def docstring_nodes(text: str) -> list[nodes.Node]:
-    """A docstring as it is written: paragraphs, `code`, and blocks that keep their lines."""
+    """A docstring in its own layout: paragraphs, `code`, and blocks that keep their lines."""
     found: list[nodes.Node] = []
     for block in re.split(r"\n\s*\n", text):
         lines = block.splitlines()

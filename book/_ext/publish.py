@@ -1,8 +1,8 @@
-"""What a published book has besides its text: a description and a card, a sitemap, a page for 404,
-and a policy in each page for the browser.
+"""Additions to a published book: a description and a card, a sitemap, a page for 404, and a
+security policy in each page.
 
-The address at which it will stand comes from `BOOK_URL` in the environment. Without it nothing
-that needs an address is written.
+The environment variable `BOOK_URL` has the address at which the book will be published. Without it,
+nothing that needs an address is written.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sphinx.config import Config
 
 from playground.server.policy import with_policy
 
-CARD = "book/_static/page.png"  # the README's picture
+CARD = "book/_static/page.png"  # also the picture in the README
 CARD_ALT = "A page of the book: a cell of code, its Run button, and what four ranks printed."
 BARE = """\
 <!DOCTYPE html>
@@ -51,18 +51,18 @@ NOT_FOUND = """\
 
 
 def bare(title: str, body: str) -> str:
-    """A page beside those of the book, which needs no file of theirs."""
+    """A standalone page, which needs no file of the book's other pages."""
     return BARE.format(title=escape(title), body=body)
 
 
 def take_address(app: Sphinx, config: Config) -> None:
-    config.project = config.html_title or config.project  # Jupyter Book sets the one alone
+    config.project = config.html_title or config.project  # Jupyter Book sets only html_title
     address = os.environ.get("BOOK_URL", "")
     config.html_baseurl = f"{address.rstrip('/')}/" if address else ""
 
 
 def metatags(title: str, said: str, address: str, page: str, card: bool) -> str:
-    """What search engines and messengers show of a page."""
+    """Meta tags with the text that search engines and messengers show for a page."""
     tags = [("name", "description", said), ("property", "og:title", title)]
     tags += [("property", "og:description", said), ("property", "og:type", "article")]
     if address:
@@ -77,7 +77,7 @@ def metatags(title: str, said: str, address: str, page: str, card: bool) -> str:
 
 
 def sitemap(address: str, pages: list[str]) -> str:
-    """All pages, in the form that search engines read."""
+    """Sitemap: the list of all pages in the format for search engines."""
     lines = "".join(f"<url><loc>{escape(address + page)}</loc></url>\n" for page in pages)
     head = '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">'
     return f'<?xml version="1.0" encoding="utf-8"?>\n{head}\n{lines}</urlset>\n'

@@ -1,8 +1,8 @@
-"""What a link means, beside the link: the definition of a term, the paper behind a citation.
+"""Tooltips of links: the definition of a term, or the paper behind a citation.
 
-Each page gets the tips of its own links when it is built, so that they need neither a network nor
-a kernel. They are hidden until `book/_static/tips.js` shows one; without scripts a link leads to
-the glossary or to the bibliography, as it does anyway.
+Each page contains the tips of its own links when it is built, so they need neither a network nor a
+kernel. They are hidden until `book/_static/tips.js` shows one. Without scripts, a link still leads
+to the glossary or to the bibliography.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TIP = (
     '<div class="link-tip" id="tip-{id}" role="tooltip" hidden>'
     '<span id="said-{id}">{said}</span>{links}</div>\n'
 )
-# The link that one is on leads to the same place: for the keyboard, this one would be one too many.
+# Not a stop of the Tab key, because the link with the tip leads to the same place.
 LINK = ' <a href="{href}" tabindex="-1">{text}</a>'
 
 
@@ -37,7 +37,7 @@ class Definition(NamedTuple):
 
 
 def definition_of(item: nodes.Element) -> Definition:
-    """What a glossary says of a term, without the sentence that only names a chapter."""
+    """Definition of a term in the glossary, without a sentence that only names a chapter."""
     text, chapter = "", ""
     for node in item.findall(lambda n: isinstance(n, nodes.Text | addnodes.pending_xref)):
         if isinstance(node, addnodes.pending_xref):
@@ -59,7 +59,7 @@ def in_link_to_page(node: nodes.Node) -> bool:
 
 
 def definitions_in(glossary: nodes.document) -> dict[str, Definition]:
-    """Every term of a page by the id of its place there."""
+    """Definitions of all terms on a page: id of the term → definition."""
     found = {}
     for item in glossary.findall(nodes.definition_list_item):
         for term in item.findall(nodes.term):
@@ -69,7 +69,7 @@ def definitions_in(glossary: nodes.document) -> dict[str, Definition]:
 
 
 class Tips:
-    """The tips of a build: the glossary is read once, for the first page that is written."""
+    """Tips of one build; reads the glossary once, for the first page that is written."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, Definition] = {}
@@ -80,7 +80,7 @@ class Tips:
         self.all_pages_anew = bool(set(docnames) & glossaries(env))
 
     def pages_to_write(self, app: Sphinx, env: BuildEnvironment) -> list[str]:
-        """A changed definition stands on every page."""
+        """All pages if a definition changed, because every page may contain a copy of it."""
         return sorted(env.found_docs) if self.all_pages_anew else []
 
     def add(
@@ -114,7 +114,7 @@ class Tips:
         def of_citation(found: re.Match[str]) -> str:
             name, href = found["id"], found["href"]
             if name not in papers:
-                return found[0]  # a link to a function, say, which has a title, too
+                return found[0]  # other links have titles, too, such as those to functions
             links = LINK.format(href=href, text="Bibliography")
             tips[name] = TIP.format(id=name, said=found["said"], links=links)
             return f'<a class="has-tip" href="{href}" aria-describedby="said-{name}">'
@@ -127,7 +127,7 @@ class Tips:
 
 
 def glossaries(env: BuildEnvironment) -> set[str]:
-    """The pages on which terms are defined."""
+    """Pages that define terms."""
     objects = env.get_domain("std").get_objects()
     return {page for _, _, kind, page, _, _ in objects if kind == "term"}
 

@@ -1,10 +1,11 @@
-"""`make dev`: the book while it is written. What is saved is built, and open pages show it.
+"""Live preview for authors: `make dev` builds the book when a file is saved, and pages reload.
 
-The server is that of `make serve`. It serves a copy of the last build that went through, so that a
-reader never meets half a build, and a page that does not build leaves the old one standing.
+The server is that of `make serve`. It serves a copy of the last successful build, so a reader never
+sees half a build, and a page that doesn't build leaves the previous version in place.
 
-Files are watched by their times (a few hundred, four times a second), and an open page asks for one
-small file of the copy, twice a second. So nothing is added to the server, and no library is needed.
+Files are watched by their modification times (a few hundred files, four times per second). An open
+page asks for one small file of the copy, twice per second. So the server needs no changes and no
+additional library.
 """
 
 import argparse
@@ -21,11 +22,11 @@ from playground.server.app import on_stop
 
 ROOT = Path(__file__).parents[3]
 WATCHED = ("book", "code", "exercises", "bench/recorded", "_config.yml", "_toc.yml")
-STATIC = "book/_static/"  # scripts and styles, which are copied as they are
-MACHINERY = ("_config.yml", "book/_ext/")  # these reach every page
+STATIC = "book/_static/"  # scripts and styles, which are copied unchanged
+MACHINERY = ("_config.yml", "book/_ext/")  # changes of these affect every page
 NOT_OURS = {"__pycache__", ".ipynb_checkpoints", "node_modules"}
-LOOK = 0.25  # s between two looks
-OWN = ("_static/reload.js", "_static/builds.txt")  # the script, how many builds have been shown
+LOOK = 0.25  # s between two checks
+OWN = ("_static/reload.js", "_static/builds.txt")  # the script, the number of builds shown
 
 RELOAD = """\
 const shown = "BUILDS";
@@ -54,14 +55,14 @@ async function scrollBack() {
 addEventListener("load", scrollBack);
 look();
 """
-RUNNING = "[data-state=queued], [data-state=running]"  # a page with one of these does not reload
+RUNNING = "[data-state=queued], [data-state=running]"  # a page with one of these doesn't reload
 SCRIPT = '<script type="module" src="{up}_static/reload.js"></script>\n</body>'
 
 Times = dict[str, int]
 
 
 def look(root: Path = ROOT) -> Times:
-    """When each file that the book is made of was changed (ns)."""
+    """Modification time of each source file of the book (ns)."""
     found: Times = {}
     for name in WATCHED:
         for path in (root / name).rglob("*") if (root / name).is_dir() else [root / name]:
@@ -71,18 +72,18 @@ def look(root: Path = ROOT) -> Times:
             try:
                 if path.is_file():
                     found[path.relative_to(root).as_posix()] = path.stat().st_mtime_ns
-            except OSError:  # it has just gone
+            except OSError:  # the file has just been deleted
                 continue
     return found
 
 
 def changed(before: Times, now: Times) -> list[str]:
-    """The files that are new, gone or different."""
+    """Files that are new, deleted or modified."""
     return sorted(n for n in before.keys() | now.keys() if before.get(n) != now.get(n))
 
 
 def complaints(log: str) -> list[str]:
-    """What a failed build says, in two lines at most."""
+    """The first two messages of a failed build, and how many more there are."""
     plain = re.sub(r"\x1b\[[\d;]*m", "", log).replace(f"{ROOT}/", "")
     found = re.findall(r"^.*(?:WARNING|ERROR|CRITICAL|Error): (?!\[?IPKernelApp).*$", plain, re.M)
     found = [line.strip() for line in dict.fromkeys(found)]
@@ -91,7 +92,7 @@ def complaints(log: str) -> list[str]:
 
 
 def show(html: Path, shown: Path, builds: int) -> list[str]:
-    """Make `shown` a copy of the built pages that knows when to reload; which files changed."""
+    """Copy changed pages to `shown`, with a script that reloads them; returns the copied files."""
     written = []
     for path in html.rglob("*"):
         name = path.relative_to(html)
@@ -110,7 +111,7 @@ def show(html: Path, shown: Path, builds: int) -> list[str]:
         else:
             shutil.copyfile(path, part)
         os.utime(part, ns=(stat.st_mtime_ns, stat.st_mtime_ns))
-        part.replace(target)  # a reader has the old file or the new one
+        part.replace(target)  # a reader gets either the old file or the new one
         written.append(name.as_posix())
     for path in shown.rglob("*"):
         name = path.relative_to(shown)
@@ -126,14 +127,14 @@ def show(html: Path, shown: Path, builds: int) -> list[str]:
 
 
 def make_book(names: Iterable[str]) -> str:
-    """Build what these changes need; what went wrong, or an empty text."""
+    """Build what these changes affect; returns the errors, or an empty text."""
     keep = [] if any(name.startswith(MACHINERY) for name in names) else ["-o", "_build/.machinery"]
     command = ["make", "--no-print-directory", "-s", *keep, "book"]
     done = subprocess.run(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
                           text=True, check=False)  # fmt: skip
     if done.returncode == 0:
         return ""
-    if wrong := complaints(done.stderr):  # of pages that could not be executed
+    if wrong := complaints(done.stderr):  # from pages that could not be executed
         return "\n".join(wrong)
     log = ROOT / "_build/book.log"
     lines = complaints(log.read_text(errors="replace")) if log.exists() else []
@@ -141,15 +142,15 @@ def make_book(names: Iterable[str]) -> str:
 
 
 class Session:
-    """What is shown, what is known of the files, and what has changed since the last good build."""
+    """State of the preview: which pages are shown, and changes since the last good build."""
 
     def __init__(self, html: Path, shown: Path, build: Callable[[Iterable[str]], str] = make_book):
         self.html, self.shown, self.build = html, shown, build
         self.builds = 0
-        self.waiting: set[str] = set()  # changed, and not in a build that went through
+        self.waiting: set[str] = set()  # files that changed after the last successful build
 
     def update(self, names: Iterable[str]) -> bool:
-        """Build after these files changed, and show it if it went through."""
+        """Build after these files changed, and show the result if the build succeeds."""
         self.waiting |= set(names)
         static = {name for name in self.waiting if name.startswith(STATIC)}
         if self.waiting - static or not self.waiting:
@@ -167,7 +168,7 @@ class Session:
 
 
 def serve(session: Session, port: str | None, browser: bool) -> int:
-    """Serve what is shown, and build on, until the server ends."""
+    """Serve the shown pages, and build after each change, until the server ends."""
     command = [sys.executable, "-m", "playground.server", "--html", str(session.shown)]
     command += ["--no-spare", *(["--port", port] if port else [])]
     command += [] if browser else ["--no-browser"]
@@ -199,7 +200,7 @@ def main() -> None:
     if not session.update(MACHINERY):
         if not (session.html / "index.html").exists():
             sys.exit(1)
-        show(session.html, session.shown, session.builds)  # what there is
+        show(session.html, session.shown, session.builds)  # show the previous build
     sys.exit(serve(session, options.port, options.browser))
 
 

@@ -1,7 +1,8 @@
-"""What each cell of a page needs that Python in a reader's tab has not got, from its syntax.
+"""Libraries that each cell of a page needs and a reader's tab lacks, from the cell's syntax.
 
-A cell needs the libraries that it imports, and those of a cell above whose names it uses. It is
-read when the book is built: what a reader imports in an edit, the tab's Python finds or does not.
+A cell needs the libraries that it imports, and those of every earlier cell whose names it uses. The
+build reads them from the page. If a reader edits a cell, the tab's Python finds out itself whether
+it has a library.
 """
 
 import ast
@@ -10,13 +11,13 @@ from collections.abc import Callable, Sequence
 
 from playground.build.tab import CARRIED, IN_THE_TAB, OURS, imported, modules
 
-OFFERED = {f"distributed.{name}": None for name in ("launch", "world", "Group")}  # by the package
+OFFERED = {f"distributed.{name}": None for name in ("launch", "world", "Group")}  # the package's
 
-Lack = Callable[[str], str | None]  # a dotted name → the library that it takes; None: it is there
+Lack = Callable[[str], str | None]  # dotted name → the library that it needs, None if a tab has it
 
 
 def lack_in(standard: frozenset[str]) -> Lack:
-    """What a tab lacks whose Python has these modules."""
+    """The libraries that are missing in a tab whose Python has these standard modules."""
     known = modules(standard) | IN_THE_TAB | OFFERED
 
     def lack(name: str) -> str | None:
@@ -30,14 +31,14 @@ def lack_in(standard: frozenset[str]) -> Lack:
 
 
 def needs(cells: Sequence[tuple[str, bool]], lack: Lack) -> list[list[str]]:
-    """The libraries that each of a page's cells needs. A cell is its code, and whether it stands
-    alone: then it uses no other, and no other uses it."""
-    missing: dict[str, list[str]] = {}  # a name that is not there → the libraries that it takes
+    """Libraries that each of a page's cells needs and lacks. A cell is its code, and whether it is
+    independent, which means that it uses no other cell and no other cell uses it."""
+    missing: dict[str, list[str]] = {}  # name from above → libraries it needs
     found: list[list[str]] = []
     for code, stands_alone in cells:
         try:
             tree, scope = ast.parse(code), symtable.symtable(code, "cell", "exec")
-        except SyntaxError:  # a magic of IPython, or meant to fail
+        except SyntaxError:  # a magic of IPython, or a cell that is meant to fail
             found.append([])
             continue
         lacking = dict.fromkeys(filter(None, map(lack, imported(ast.walk(tree)))))
@@ -53,8 +54,8 @@ def needs(cells: Sequence[tuple[str, bool]], lack: Lack) -> list[list[str]]:
 
 
 def names(scope: symtable.SymbolTable) -> tuple[set[str], set[str]]:
-    """The names that a cell leaves behind, and those that it or one of its functions looks up."""
-    # Python 3.14 runs a comprehension in the cell's own scope, though its names end with it.
+    """Names that a cell defines, and names that it or one of its functions looks up."""
+    # Python 3.14 runs a comprehension in the cell's own scope, but its variables end with it.
     symbols = [one for one in scope.get_symbols() if not getattr(one, "is_comp_iter", bool)()]
     made = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
     used = {one.get_name() for one in symbols if one.is_referenced()}

@@ -1,13 +1,13 @@
-"""The outputs of pages: what their cells printed and drew when they last ran.
+"""Outputs of pages: what their cells printed and drew when they last ran.
 
-They come along with the book, so that a page is complete the moment it is built: a file for each
-page in `book/outputs`, recorded by `make outputs`. A page is *stale* when its cells, or code that
-they use, have changed since. A build executes a stale page, and keeps what came of it in
-`_build/outputs`, in the same form. Which of the two a page shows is decided by its digest.
+They are part of the book, so a page is complete as soon as it is built. `make outputs` records one
+file per page in `book/outputs`. A page is *stale* if its cells, or code that they use, have changed
+since then. A build executes a stale page and keeps the outputs in `_build/outputs`, in the same
+form. A page shows the file whose digest is that of its current code.
 
-A file has the digest, the stamp of the machine, and for each cell its outputs (as in a notebook)
-and whether they vary: from run to run, because the cell measures something, or from processor to
-processor, because a long training magnifies the rounding of each sum.
+A file contains the digest, the stamp of the machine, and for each cell its outputs (as in a
+notebook) and whether they vary. They vary from run to run if the cell measures something, and from
+processor to processor if a long training amplifies the rounding of each sum.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from playground.build.digest import ROOT, digest
 
-Output = dict[str, Any]  # one output of a cell, as nbformat has it
+Output = dict[str, Any]  # one output of a cell, in nbformat's form
 Record = dict[str, Any]  # "digest", "stamp", "cells": [{"outputs": [Output], "varies": bool}]
 
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
@@ -30,18 +30,18 @@ QUANTITY = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+−]?\d+)?")
 SPEED = r"(?:[kMGT]?(?:B|bit|FLOP|flop)|tokens)/s"
 UNIT_OF_TIME = re.compile(rf"\s?(?:[µmn]?s|min(?:utes)?|h|{SPEED}|seconds)\b")
 WHO_RAISED = re.compile(r"RankError: (rank \d+) (raised \w+).*", re.DOTALL)
-LINE = re.compile(r"(\w\.py(?::|\", line |, line ))\d+")  # moves with what is written above it
-NEAR = 1e-3  # numbers of two machines may differ by this share: they add up in other orders
-TINY = 1e-5  # below it a number is the error of a sum, and differs by more
+LINE = re.compile(r"(\w\.py(?::|\", line |, line ))\d+")  # changes if lines are added above
+NEAR = 1e-3  # relative; machines add in different orders, so numbers differ
+TINY = 1e-5  # smaller numbers are errors of sums, which differ by more
 
 
 def recorded(root: Path, name: str) -> Path:
-    """Where the outputs of a page stand that came with the book."""
+    """File with the recorded outputs of a page, which are part of the book."""
     return root / "book/outputs" / f"{name.removeprefix('book/')}.json"
 
 
 def computed(root: Path, name: str) -> Path:
-    """Where those stand that a build has computed."""
+    """File with the outputs that a build has computed for a page."""
     return root / "_build/outputs" / f"{name}.json"
 
 
@@ -50,7 +50,7 @@ def load(path: Path) -> Record:
 
 
 def save(path: Path, record: Record) -> None:
-    """Write it, whole or not at all; if it says what is there already, leave that as it is."""
+    """Write a file atomically; leave it untouched if it already has this content."""
     text = json.dumps(record, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
@@ -61,7 +61,7 @@ def save(path: Path, record: Record) -> None:
 
 
 def digest_in(path: Path) -> str:
-    """The digest in a file of outputs; without reading all of it."""
+    """The digest in a file of outputs, without parsing the file."""
     if not path.exists():
         return ""
     with path.open(encoding="utf-8") as file:
@@ -74,7 +74,7 @@ def has_cells(page: Path) -> bool:
 
 
 def fresh(root: Path, name: str) -> Path | None:
-    """The file with the outputs of a page as it is now; None if it is stale or has no cells."""
+    """The file whose outputs fit the current page; None if it is stale or has no cells."""
     page = root / f"{name}.md"
     if not has_cells(page):
         return None
@@ -84,15 +84,15 @@ def fresh(root: Path, name: str) -> Path | None:
 
 
 def stale(root: Path, pages: list[str]) -> list[str]:
-    """Those of these pages that have to be executed."""
+    """Those of these pages that must be executed."""
     return [n for n in pages if has_cells(root / f"{n}.md") and fresh(root, n) is None]
 
 
-# --- what is kept of an output ---
+# --- recorded form of an output ---
 
 
 def kept(output: Output) -> Output:
-    """An output without what is of this process and this machine alone, long texts by lines."""
+    """An output without traces of one process or machine, and with its text split into lines."""
     new: Output = {k: v for k, v in output.items() if k not in ("execution_count", "metadata")}
     if "text" in new:
         new["text"] = _lines(new["text"])
@@ -120,7 +120,7 @@ def _lines(text: str) -> list[str]:
 
 
 def whole(output: Output) -> Output:
-    """The output as a notebook has it."""
+    """An output in the form that notebooks have."""
     new = {"metadata": {}, **output} if "data" in output else dict(output)
     if output["output_type"] == "execute_result":
         new["execution_count"] = None
@@ -134,13 +134,13 @@ def whole(output: Output) -> Output:
     return new
 
 
-# --- what two runs have to agree on ---
+# --- comparison of two runs ---
 
 
 def said(outputs: list[Output]) -> str:
-    """What a reader reads of the outputs of a cell: text and tables; of a picture, that it is.
+    """The text that a reader sees in the outputs of a cell, with a placeholder for a picture.
 
-    Lines of ranks come in any order, so they are sorted.
+    Lines of ranks arrive in any order, so they are sorted.
     """
     parts = []
     for output in outputs:
@@ -161,19 +161,19 @@ def said(outputs: list[Output]) -> str:
 
 
 def kinds(outputs: list[Output]) -> set[str]:
-    """Which sorts of output a cell has. Printed lines come in any number of pieces, and warnings
-    and bars on stderr with the machine's mood."""
+    """Kinds of output of a cell. A run may print in any number of pieces, and may or may not put
+    warnings and progress bars on stderr, so neither counts."""
     found = {o.get("name") or "/".join(sorted(o.get("data", [o["output_type"]]))) for o in outputs}
     return found - {"stderr"}
 
 
 def agree(one: list[Output], other: list[Output], varies: bool = False) -> bool:
-    """Do two runs of a cell say the same, apart from what it measures?
+    """Whether two runs of a cell have the same result, apart from measurements.
 
-    A cell that varies has to put out the same sorts of output. Of any other, the words have to be
-    the same, and numbers too: to the rounding of another machine, and but for times and speeds.
-    When several ranks fail, the error is of whichever was first: of another rank's only the kind
-    has to be the same.
+    A cell that varies must have the same kinds of output in both. Any other cell must have the same
+    words and the same numbers, up to rounding on different machines, and except for times and
+    speeds. If several ranks fail, the first one's error is shown. If that is a different rank in
+    the two runs, only the kind of error must be the same.
     """
     if kinds(one) != kinds(other):
         return False
@@ -191,13 +191,13 @@ def agree(one: list[Output], other: list[Output], varies: bool = False) -> bool:
 
 def _near(one: str, other: str) -> bool:
     if one == other or not any(sign in one + other for sign in ".e"):
-        return one == other  # something was counted
+        return one == other  # a count
     a, b = (float(text.replace("−", "-").replace(",", "")) for text in (one, other))
     return abs(a - b) <= max(NEAR * max(abs(a), abs(b)), TINY)
 
 
 def differences(old: Record, new: Record) -> list[int]:
-    """The cells (from 0) of a page on which two runs do not agree."""
+    """Numbers (from 0) of the cells of a page in which two runs disagree."""
     if len(old["cells"]) != len(new["cells"]):
         return list(range(max(len(old["cells"]), len(new["cells"]))))
     pairs = zip(old["cells"], new["cells"], strict=True)
@@ -209,12 +209,12 @@ def differences(old: Record, new: Record) -> list[int]:
 
 
 def merged(old: Record, new: Record, same_code: bool = True) -> Record:
-    """The new record of a page, which now knows which of its cells vary.
+    """The new record of a page, with its varying cells marked by comparison with the old one.
 
-    With the same code, cells that put out two different things do. With other code a cell varies
-    if its counterpart did before: the cell that says the same but for its numbers, or that is at
-    the same place between two of these and puts out the same sorts of output. That one run agrees
-    with the last is no sign that a cell doesn't measure.
+    With the same code, a cell varies if its two outputs differ. With different code, a cell varies
+    if the corresponding old cell did. That is the cell with the same output apart from its numbers,
+    or else the cell in the same position between two such cells with the same kinds of output. One
+    run that agrees with the last doesn't prove that a cell measures nothing.
     """
     if same_code:
         for a, b in zip(old["cells"], new["cells"], strict=True):
@@ -231,5 +231,5 @@ def merged(old: Record, new: Record, same_code: bool = True) -> Record:
 
 
 def _form(outputs: list[Output]) -> str:
-    """What a cell says, but for its numbers."""
+    """The text of a cell's outputs with every number replaced."""
     return QUANTITY.sub("#", said(outputs))

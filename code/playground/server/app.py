@@ -250,7 +250,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--port", help=usual_port)
     proxy = "address at which readers reach a proxy for this server, such as https://host/path/"
     parser.add_argument("--proxy", metavar="URL", help=proxy)
-    parser.add_argument("--kernels", type=int, default=8, help="most kernels at a time (default: 8)")
+    parser.add_argument("--kernels", type=int, default=8, help="most at a time (default: 8)")
     limit = parser.add_argument_group("limits", "what ends a kernel or stops a run").add_argument
     usual = Limits(memory=0.75 * memory_of_machine())
     limit("--memory", type=float, default=usual.memory / GB, help="GB for all kernels together")

@@ -1,6 +1,6 @@
-"""What a rank in a tab holds: messages over shared memory, and collectives made of these.
+"""Group of ranks in a tab: messages over shared memory, and collectives made of messages.
 
-An array is an `array.array`, or a `memoryview` of one, which can be cut without a copy.
+An array is an `array.array`, or a `memoryview` of one, which can be sliced without a copy.
 """
 
 import operator
@@ -24,7 +24,7 @@ OPS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Carrier(Protocol):
-    """What brings bytes from rank to rank: mailboxes in shared memory, or ranks that take turns."""
+    """Transport of bytes between ranks: mailboxes in shared memory, or ranks that take turns."""
 
     def send(self, to: int, data: memoryview) -> None: ...
     def receive(self, source: int, into: memoryview) -> None: ...
@@ -32,7 +32,7 @@ class Carrier(Protocol):
 
 
 def numbers_of(x: Any) -> memoryview:
-    """x[n] as a memoryview on the same memory; TypeError for what is no array."""
+    """x[n] as a memoryview on the same memory; TypeError if x isn't an array."""
     try:
         view = memoryview(x)
     except TypeError:
@@ -44,7 +44,7 @@ def numbers_of(x: Any) -> memoryview:
 
 
 class Group(ThreadGroup):
-    """One rank of several in a tab. Set `trace` to a `Trace`, and messages are counted there."""
+    """One of several ranks in a tab. If `trace` is set to a `Trace`, messages are counted there."""
 
     trace: Trace | None  # type: ignore[assignment]
 
@@ -54,7 +54,7 @@ class Group(ThreadGroup):
         self.trace = None
 
     def send(self, x: Any, to: int) -> None:
-        """Give x[n] to rank `to`, which must receive it: the call can wait until it does."""
+        """Send x[n] to rank `to`, which must receive it; may wait until it does."""
         self._check_peer("to", to)
         view = memoryview(x)
         with self._traced("send"):
@@ -62,7 +62,7 @@ class Group(ThreadGroup):
             self._count(view, None)
 
     def receive(self, x: Any, source: int) -> Any:
-        """Fill x[n] with what rank `source` sends."""
+        """Receive x[n] from rank `source`, in place."""
         self._check_peer("source", source)
         view = numbers_of(x)
         with self._traced("receive"):
@@ -81,7 +81,7 @@ class Group(ThreadGroup):
         return incoming
 
     def empty_like(self, x: Any) -> memoryview:
-        """An array as x, for what comes."""
+        """A new array of x's length and type, to receive into."""
         view = memoryview(x)
         return memoryview(array(view.format, bytes(view.nbytes)))
 
@@ -98,7 +98,7 @@ class Group(ThreadGroup):
         return x
 
     def barrier(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has called this."""
         self.all_reduce(array("b", [0]))
 
     def reduce_by(

@@ -1,4 +1,4 @@
-"""Runs the cells of a page in a worker of its tab, and says what they print, show and raise."""
+"""Kernel in a Web Worker: runs a page's cells and reports their output, values and errors."""
 
 import ast
 import io
@@ -14,11 +14,11 @@ import distributed
 from distributed.runtime.report import WorldError, is_machinery
 from playground.tab import world
 
-LIMIT = 500_000  # characters that the run of a cell may print
+LIMIT = 500_000  # characters that one run of a cell may print
 
 
 class Output(io.TextIOBase):
-    """What a run prints, handed to the page until it is too much."""
+    """Output stream of a run: passes text to the page, up to `LIMIT` characters."""
 
     def __init__(self, name: str, pass_on: Any):
         self.name, self.pass_on = name, pass_on
@@ -33,7 +33,7 @@ class Output(io.TextIOBase):
         return len(text)
 
     def end(self) -> None:
-        """A run is over: say how much was not shown."""
+        """End a run: report how many lines were dropped."""
         if self.hidden:
             text = f"… and {self.hidden:,} more lines\n"
             self.pass_on("stream", {"name": self.name, "text": text})
@@ -41,7 +41,7 @@ class Output(io.TextIOBase):
 
 
 class Kernel:
-    """The namespace in which cells run. `page.tell(kind, json)` takes Jupyter's messages."""
+    """The namespace in which cells run. `page.tell(kind, json)` receives Jupyter's messages."""
 
     def __init__(self, page: Any):
         self.page = page
@@ -53,7 +53,7 @@ class Kernel:
         self.page.tell(kind, json.dumps(content))
 
     def execute(self, code: str, number: int) -> str:
-        """Run a cell; Jupyter's reply as JSON."""
+        """Run a cell; returns Jupyter's reply as JSON."""
         reply: dict[str, Any] = {"status": "ok"}
         try:
             with redirect_stdout(self.outputs[0]), redirect_stderr(self.outputs[1]):
@@ -69,7 +69,7 @@ class Kernel:
         return json.dumps(reply)
 
     def run(self, code: str, name: str) -> Any:
-        """The value of the last line, if that is an expression."""
+        """Run code, and return the value of its last line if that is an expression."""
         linecache.cache[name] = len(code), None, code.splitlines(keepends=True), name
         tree = ast.parse(code, name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -85,7 +85,7 @@ class Kernel:
 
 
 def bundle_of(value: Any) -> dict[str, Any]:
-    """A value in the ways in which a page can show it."""
+    """A value in each of the formats in which a page can show it."""
     data = {"text/plain": pformat(value, width=79)}
     for kind, method in (("text/html", "_repr_html_"), ("image/svg+xml", "_repr_svg_")):
         made = getattr(value, method, None)
@@ -95,9 +95,9 @@ def bundle_of(value: Any) -> dict[str, Any]:
 
 
 def told(error: BaseException) -> dict[str, Any]:
-    """An error as Jupyter says it: of its lines, those in cells and in the book's modules."""
+    """An error as a Jupyter message, with the frames in cells and in the book's modules only."""
     name = type(error).__name__
-    if isinstance(error, WorldError):  # the message is all that there is to tell
+    if isinstance(error, WorldError):  # its message contains everything
         return {"ename": name, "evalue": str(error), "traceback": [f"{name}: {error}"]}
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if not is_machinery(frame.filename)]
@@ -106,7 +106,7 @@ def told(error: BaseException) -> dict[str, Any]:
 
 
 def stand_in() -> None:
-    """From here on `from distributed import launch, Group` means those of a tab."""
+    """From now on, make `from distributed import launch, Group` import the tab's versions."""
     sys.modules["distributed.launching"] = world
     distributed.HOMES.update(
         launch=world.__name__, world=world.__name__, Group="playground.tab.group"
@@ -114,7 +114,7 @@ def stand_in() -> None:
 
 
 def start(page: Any, mail: Any) -> Kernel:
-    """The kernel of this tab, whose ranks `launch` starts."""
+    """Create the kernel of this tab, and the ranks that its `launch` uses."""
     if mail.kind.startswith("workers"):
         world.here = world.Ranks(mail)
     else:

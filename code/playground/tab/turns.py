@@ -1,8 +1,9 @@
-"""Ranks without workers: where a browser gives no shared memory, they take turns in one Python.
+"""Ranks that take turns in one Python, for browsers without shared memory and thus without workers.
 
-A rank that has to wait for a message is given up, and later begins its function again. What it
-received before is in its log, what it sent and printed before is not sent and printed again. So it
-comes to the same place, and farther, if the function does the same each time it is called.
+A rank that has to wait for a message is abandoned, and its function is started again later. In the
+new run it receives the same messages from its log, and what it has sent and printed before isn't
+sent and printed twice. So it gets back to the same point and beyond, provided that the function
+does the same every time it is called.
 """
 
 import pickle
@@ -25,18 +26,18 @@ class Waits(BaseException):
 
 
 class Turn:
-    """One rank of a call: what it has done so far, and what carries its messages."""
+    """One rank of a call: its progress so far, and the transport of its messages."""
 
     def __init__(self, rank: int, queues: dict[tuple[int, int], deque[bytes]]):
         self.rank, self.queues = rank, queues
-        self.log: list[bytes] = []  # all messages that it has received
-        self.sent = self.shown = 0  # messages, lines
+        self.log: list[bytes] = []  # every message that it has received
+        self.sent = self.shown = 0  # numbers of messages and lines
         self.stack = ""
         self.out = sys.stdout
         self.dice = random.Random().getstate()
 
     def go(self, call: bytes, size: int) -> tuple[str, Any]:
-        """Go as far as messages allow: "result", "error" or "waits", and what."""
+        """Run until a message is missing; returns "result", "error" or "waits", and the value."""
         self.at_log = self.at_sent = self.at_line = 0
         fn, args = pickle.loads(call)
         random.setstate(self.dice)
@@ -56,11 +57,11 @@ class Turn:
             return "error", as_told(error)
 
     def steps(self) -> int:
-        """How far it has come, as a number that only grows."""
+        """Progress of this rank, as a number that only grows."""
         return len(self.log) + self.sent
 
     def show(self, lines: list[str]) -> None:
-        """What it prints, unless it was printed before."""
+        """Print a rank's lines, except those that an earlier run printed."""
         self.at_line += len(lines)
         new = lines[max(0, len(lines) - (self.at_line - self.shown)) :]
         self.shown = max(self.shown, self.at_line)
@@ -93,13 +94,13 @@ class Turn:
 
 
 class Turns:
-    """The ranks of a tab that cannot have workers for them."""
+    """The ranks of a tab that can't have workers."""
 
     def __init__(self, mail: Any):
         self.mail = mail
 
     def call(self, fn: Callable[..., Any], args: tuple, ranks: int, timeout: float | None) -> list:
-        """Call `fn(group, *args)` as each of them; the results in rank order."""
+        """Call `fn(group, *args)` as each of the ranks; returns the results in rank order."""
         call = pack_call(fn, args)
         self.mail.need(ranks)
         until = None if timeout is None else time.monotonic() + timeout

@@ -1,6 +1,6 @@
-"""`launch` and `world` in a tab: the ranks are workers, which stay warm from call to call.
+"""`launch` and `world` in a tab: the ranks are workers, which are reused from call to call.
 
-They have the signatures of `distributed.launching`, and raise what that raises.
+Both have the same signatures, and raise the same errors, as those in `distributed.launching`.
 """
 
 import contextlib
@@ -14,8 +14,8 @@ import cloudpickle
 
 from distributed.runtime.report import RankError, RanksHang, show_line, where_ranks_stand
 
-MOST = 8  # ranks; each is a Python of its own
-TO_STOP = 3.0  # s; a rank that has not answered by then is ended, and another takes its place
+MOST = 8  # ranks; each of them is a whole Python
+TO_STOP = 3.0  # s; a rank that has not answered by then is replaced by a new one
 
 
 class Ranks:
@@ -26,7 +26,7 @@ class Ranks:
         self.ready: set[int] = set()
 
     def call(self, fn: Callable[..., Any], args: tuple, ranks: int, timeout: float | None) -> list:
-        """Call `fn(group, *args)` on `ranks` of them; the results in rank order."""
+        """Call `fn(group, *args)` on the first `ranks` of them; returns results in rank order."""
         packed = pack_call(fn, args)
         self.wait_for(ranks)
         self.mail.begin(ranks)
@@ -39,13 +39,13 @@ class Ranks:
             call.end()
 
     def wait_for(self, ranks: int) -> None:
-        """Have so many ranks at hand."""
+        """Start ranks until this number is ready."""
         self.mail.need(ranks)
         while not self.ready >= set(range(ranks)):
             self.next(None)
 
     def next(self, seconds: float | None) -> tuple[int, Any] | None:
-        """What a rank says next: (rank, what); None when the time is up."""
+        """Next message from any rank, as (rank, message); None after `seconds`."""
         source = self.mail.wait(-1 if seconds is None else max(0.0, seconds) * 1e3)
         if source == -1:
             raise KeyboardInterrupt
@@ -58,14 +58,14 @@ class Ranks:
 
 
 class Call:
-    """One call of all ranks: who has answered, and what."""
+    """One call on all ranks, with the answers that have arrived so far."""
 
     def __init__(self, ranks: Ranks, size: int):
         self.ranks, self.size = ranks, size
         self.answers: dict[int, tuple[str, Any]] = {}
 
     def collect(self, timeout: float | None) -> list:
-        """All results; RankError for the first error, RanksHang when the time is up."""
+        """All results. Raises RankError for the first error, and RanksHang after `timeout` (s)."""
         until = None if timeout is None else time.monotonic() + timeout
         while len(self.answers) < self.size:
             if not self.hear(None if until is None else until - time.monotonic()):
@@ -80,7 +80,7 @@ class Call:
         return [self.answers[rank][1] for rank in range(self.size)]
 
     def hear(self, seconds: float | None) -> bool:
-        """Take what a rank says; False when nobody said anything in that time."""
+        """Handle one message from a rank; returns False if none arrives within `seconds`."""
         said = self.ranks.next(seconds)
         if said is None:
             return False
@@ -92,7 +92,7 @@ class Call:
         return True
 
     def stop(self) -> None:
-        """End the call on the ranks that have not answered; a rank that goes on is replaced."""
+        """Stop the ranks that haven't answered; replace a rank that doesn't react."""
         self.ranks.mail.stop([rank for rank in range(self.size) if rank not in self.answers])
         until = time.monotonic() + TO_STOP
         while len(self.answers) < self.size and self.hear(until - time.monotonic()):
@@ -103,7 +103,7 @@ class Call:
             self.ranks.mail.replace(deaf)
 
     def end(self) -> None:
-        """Whatever happened: no rank works on it any longer."""
+        """Make sure that no rank continues to work on this call, even after an error."""
         if len(self.answers) < self.size:
             self.stop()
 
@@ -113,19 +113,19 @@ class Call:
 
 
 def error_of(rank: int, told: dict[str, Any]) -> RankError:
-    """The error of a rank as its caller sees it, with the lines on which it was raised."""
+    """A rank's error for the caller, with the lines on which it was raised."""
     where = "".join(f"\n  {show_line(*frame)}" for frame in told["frames"])
     return RankError(rank, told["what"] + where)
 
 
 def show(rank: int, lines: list[str]) -> None:
-    """Print a rank's lines with its number."""
+    """Print lines of a rank, each with the rank's number."""
     for line in lines:
         print(f"[rank {rank}] {line}")
 
 
 def pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """A call as bytes, code included; TypeError names what does not fit or cannot be sent."""
+    """A call as bytes, code included. Raises TypeError for wrong or unpicklable arguments."""
     try:
         inspect.signature(fn).bind("group", *args)
     except TypeError as error:
@@ -138,7 +138,7 @@ def pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 def check(ranks: int, device: str, timeout: float | None) -> None:
-    """Raise ValueError for what cannot be in a tab."""
+    """Raise ValueError for arguments that a tab doesn't support."""
     if type(ranks) is not int or ranks < 1:
         raise ValueError(f"ranks={ranks!r}: a world has 1 rank or more")
     if ranks > MOST:
@@ -149,7 +149,7 @@ def check(ranks: int, device: str, timeout: float | None) -> None:
         raise ValueError(f"timeout={timeout!r}: give more than 0 seconds, or None to wait")
 
 
-here: Any = None  # the `Ranks` of this tab, once `kernel.start` has made them
+here: Any = None  # the `Ranks` of this tab, set by `kernel.start`
 
 
 def launch(
