@@ -1,4 +1,4 @@
-"""The stamp of everything that is measured or recorded: where, with what and when."""
+"""Stamp of every measurement and recording: the machine, the versions, and the date."""
 
 import os
 import platform

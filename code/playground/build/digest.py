@@ -1,10 +1,10 @@
-"""What the outputs of a page depend on: its cells, the code that they reach, and the packages.
+"""Digest of the inputs to a page's outputs: its cells, the code that they reach, and the packages.
 
-A page shows what its cells computed with this project's code: the functions and classes that they
-name, those that these name, and so on (`reach.py`). Its digest changes when one of them does, or a
-version of a package that they import; and not with its prose, its styles, a function that it never
-calls, or anything else. Python's version is not in it: the tests hold that pages say the same on
-each.
+A page shows what its cells compute with this project's code: the functions and classes that they
+name, those that these name, and so on (`reach.py`). The digest changes if one of those does, or the
+version of a package that they import. It doesn't depend on prose, styles, functions that the page
+never calls, or anything else. It doesn't depend on the version of Python either, because tests
+check that pages have the same results with each.
 """
 
 import hashlib
@@ -20,26 +20,26 @@ FROM = re.compile(r"^\s*from ((?:distributed|recipes|playground|bench)[\w.]*) im
 RUN = re.compile(r"-m ((?:distributed|recipes|playground|bench)[\w.]*)")
 LOADED = re.compile(r"(?:code|exercises)/[\w/]+\.\w+")
 IMPORT = re.compile(r"^\s*(?:from|import) (\w+)", re.M)
-MAGIC = re.compile(r"^( *)(?:[%!].*|```.*|:?load: .*|---)$", re.M)  # no Python
+MAGIC = re.compile(r"^( *)(?:[%!].*|```.*|:?load: .*|---)$", re.M)  # lines that aren't Python
 PIN = re.compile(r"^([\w-]+)==(\S+)", re.M)
 NAMES = {"sklearn": "scikit-learn", "vl_convert": "vl-convert-python"}  # import → package
 
 
 def cells_of(page: Path) -> str:
-    """The code of the cells of a page, without what says how they look."""
+    """Code of a page's cells, without their display options."""
     cells = CELL.findall(page.read_text("utf-8"))
     return "\n".join(OPTIONS.sub(_loads, cell) for cell in cells)
 
 
 def _loads(options: re.Match[str]) -> str:
-    """Of a cell's options, what it loads."""
+    """The lines of a cell's options that load files."""
     return "".join(f"{found[0]}\n" for found in LOAD.finditer(options[0]))
 
 
 def used_by(page: Path) -> tuple[set[Path], list[Unit]]:
-    """What of this project decides what the cells of a page show: whole files, and units of code.
+    """This project's code and data that affect a page's cells: whole files, and units of code.
 
-    A cell that loads or runs a file runs all of it, and one that loads pieces runs those.
+    A cell that loads or runs a file runs all of it. A cell that loads pieces runs only those.
     """
     cells = cells_of(page)
     whole = {ROOT / name for name in LOADED.findall(cells)} | files_of(RUN.findall(cells))
@@ -65,7 +65,7 @@ def used_by(page: Path) -> tuple[set[Path], list[Unit]]:
 
 
 def _of_cells(cells: str, page: Path) -> tuple[frozenset[Mention], frozenset[Path]]:
-    """What the cells name and import; if they are no plain Python, each of their words."""
+    """Names and imports in the cells; every word counts as a name if they can't be parsed."""
     try:
         return of_program(MAGIC.sub(r"\1pass", cells), page)
     except SyntaxError:
@@ -76,7 +76,7 @@ def _of_cells(cells: str, page: Path) -> tuple[frozenset[Mention], frozenset[Pat
 
 
 def packages_used(texts: list[str]) -> dict[str, str]:
-    """The packages that these texts import, with the versions that `requirements.txt` asks for."""
+    """Packages that these texts import, with their versions in `requirements.txt`."""
     pins = dict(PIN.findall((ROOT / "requirements.txt").read_text()))
     imported = {name for text in texts for name in IMPORT.findall(text)}
     names = {NAMES.get(name, name) for name in imported}
@@ -84,7 +84,7 @@ def packages_used(texts: list[str]) -> dict[str, str]:
 
 
 def digest(page: Path) -> str:
-    """Says whether the outputs of a page are as they would be now."""
+    """Digest of everything that affects a page's outputs."""
     cells = cells_of(page)
     whole, units = used_by(page)
     parts = {(file, 0): file.read_bytes() for file in whole}

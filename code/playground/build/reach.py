@@ -1,15 +1,15 @@
-"""What a program can reach of this project: the functions and classes that it names, and so on.
+"""Reachability: which functions and classes of this project a program can use, found from names.
 
-A name is looked up among the definitions of its module, then among what that imports. An attribute
-may be a method of any class that is reached, and a definition of a module that is imported as a
-whole; so may a whole string (`getattr(group, "all_reduce")`). That is more than runs, and less only
-where a name is put together while it runs.
+A name is looked up among the definitions of its module, then among the module's imports. An
+attribute can be a method of any reached class, or a definition in a module that is imported as a
+whole. So can a string that is a single word (`getattr(group, "all_reduce")`). This finds more than
+what actually runs, and misses only names that are assembled at run time.
 
-A method has to be named, unless Python or a library calls it: `__init__`, `_repr_html_`, and all
-methods of a class that extends one of a library (`forward`, `step`). Statements of a module that
-define nothing run when it is imported. After Bacon and Sweeney, "Fast Static Analysis of C++
-Virtual Function Calls" (1996), who look at classes that are made where this looks at those that
-are named.
+A method is reached if it is named, or if Python or a library calls it: `__init__`, `_repr_html_`,
+and all methods of a class that extends a library's class (`forward`, `step`). Statements of a
+module other than definitions run when it is imported. The method is that of Bacon and Sweeney,
+"Fast Static Analysis of C++ Virtual Function Calls" (1996), who consider the classes that are
+instantiated, where this considers the classes that are named.
 """
 
 import ast
@@ -25,13 +25,13 @@ WORD = re.compile(r"[A-Za-z_]\w*")
 OURS = re.compile(rf"\b(?:{'|'.join(PACKAGES)})(?:\.\w+)+")
 PLAIN = {"ABC", "Enum", "Exception", "Generic", "NamedTuple", "Protocol", "StrEnum", "object"}
 KNOWN = {"authenticated", "cache", "classmethod", "contextmanager", "dataclass", "getter"}
-KNOWN |= {"lru_cache", "no_grad", "property", "setter", "staticmethod"}  # they register nothing
-LIBRARY = "a library's"  # instead of a base class's name
+KNOWN |= {"lru_cache", "no_grad", "property", "setter", "staticmethod"}  # these register nothing
+LIBRARY = "a library's"  # replaces the name of a library's base class
 MAIN = "__name__ == '__main__'"
 
 
 class Mention(NamedTuple):
-    """A name in code: of the definition in a file; as an attribute; or, with neither, of any."""
+    """A name in code: of a definition in `file`, of an attribute, or, with neither, of anything."""
 
     name: str
     file: Path | None = None
@@ -39,20 +39,20 @@ class Mention(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """A definition, a method, or statements that run at import."""
+    """A definition, a method, or the statements of a module that run at import."""
 
     file: Path
     line: int
     text: str
-    name: str  # "" where nothing has to name it
-    owner: str  # the class of a method
-    bases: frozenset[str] | None  # of a class
+    name: str  # "" if it is reached without being named
+    owner: str  # the class, for a method
+    bases: frozenset[str] | None  # base classes, for a class
     mentions: frozenset[Mention]
     imports: frozenset[Path]
 
 
 class Names(NamedTuple):
-    """What names mean in a module: its definitions, what it imports, and modules as a whole."""
+    """Meaning of names in a module: its definitions, its imports, and modules imported whole."""
 
     file: Path
     defined: set[str]
@@ -61,14 +61,14 @@ class Names(NamedTuple):
 
 
 def path_of(name: str) -> Path | None:
-    """The file of a module of this project, by its dotted name; what comes after it is ignored."""
+    """File of one of our modules, given a dotted name that may continue beyond the module."""
     package, *parts = name.split(".")
     folder = (ROOT if package == "bench" else ROOT / "code") / package
     if package == "playground" and (ROOT / Path(*parts[:2])).is_dir() and len(parts) > 2:
         folder, parts = ROOT, parts[:3]  # exercises/NAME/check.py
     for part in parts:
         if not (folder / part).is_dir():
-            files = (folder / f"{part}.py", folder / "__init__.py")  # or a name that a package has
+            files = (folder / f"{part}.py", folder / "__init__.py")  # or a name in a package
             return next((file for file in files if file.exists()), None)
         folder = folder / part
     file = folder / "__init__.py"
@@ -76,13 +76,13 @@ def path_of(name: str) -> Path | None:
 
 
 def files_of(names: Iterable[str]) -> frozenset[Path]:
-    """The files of those of these dotted names that are ours."""
+    """Files of those of these dotted names that are ours."""
     found = {path_of(name) for name in names if name.split(".")[0] in PACKAGES}
     return frozenset(path for path in found if path)
 
 
 def imports_of(path: Path) -> frozenset[Path]:
-    """The files of this project that a module imports, wherever in it."""
+    """This project's files that a module imports, at the top or inside functions."""
     return _imports_of(path, path.stat().st_mtime_ns)
 
 
@@ -114,7 +114,7 @@ def _names(path: Path, tree: ast.Module) -> Names:
 
 
 def _take_in(node: ast.Import | ast.ImportFrom, names: Names) -> None:
-    """What an import makes of the names of a module."""
+    """Add the names that an import defines in a module."""
     module = (node.module or "") if isinstance(node, ast.ImportFrom) else ""
     for alias in node.names:
         dotted = f"{module}.{alias.name}" if module else alias.name
@@ -128,7 +128,7 @@ def _take_in(node: ast.Import | ast.ImportFrom, names: Names) -> None:
 
 
 def _code(node: ast.AST) -> Iterator[ast.AST]:
-    """All of a tree that says something while it runs: no docstring, no function's annotation."""
+    """Nodes of a tree that have an effect at run time: no docstrings, no annotations."""
     waiting: list[ast.AST] = [node]
     while waiting:
         one = waiting.pop()
@@ -140,7 +140,7 @@ def _code(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _mentions(node: ast.AST, names: Names) -> Iterator[Mention]:
-    """What one node of a tree names. Cells can define and import the same name: then both count."""
+    """Names in one node. If cells both define and import the same name, both meanings count."""
     if isinstance(node, ast.Name):
         if node.id in names.defined:
             yield Mention(node.id, names.file)
@@ -152,14 +152,14 @@ def _mentions(node: ast.AST, names: Names) -> Iterator[Mention]:
         while isinstance(root, ast.Attribute):
             root = root.value
         if isinstance(root, ast.Name) and root.id in names.modules:
-            is_direct = root is node.value  # else it is of a module below the one that is named
+            is_direct = root is node.value  # otherwise in a submodule of it
             yield Mention(node.attr, names.modules[root.id] if is_direct else None)
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         if WORD.fullmatch(node.value):
             yield Mention(node.value, is_attribute=True)
             if node.value in names.defined:
                 yield Mention(node.value, names.file)
-        elif "import " in node.value:  # a program
+        elif "import " in node.value:  # the source of a program
             yield from map(Mention, WORD.findall(node.value))
 
 
@@ -190,7 +190,7 @@ def _first(node: ast.stmt) -> int:
 
 
 def _registers_nothing(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> bool:
-    """Is it there for those alone who name it?"""
+    """Whether a definition has no effect unless it is named."""
     ends = {ast.unparse(one).partition("(")[0].rpartition(".")[2] for one in node.decorator_list}
     return ends <= KNOWN
 
@@ -209,7 +209,7 @@ def _of_class(lines: list[str], node: ast.ClassDef, names: Names) -> list[Unit]:
 
 
 def _base(node: ast.expr, names: Names) -> str:
-    """The name of a base class, if it is ours or `PLAIN`; LIBRARY if another package has it."""
+    """Name of a base class if it is ours or in `PLAIN`; LIBRARY if it is from another package."""
     dotted = ast.unparse(node).partition("[")[0]
     root, _, name = dotted.partition(".")
     if root in names.imported and not name:
@@ -243,7 +243,7 @@ def _units_of(path: Path, changed_at: int) -> tuple[tuple[Unit, ...], Names]:
 
 
 def units_of(path: Path) -> tuple[Unit, ...]:
-    """What a module of this project is made of; its `if __name__ == "__main__"` is no part."""
+    """Units of one of our modules, without its `if __name__ == "__main__"`."""
     return _units_of(path, path.stat().st_mtime_ns)[0]
 
 
@@ -252,7 +252,7 @@ def names_of(path: Path) -> Names:
 
 
 def found_at(mention: Mention) -> Mention:
-    """Where a name that a module may have from another is defined; of any, if nobody says."""
+    """Follow imports to the file that defines a name; without a file if none is found."""
     while mention.file is not None:
         names = names_of(mention.file)
         if mention.name in names.defined:
@@ -263,7 +263,7 @@ def found_at(mention: Mention) -> Mention:
 
 @lru_cache(maxsize=1000)
 def of_program(program: str, file: Path) -> tuple[frozenset[Mention], frozenset[Path]]:
-    """What a program that is no module of ours names, and what it imports."""
+    """Names in a program that isn't one of our modules, and the files that it imports."""
     tree = ast.parse(program)
     names = _names(file, tree)
     mentions = frozenset(m for node in _code(tree) for m in _mentions(node, names))
@@ -272,7 +272,7 @@ def of_program(program: str, file: Path) -> tuple[frozenset[Mention], frozenset[
 
 
 def reached(mentions: Iterable[Mention], files: Iterable[Path]) -> list[Unit]:
-    """All that a program which has these names in it, and imports these files, can come to."""
+    """All units that a program with these names and imports can reach."""
     mentioned = {found_at(one) for one in mentions}
     modules, opened = {file for file in files if file.suffix == ".py"}, set[Path]()
     found, waiting = list[Unit](), list[Unit]()
@@ -287,7 +287,7 @@ def reached(mentions: Iterable[Mention], files: Iterable[Path]) -> list[Unit]:
         return Mention(name, file) in mentioned or Mention(name) in mentioned
 
     def runs(unit: Unit) -> bool:
-        by_python = unit.name.startswith("_") and unit.name.endswith("_")  # or IPython
+        by_python = unit.name.startswith("_") and unit.name.endswith("_")  # or by IPython
         if not unit.owner:
             return not unit.name or by_python or is_named(unit.name, unit.file)
         calls = {Mention(unit.name), Mention(unit.name, is_attribute=True)}

@@ -1,4 +1,4 @@
-"""The order of the book, from `_toc.yml`; modules may use each other in this order only."""
+"""Order of the book, from `_toc.yml`. Modules may use each other only in this order."""
 
 import re
 from functools import lru_cache
@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-MAINTAINERS = "For maintainers"  # a part that the front page leaves out
+MAINTAINERS = "For maintainers"  # the front page leaves this part out
 LOOKED_UP = ("Reference", "Appendices", MAINTAINERS)  # parts that aren't read in order
 EXERCISES = ("/exercises", "/silent_bugs")
 
@@ -17,13 +17,13 @@ def table_of_contents(root: Path) -> dict[str, Any]:
     return dict(_read(path, path.stat().st_mtime_ns))
 
 
-@lru_cache  # a build asks for it some two hundred times
+@lru_cache  # a build calls it some two hundred times
 def _read(path: Path, changed_at: int) -> dict[str, Any]:
     return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
 
 
 def first_page(root: Path) -> str:
-    """The page that stands before all parts, by its path without an ending, as all pages here."""
+    """The page before all parts, as a path without suffix, like all pages here."""
     return str(table_of_contents(root)["root"])
 
 
@@ -34,7 +34,7 @@ def chapters(root: Path) -> dict[str, list[str]]:
 
 
 def taught(root: Path) -> list[str]:
-    """The chapters that are read from top to bottom: neither exercises nor what is looked up."""
+    """Chapters that are read from top to bottom, which excludes exercises and reference pages."""
     parts = [files for caption, files in chapters(root).items() if caption not in LOOKED_UP]
     return [file for files in parts for file in files if not file.endswith(EXERCISES)]
 
@@ -56,7 +56,7 @@ def core_path(root: Path) -> dict[str, str]:
 
 
 def pages_in_order(root: Path) -> list[str]:
-    """All pages of the book, the first page first; a small book has chapters and no parts."""
+    """All pages of the book, starting with the first. A small book has chapters but no parts."""
     alone = table_of_contents(root).get("chapters", [])
     parts = chapters(root).values()
     return [first_page(root), *(c["file"] for c in alone), *(f for files in parts for f in files)]

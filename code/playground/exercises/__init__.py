@@ -1,10 +1,10 @@
-"""What checks an exercise. Each has its own folder: `exercises/NAME/check.py` is imported as
-`playground.exercises.NAME.check`, here and on the ranks that it starts.
+"""Checks of the exercises. Each exercise has a folder, and `exercises/NAME/check.py` is imported as
+`playground.exercises.NAME.check`, both here and on the ranks that it starts.
 
-`check` runs it, and has the tools of all checks; `submission` runs it on a file, from the shell.
-Checks use `watch` (what a rank sends and receives), `suspects` (mistakes known by their numbers)
-and `silent` (what the exercises on silent bugs share). `mistakes` reads the wrong answers that an
-exercise must tell apart, and the unusual ones that it must accept.
+`check` runs a check and has the tools that checks share; `submission` runs one on a file, from the
+shell. Checks use `watch` (what a rank sends and receives), `suspects` (mistakes recognized by their
+numbers) and `silent` (common parts of the exercises on silent bugs). `mistakes` reads the wrong
+answers that an exercise must distinguish, and the unusual ones that it must accept.
 """
 
 from pathlib import Path

@@ -1,16 +1,16 @@
-"""Check what a reader wrote for an exercise, and say what is wrong with it.
+"""Check a reader's answer to an exercise, and say what is wrong with it.
 
     check("ring_all_reduce", ring_all_reduce)
 
-`exercises/NAME/check.py` has the check of an exercise: `check(answer, draw=…)` raises `Wrong` with
-a message that says which rank, which number, by how much. After the fixed cases it draws others, so
-that an answer made for those alone fails. `HINTS` stand there as well, the next more helpful than
-the one before. There may be `LOOK`: for words of a message, which name of the answer to look at.
-`exercises/NAME/` has the starter that the page shows, the solution, and the mistakes it knows.
+`exercises/NAME/check.py` contains the check of an exercise: `check(answer, draw=…)` raises `Wrong`
+with a message that gives the rank, the number, and the difference. After its fixed cases it draws
+random ones, so an answer made for the fixed cases fails. `HINTS` lists hints, each more helpful
+than the last. The optional `LOOK` maps words of a message to the name in the answer to look at. The
+folder also contains the starter that the page shows, the solution, and the typical mistakes.
 
     python -m playground.exercises.check ring_all_reduce FILE --json
 
-checks a file from the shell: see `submission`.
+checks a file from the shell (see `submission`).
 """
 
 import ast
@@ -35,11 +35,11 @@ from playground.exercises import names
 
 
 class Wrong(Exception):
-    """An answer is not right, and the message says what is wrong."""
+    """The answer is wrong; the message says why."""
 
 
 class Verdict:
-    """Whether an answer passed, and what is to be said of it."""
+    """Result of a check: whether the answer passed, and a message for the reader."""
 
     def __init__(self, name: str, passed: bool, message: str):
         self.name, self.passed, self.message = name, passed, message
@@ -57,7 +57,7 @@ class Verdict:
 
 
 class Draw:
-    """Random cases. Who sees one of them fail can have the same again by its seed."""
+    """Random cases. The same seed draws the same cases, so a failed one can be repeated."""
 
     def __init__(self, seed: int):
         self.seed, self.random, self.used = seed, np.random.default_rng(seed), False
@@ -208,7 +208,7 @@ def compare(name: str, found: Any, expected: Any, tolerance: float = 1e-6, where
 
 
 if __name__ == "__main__":
-    # Run by -m this module is here twice, and checks raise the other's `Wrong`.
+    # With -m this module is loaded twice, and checks raise the `Wrong` of the other copy.
     from playground.exercises.submission import main
 
     raise SystemExit(main())

@@ -1,17 +1,19 @@
-"""The mistakes that an exercise knows, from `exercises/NAME/wrong.toml`. Each has a table there:
+"""Typical mistakes in an exercise, from `exercises/NAME/wrong.toml`, which has a table per mistake:
 
     [never_divides]
-    mistake = 'Nobody divides.'
+    mistake = 'The gradients are not divided.'
     says = 'All rows count alike, but .* 8 times'
     old = '"sum") / count'
     new = '"sum")'
 
-`says` is a regular expression that the verdict matches. `old` stands once in solution.py, and `new`
-takes its place. Several replacements are tables `[[never_divides.replace]]`, each with `old` and
-`new`. An answer that shares little with the solution is there as a whole: `whole`.
+`says` is a regular expression that the verdict matches. `old` occurs exactly once in solution.py
+and is replaced by `new`. For several replacements there are tables `[[never_divides.replace]]`,
+each with `old` and `new`. An answer that has little in common with the solution is given in full as
+`whole`.
 
-`exercises/NAME/right.toml`, if there is one, has unusual but right answers, which a check refused
-once. Their tables have `unusual`, which says what is unusual, instead of `mistake` and `says`.
+`exercises/NAME/right.toml`, which is optional, contains answers that are right but unusual, because
+a check once rejected them. Instead of `mistake` and `says`, their tables have `unusual`, which
+describes what is unusual.
 """
 
 import tomllib
@@ -23,7 +25,7 @@ from playground.exercises import FOLDER
 
 
 class WrongAnswer(NamedTuple):
-    """An answer with one mistake: what it is, what is to be said of it, and the whole file."""
+    """An answer with one mistake: description, pattern of the verdict, and the whole file."""
 
     mistake: str
     says: str
@@ -31,9 +33,9 @@ class WrongAnswer(NamedTuple):
 
 
 def wrong_answers(name: str) -> dict[str, WrongAnswer]:
-    """The wrong answers to an exercise, by name.
+    """Wrong answers to an exercise, by name.
 
-    Raises ValueError for a table that has other keys than these, or that does not fit solution.py.
+    Raises ValueError for a table with unknown keys, or one that doesn't fit solution.py.
     """
     return {
         stem: WrongAnswer(said["mistake"], said["says"], code)
@@ -42,7 +44,7 @@ def wrong_answers(name: str) -> dict[str, WrongAnswer]:
 
 
 def right_answers(name: str) -> dict[str, str]:
-    """The unusual but right answers to an exercise: whole files, by name. Raises as above."""
+    """Right but unusual answers to an exercise, by name, as whole files. Raises as above."""
     if not (FOLDER / name / "right.toml").exists():
         return {}
     return {stem: code for stem, _, code in _answers(name, "right.toml", ("unusual",))}
@@ -51,7 +53,7 @@ def right_answers(name: str) -> dict[str, str]:
 def _answers(
     name: str, file: str, words: Sequence[str]
 ) -> Iterator[tuple[str, dict[str, str], str]]:
-    """Each table of a file: its name, what it says under these words, and the code it describes."""
+    """Tables of a file: name, texts under the keys `words`, and the code that it describes."""
     solution = (FOLDER / name / "solution.py").read_text(encoding="utf-8")
     tables = tomllib.loads((FOLDER / name / file).read_text(encoding="utf-8"))
     for stem, table in tables.items():
@@ -80,9 +82,9 @@ def _code(table: Mapping[str, Any], solution: str) -> str:
 
 
 def replaced(text: str, pairs: Sequence[tuple[str, str]]) -> str:
-    """The text with each `old` replaced by its `new`, all of them as they stand in the text.
+    """Replace each `old` by its `new`. All of them refer to the original text.
 
-    Raises ValueError unless each `old` stands in it once, and none within another.
+    Raises ValueError unless each `old` occurs in it exactly once, and none overlaps another.
     """
     for old, _ in pairs:
         if text.count(old) != 1:
@@ -93,6 +95,6 @@ def replaced(text: str, pairs: Sequence[tuple[str, str]]) -> str:
     for (at, old, _), (following, other, _) in pairwise(places):
         if at + len(old) > following:
             raise ValueError(f"old={old!r} and old={other!r} overlap in the solution")
-    for at, old, new in reversed(places):  # from the back: what is before stays where it is
+    for at, old, new in reversed(places):  # from the end, so that earlier positions stay valid
         text = text[:at] + new + text[at + len(old) :]
     return text

@@ -1,7 +1,7 @@
-"""What the exercises on silent bugs share: a network, rows, and what a step made of them.
+"""Common parts of the exercises on silent bugs: a network, rows, and which rows a step has used.
 
-A step of SGD moves the weights by −lr · Σ c_row g_row. The gradients g of each rank's rows are
-known, so the counts c can be solved for: they say whose rows were in a step, and how often.
+A step of SGD changes the weights by −lr · Σ c_row g_row. The gradients g of each rank's rows are
+known, so the equation can be solved for the counts c: how often each row contributed to the step.
 """
 
 from collections.abc import Sequence

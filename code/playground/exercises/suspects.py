@@ -1,4 +1,4 @@
-"""What an answer may have computed instead: typical mistakes, known by what they produce."""
+"""Recognition of typical mistakes in an answer, from the numbers that they produce."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

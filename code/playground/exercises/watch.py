@@ -1,9 +1,9 @@
-"""Watch what a rank sends, receives and hands over, while an answer runs.
+"""Recorder of the messages and collectives of a rank while an answer runs.
 
     with watched(group) as events: answer(group, x)
 
-An exercise asks for more than the right numbers: from whom they come, in how many messages, in
-which order. The events of a rank say so, in the order in which it asked for them.
+An exercise checks more than the numbers: which rank they come from, in how many messages, and in
+which order. The events of a rank show that, in the order in which the answer asked for them.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from distributed import Group
 
 
 class Event(NamedTuple):
-    """One message or collective: "send", "receive", or what the collective is called."""
+    """One message or collective: "send", "receive", or the name of the collective."""
 
     name: str
     peer: int | None  # None for a collective

@@ -1,9 +1,9 @@
-"""What torchrun does on one host, in ranks that are warm: a second instead of ten.
+"""torchrun on one host, simulated with ranks that are already running: 1 second instead of 10.
 
     torchrun("code/scripts/ddp.py", ranks=2, EPOCHS=1)
 
-calls the script's `main` in two processes whose environment is the one that torchrun makes, and
-returns what each of them returned. Names in capitals are set in the script before `main` is called.
+calls the script's `main` in two processes with the environment that torchrun would create, and
+returns their results. Names in capitals are set in the script before `main` is called.
 """
 
 import importlib.util

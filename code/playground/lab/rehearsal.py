@@ -1,4 +1,4 @@
-"""A job of milliseconds for train.py, and what may happen to it: for *Starting jobs*, and tests."""
+"""Tiny job for train.py, and faults that can happen to it: for *Starting jobs*, and for tests."""
 
 import contextlib
 import os

@@ -1,6 +1,6 @@
-"""The planner of a page: `distributed.planner.command` behind a form, in Python all of it.
+"""Planner page: a form for `distributed.planner.command`, entirely in Python.
 
-The book's build writes the form and a first plan into the page. When a reader changes something,
-these same files run in the reader's own tab, so they import neither torch nor NumPy; all but the
-`figures` of its chapter.
+The book's build writes the form and a first plan into the page. When a reader changes a field, the
+same files run in the reader's own tab. They therefore import neither torch nor NumPy, except for
+`figures`, which only its chapter uses.
 """

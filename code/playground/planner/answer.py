@@ -1,6 +1,6 @@
-"""A plan as a part of a page: why in one sentence, numbers, bars, a timeline, and copies of it.
+"""HTML of a plan: the recommendation with its reason, numbers, bars, a timeline, and copies.
 
-`answer("model=llama-3-8b&nodes=1")` is all that the page asks for, at its build and in a tab.
+The page calls only `answer("model=llama-3-8b&nodes=1")`, both when it is built and in a tab.
 """
 
 import json
@@ -29,9 +29,9 @@ from playground.planner.form import (
 )
 from recipes.copies import command_line, deepspeed_json, torch_code, torchrun_line
 
-ROOM = 1.6  # a bar may be so many times as long as the GPU's memory; what is longer is cut
-WIDE = 1000  # of a timeline, in its own units
-HAIR = 0.8  # the thinnest that is drawn
+ROOM = 1.6  # longest bar that is shown in full, in units of the GPU's memory
+WIDE = 1000  # width of a timeline, in its own units
+HAIR = 0.8  # width of the thinnest span, in the same units
 LANES = ("compute", "gather", "reduce", "reduce between hosts")
 KINDS = ("forward", "backward", "gather", "reduce", "all-reduce")
 Asked = tuple[Plan, Job, Cluster, float]
@@ -49,7 +49,7 @@ def answer(query: str) -> str:
 
 
 def planned(state: Mapping[str, str]) -> Asked:
-    """The plan of a state, and what it is of. Raises WrongError, naming the field."""
+    """Plan for the state of the form, with its assumptions. Raises WrongError, naming the field."""
     job, cluster, memory, batch = asked(words_of(state))
     try:
         found = plan(job, cluster, memory, state["stack"], batch)
@@ -62,7 +62,7 @@ def planned(state: Mapping[str, str]) -> Asked:
 
 
 def sentence(found: Asked) -> str:
-    """The recommendation and its reasons."""
+    """The recommendation and its reasons, as one sentence."""
     best = found[0].recommended
     if best is None:
         return f"{found[0].why[0].upper()}{found[0].why[1:]}."
@@ -86,7 +86,7 @@ def days(value: float) -> str:
 
 
 def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Of the recommended plan: what it is called, and how much of it there is."""
+    """Names and values of the recommended plan's main numbers."""
     best, job, cluster = found[0].recommended, found[1], found[2]
     if best is None:
         return []
@@ -117,7 +117,7 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def ways_out(state: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
-    """What to change so that something fits, each tried: in words, and the state that fits."""
+    """Changes that make something fit, all tried: description of the change, and new state."""
     found = []
     for several in alternatives(state):
         for said, change in several:
@@ -129,7 +129,7 @@ def ways_out(state: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
 
 
 def fits(state: Mapping[str, str]) -> bool:
-    """Whether any strategy has room. No step is simulated."""
+    """Whether any strategy fits in memory. It doesn't simulate a step."""
     job, cluster, memory, _ = asked(words_of(state))
     wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
     names = [name for name in STACKS[state["stack"]] if name != "HSDP"]
@@ -141,7 +141,7 @@ def fits(state: Mapping[str, str]) -> bool:
 
 
 def alternatives(state: Mapping[str, str]) -> Iterator[list[tuple[str, dict[str, str]]]]:
-    """Ways out, each as its steps from small to large."""
+    """Kinds of changes to try, each as a list of steps from small to large."""
     hosts, context = number(state["nodes"]), number(state["context"])
     more = [round(hosts * 2**k) for k in range(1, 8)]
     yield [(f"{n:,} hosts", {"nodes": str(n)}) for n in more]
@@ -161,7 +161,7 @@ def alternatives(state: Mapping[str, str]) -> Iterator[list[tuple[str, dict[str,
 
 
 def bar(each: Option, memory: float) -> str:
-    """Bytes by what they are for, from left to right, cut where there is no more room."""
+    """Bar of the bytes per GPU by purpose, from left to right, cut off at `ROOM`."""
     left, parts = 1.0, []
     for part, size in each.memory.items():
         share = min(left, size / (ROOM * memory))
@@ -193,7 +193,7 @@ def row(each: Option, found: Plan, memory: float) -> str:
 
 
 def joined(spans: list[Span], until: float) -> Iterator[tuple[str, float, float]]:
-    """What a stream does, from where to where on paper; what nearly touches is one piece."""
+    """Pieces of a stream (kind, left, right); adjacent spans of the same kind are joined."""
     kind, left, right = "", 0.0, 0.0
     for span in spans:
         start, end = WIDE * span.start / until, WIDE * span.end / until
@@ -209,7 +209,7 @@ def joined(spans: list[Span], until: float) -> Iterator[tuple[str, float, float]
 
 
 def timeline(step: SimulatedStep) -> str:
-    """A line for every stream."""
+    """Timeline of a step, with one line per stream."""
     until = max(span.end for span in step.spans)
     lines = []
     for lane in LANES:
@@ -234,7 +234,7 @@ def timeline(step: SimulatedStep) -> str:
     )
 
 
-# --- all of it
+# --- the whole answer
 
 
 def legend(parts: list[tuple[str, str]]) -> str:
@@ -243,7 +243,7 @@ def legend(parts: list[tuple[str, str]]) -> str:
 
 
 def copies(found: Asked, words: list[str]) -> dict[str, str]:
-    """Name of a copy → its text."""
+    """Texts to copy: name → text."""
     best, job, cluster = found[0].recommended, found[1], found[2]
     texts = {"command line": command_line(words)}
     if best is not None:
@@ -254,7 +254,7 @@ def copies(found: Asked, words: list[str]) -> dict[str, str]:
 
 
 def assumptions(state: Mapping[str, str], found: Asked) -> str:
-    """What the plan is of, before what it says."""
+    """List of the assumptions, which comes before the result."""
     _, job, cluster, memory = found
     speed = number(state["speed"]) if state["speed"] else None
     name = "" if state["model"] == OWN else state["model"]
@@ -264,7 +264,7 @@ def assumptions(state: Mapping[str, str], found: Asked) -> str:
 
 
 def html(state: Mapping[str, str], found: Asked) -> str:
-    """All that stands below the form."""
+    """Everything below the form."""
     best, memory = found[0].recommended, found[3]
     first, colon, rest = escape(sentence(found)).partition(":")
     parts = [assumptions(state, found)]

@@ -1,4 +1,4 @@
-"""Plans for PyTorch beside what `python -m bench.executed_plans` found when it executed them."""
+"""Plans for PyTorch next to the results of executing them with `python -m bench.executed_plans`."""
 
 import hashlib
 import json

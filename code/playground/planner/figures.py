@@ -1,4 +1,4 @@
-"""Pictures and tables of plans: streams of a step, thresholds, errors of published rows."""
+"""Figures and tables of plans: streams of a step, thresholds, and errors on published runs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,8 @@
-"""Choices of the planner's page, as fields of a form, in an address, and on the command line.
+"""Choices of the planner page: as form fields, as an address, and as command-line options.
 
-An address has only the choices that differ from the defaults: `model=llama-3-8b&nodes=2`. Every
-choice is an option of `python -m distributed.planner`, so one command line has the whole plan.
+An address contains only choices that differ from the defaults: `model=llama-3-8b&nodes=2`. Every
+choice is an option of `python -m distributed.planner`, so a single command line gives the same
+plan.
 """
 
 import math
@@ -26,7 +27,7 @@ OWN = "own"  # the model whose shape is typed into fields
 
 
 class Field(NamedTuple):
-    """One thing to choose. `kind` is "choice", "whole", "number", "size", "rate" or "yes"."""
+    """One field. `kind` is "choice", "whole", "number", "size", "rate" or "yes"."""
 
     name: str
     label: str
@@ -94,7 +95,7 @@ FIELD_OF = {"gpus": "nodes", "params": "model", "shape": "layers", "inside": "gp
 
 
 class WrongError(ValueError):
-    """A choice that can't be used, and its field."""
+    """A choice that can't be used; names its field."""
 
     def __init__(self, field: str, message: str):
         super().__init__(message)
@@ -108,7 +109,7 @@ def state_of(query: str) -> dict[str, str]:
 
 
 def query_of(state: Mapping[str, str]) -> str:
-    """The address of a state: what differs from the defaults."""
+    """The address of a state, with the choices that differ from the defaults."""
     return urlencode({k: v for k, v in state.items() if v != FIELDS[k].default})
 
 
@@ -173,7 +174,7 @@ def words_of(state: Mapping[str, str]) -> list[str]:
 
 
 def asked(words: list[str]) -> tuple[Job, Cluster, float, Batch | None]:
-    """What these words ask for. Raises WrongError, naming the field."""
+    """Inputs of the planner that these options describe. Raises WrongError, naming the field."""
     try:
         given = arguments().parse_args(words)
         job, cluster, memory = read(given)

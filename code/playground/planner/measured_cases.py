@@ -1,7 +1,7 @@
-"""Programs that one GPU has run, with the planner's numbers for each of them.
+"""Programs that were run on one GPU, with the planner's numbers for each of them.
 
-`python -m bench.gpu_day` runs them and records what it measured in bench/recorded/gpu_day.json.
-Pages compare that with the plans made here; they show nothing while the file doesn't exist.
+`python -m bench.gpu_day` runs them and records the measurements in bench/recorded/gpu_day.json.
+Pages compare those with the plans that are made here, and show nothing if the file doesn't exist.
 """
 
 import json
@@ -18,7 +18,7 @@ from playground.show.recorded import FOLDER
 
 KEPT = FOLDER / "gpu_day.json"
 RECIPE = "the same, gradients in fp32"  # FSDP2 with fp32 shards and fp32 reduction; DDP: autocast
-# What is trained, and on sequences of how many tokens. "tiny" is for dry runs on a CPU.
+# Models to train, and the number of tokens per sequence. "tiny" is for dry runs on a CPU.
 SHAPES = {
     "gpt-2-124m": (PRESETS["gpt-2-124m"], 1024),
     "llama-2-7b, 4 layers": (PRESETS["llama-2-7b"]._replace(layers=4), 2048),

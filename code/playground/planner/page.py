@@ -1,4 +1,4 @@
-"""The planner as the build writes it: the form, and a first plan below it."""
+"""HTML of the planner page, written by the build: the form, and a first plan below it."""
 
 import json
 from html import escape
@@ -10,7 +10,7 @@ from playground.planner.form import FIRST, MORE, OWN, SHAPE, Field
 
 
 def files() -> list[Path]:
-    """The modules of this project that `answer` imports, and those that they do."""
+    """This project's modules that `answer` imports, directly or indirectly."""
     left, found = {*files_of(["playground.planner.answer"])}, set[Path]()
     while left:
         path = left.pop()
@@ -20,7 +20,7 @@ def files() -> list[Path]:
 
 
 def control(field: Field) -> str:
-    """What a reader sets a field with; its message stands below it when it is wrong."""
+    """Input element for a field, with space below it for an error message."""
     name, label = f"planner-{field.name}", escape(field.label)
     about = f'id="{name}" name="{field.name}" aria-describedby="{name}-wrong"'
     slider = ""
@@ -52,7 +52,7 @@ def control(field: Field) -> str:
 
 
 def page() -> str:
-    """The whole planner, with the plan of the defaults."""
+    """The whole planner, with the plan for the defaults."""
     first = json.loads(answer(""))
     below = "".join(control(field) for field in FIRST)
     shape = "".join(control(field) for field in SHAPE)

@@ -1,1 +1,1 @@
-"""What pages show: tables, figures, recorded measurements, calculators."""
+"""Elements that pages show: tables, figures, recorded measurements, and calculators."""

@@ -1,6 +1,6 @@
-"""How many steps more ranks save, as a chart to drag: the noise scale decides.
+"""Chart of the steps that additional ranks save, with controls; the noise scale decides.
 
-On N ranks with b examples each the batch is N b. The chart's expression is
+On N ranks with b examples each, the batch has N b examples. The chart's expression is
 `distributed.large_batch.more_steps(B, b, N b)`; a test compares the two.
 """
 

@@ -1,4 +1,4 @@
-"""The recorded sweep over bucket sizes (`bench/bucket_sizes.py`) beside what the formulas say."""
+"""Recorded sweep over bucket sizes (`bench/bucket_sizes.py`), next to the formulas' predictions."""
 
 import json
 from typing import Any

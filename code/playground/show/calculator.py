@@ -1,4 +1,4 @@
-"""The calculator of scaling: see `chart` for how it works on the page itself.
+"""Calculator for scaling, which runs on the page itself (see `chart`).
 
 The formulas are in `distributed.scaling`, and here again as expressions of the chart, because a
 chart can't call Python. A test moves the sliders at random and compares. Colors come from a module.

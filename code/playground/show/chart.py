@@ -1,6 +1,6 @@
 """Charts that compute on the page itself, without a kernel: Altair's, with sliders and menus.
 
-`book/_static/calculator.js` draws them. Without it, and in print, each stands as a picture.
+`book/_static/calculator.js` draws them. Without it, and in print, each chart is a picture.
 """
 
 import json
@@ -13,7 +13,7 @@ import vl_convert
 
 
 class Calculator:
-    """A chart with its controls. `alt_text` says what is seen before anything is moved."""
+    """A chart with controls. `alt_text` describes it as it looks before any control is moved."""
 
     def __init__(self, chart: alt.LayerChart, alt_text: str):
         self.alt_text = alt_text

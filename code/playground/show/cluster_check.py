@@ -1,6 +1,6 @@
-"""What check_cluster.py said of hosts in the laboratory, for *On your cluster*: tables and figures.
+"""Tables and figures for *On your cluster*: reports of check_cluster.py on hosts in the laboratory.
 
-A recorded report has all that was measured. What it concludes is concluded anew, by the script.
+A recorded report contains the measurements. The script draws its conclusions from them again.
 """
 
 import json

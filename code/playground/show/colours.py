@@ -1,9 +1,10 @@
-"""The colours of all figures. The same ones mean the same things on every page.
+"""Colors of all figures, which mean the same things on every page.
 
-They are a module of their own because ranks need them, too: Matplotlib takes half a second in each.
+They have their own module because ranks need them without Matplotlib, which takes half a second to
+import on each rank.
 """
 
-# Okabe and Ito's palette, which people with any colour vision can tell apart.
+# Okabe and Ito's palette, whose colors are distinct with any kind of color vision.
 RANKS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8F98"]
 INK = "#2b3038"
 GREY = "#5f6670"

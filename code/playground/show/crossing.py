@@ -1,7 +1,8 @@
-"""All-reduce over its size for four algorithms, with sliders: which one is fastest where.
+"""Chart of the fastest of four all-reduce algorithms by size, with sliders.
 
-A step costs a latency and the time of what is sent in it, and steps follow each other. The chart's
-formulas are its own; a test moves the sliders and compares with what the modules say is sent.
+A step takes a latency plus the time for the bytes that are sent in it, and steps run one after
+another. The formulas are written again for the chart; a test moves the sliders and compares with
+the messages that the modules count.
 """
 
 import math
@@ -12,7 +13,7 @@ from playground.show.chart import Calculator, slider, style
 from playground.show.colours import RANKS
 
 SIZES = [10 ** (3 + i / 10) for i in range(71)]  # bytes: 1 kB to 10 GB
-# How many steps follow each other, and how many whole arrays pass one link in all of them.
+# Number of consecutive steps, and number of whole arrays that pass one link in all of them.
 STEPS = {
     "through rank 0": ("2 * (datum.ranks - 1)", "2 * (datum.ranks - 1)"),
     "tree": ("2 * doublings", "2 * doublings"),

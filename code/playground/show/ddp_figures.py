@@ -1,4 +1,4 @@
-"""Figures of the part *DDP*, in the marks of the whole book: a slot of a cell for each rank."""
+"""Figures of the part *DDP*, in the book's notation: a cell has a slot for each rank."""
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure

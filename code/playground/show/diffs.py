@@ -1,4 +1,4 @@
-"""What changes from one stage of a script to the next, as a page shows it."""
+"""Differences between one stage of a script and the next, as a page shows them."""
 
 import difflib
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def code_of(script: str) -> list[str]:
 
 
 class Diff:
-    """The lines that two scripts do not share, with a line around them to find the place."""
+    """Lines that differ between two scripts, with one line of context before and after them."""
 
     def __init__(self, before: str, after: str):
         self.names = before.rpartition("/")[2], after.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Published and recorded scaling beside the model's: tables and figures of one page."""
+"""Published and recorded scaling next to the model's: tables and figures of one page."""
 
 import math
 from typing import Any

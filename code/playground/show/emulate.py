@@ -1,7 +1,7 @@
-"""Recordings of collectives without processes: ranks that are threads, and note each message.
+"""Recordings of collectives without processes, on ranks that are threads and note each message.
 
-The algorithms are the book's own, and so is the order of their messages: what a figure of `steps`
-shows does not depend on who carries them. Thirty recordings take a second here.
+The algorithms are the book's own, and they send the same messages in the same order as on
+processes, so a figure of `steps` looks the same. Thirty recordings take about a second.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,12 +12,12 @@ import torch
 from distributed.workbench import threads
 from playground.show.steps import Message, Run, Steps, note_call, put_in_steps
 
-Array = Any  # a tensor, where the parent has a memoryview
+Array = Any  # a tensor, although the parent class uses a memoryview
 Algorithm = Callable[..., Any]  # algorithm(group, x, combine)
 
 
 class NotedGroup(threads.ThreadGroup):
-    """One rank of several in this process; notes its messages, and how `x` looks before each."""
+    """One of several ranks in this process; notes each message and the state of `x` before it."""
 
     def __init__(self, rank: int, size: int, mailboxes: threads.Mailboxes):
         super().__init__(rank, size, mailboxes)

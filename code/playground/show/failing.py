@@ -1,6 +1,6 @@
-"""What a failure does to a run, and how often to save: figures, a calculator, recorded accidents.
+"""Effects of a failure on a run, and how often to save: figures, a calculator, recorded accidents.
 
-The calculator's formulas are its own, as they must be; a test moves the sliders and compares with
+The formulas are written again for the calculator. A test moves the sliders and compares with
 `distributed.checkpoint_interval` and `distributed.planner.published`.
 """
 

@@ -1,7 +1,7 @@
-"""One style for every figure, and the figures that more than one page draws.
+"""Style of all figures, and the figures that more than one page draws.
 
-The same colours mean the same things on every page. Figures are SVG with a style sheet inside, so
-that they follow the theme of the page: data keep their colours, text and lines change theirs.
+The same colors mean the same things on every page. Figures are SVG with a style sheet inside, so
+they follow the theme of the page: data keep their colors, while text and lines change theirs.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from distributed.runtime.trace import Trace
 from playground.show.colours import GREY, INK, KINDS, PALE, QUIET, RANKS
 
-# What is not data, as it is in the dark theme. Black text stays black: it stands on data.
+# Colors in the dark theme, except those of data. Black text on data stays black.
 IN_THE_DARK = {
     f"fill: {INK}": "#ced6dd",
     f"stroke: {INK}": "#ced6dd",

@@ -1,4 +1,4 @@
-"""What runs when during one step of DDP on a GPU: a drawing, not a measurement."""
+"""Timeline of one step of DDP on a GPU: a drawing, not a measurement."""
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""Rings over two hosts, and what the laboratory's network cards sent: *From one host to many*."""
+"""Rings over two hosts, and the bytes that the laboratory's NICs sent: *From one host to many*."""
 
 import math
 from typing import Any

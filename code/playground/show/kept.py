@@ -1,4 +1,4 @@
-"""Error feedback as a chart to step through: what is sent of a gradient, and what is kept."""
+"""Error feedback as a chart to step through: which part of a gradient is sent and which is kept."""
 
 from collections.abc import Callable
 

@@ -1,7 +1,7 @@
-"""The ledger of a GPU's memory: a line for each purpose, to drag or as a table.
+"""Ledger of a GPU's memory, with a line per purpose: as a chart with controls, and as a table.
 
-What the chart computes is written twice, as it must be: in `distributed.planner.memory`, and here
-as expressions. A test moves the controls at random and compares.
+The formulas are in `distributed.planner.memory`, and here again as expressions, because a chart
+can't call Python. A test moves the controls at random and compares.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ MODELS = {
     "Llama 3 405B": "llama-3-405b",
     "GPT-3 175B": "gpt-3-175b",
 }
-# bytes for each parameter: itself, its gradient, a master copy, and the optimizer's states
+# bytes per parameter: parameter, gradient, master copy, and the optimizer's states
 PRECISIONS = {
     "bf16, fp32 weights kept, Adam": (2, 2, 4, 8),
     "the same, gradients in fp32": (2, 4, 4, 8),
@@ -54,7 +54,7 @@ PRECISIONS = {
 KEEP = {"none": 0, "selective": 1, "full": 2}
 LOSSES = {"plain": PLAIN, "fused": FUSED}
 CODE = {"PyTorch's": 1, "the ZeRO paper's": 0}
-STACKS = ("book", "pytorch")  # by the values of `CODE`
+STACKS = ("book", "pytorch")  # indexed by the values of `CODE`
 DEVICES = {f"{size} GB": size * 1e9 for size in (16, 24, 40, 80, 141, 192)}
 SEVEN = Job(PRESETS["llama-2-7b"], rows=1, context=4096)  # one row, as long as it was trained with
 
@@ -80,7 +80,7 @@ def ledger_of(
 
 
 def ledger_table(columns: Mapping[str, tuple[int, int]], job: Job = SEVEN) -> Table:
-    """GB of a Llama 2 7B, by the lines that change; a column is a stage and a number of ranks."""
+    """Memory of a Llama 2 7B in GB, by lines that change; a column is a stage and a rank count."""
     found = {name: ledger_of(job, *column) for name, column in columns.items()}
 
     def row(name: str, lines: Sequence[str]) -> tuple[str, ...]:

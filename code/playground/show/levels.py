@@ -10,7 +10,7 @@ from playground.show.steps import Message, Run, Steps
 
 
 class Part:
-    """Some ranks of `whole` as a wire, numbered from 0 in the order of `ranks`."""
+    """A subset of the ranks of `whole` as a wire, numbered from 0 in the order of `ranks`."""
 
     def __init__(self, whole: NotedGroup, ranks: range):
         self.whole, self.ranks = whole, ranks

@@ -1,7 +1,7 @@
-"""Links compared: latency, bandwidth, and the size of a message at which both cost the same.
+"""Comparison of links: latency, bandwidth, and the message size at which both cost the same.
 
-Line rates come from `distributed.planner.hardware`, in one direction. No collective quite reaches
-them, so the bandwidths here are `ACHIEVED` of that.
+Line rates come from `distributed.planner.hardware`, in one direction. Collectives don't quite reach
+them, so the bandwidths here are the fraction `ACHIEVED` of the line rates.
 """
 
 from typing import NamedTuple
@@ -21,7 +21,7 @@ NVLINK_LATENCY = 3.4e-6
 
 
 class Line(NamedTuple):
-    """A link: a message of n bytes takes latency + n / bandwidth (s; bytes/s)."""
+    """A link, over which a message of n bytes takes latency + n / bandwidth (s; bytes/s)."""
 
     name: str
     latency: float

@@ -1,4 +1,4 @@
-"""Bars of memory: what a rank holds, by what it is for, in the same colours on every page."""
+"""Bars of a rank's memory by purpose, in the same colors on every page."""
 
 from collections.abc import Iterable, Mapping
 
@@ -29,7 +29,7 @@ def memory_bars(
     groups: int = 1,
     axis: Axes | None = None,
 ) -> Axes:
-    """Draw one stacked bar for each name in `bars`: purpose → bytes. `groups` stand together."""
+    """Draw a stacked bar per name in `bars`: purpose → bytes, in clusters of `groups` bars."""
     if axis is None:
         _, axis = plt.subplots(figsize=(7.2, 3.4))
     places = [i + i // groups * 0.5 * (groups > 1) for i in range(len(bars))]
@@ -44,7 +44,7 @@ def memory_bars(
     axis.set_xticks(places, list(bars))
     axis.set(ylabel=label, title=title)
     axis.set_ylim(0, 1.12 * max(bottoms, default=1))
-    if groups > 1:  # many bars, the lower ones to the right: let them have the width
+    if groups > 1:  # the lower bars are on the right, so the legend fits there
         axis.legend(loc="upper right")
     else:
         axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
@@ -52,6 +52,6 @@ def memory_bars(
 
 
 def _purposes(bars: Iterable[Mapping[str, float]]) -> list[str]:
-    """All purposes that occur, the known ones first."""
+    """All purposes that occur, with those in `PURPOSES` first."""
     found = {purpose for bar in bars for purpose, size in bar.items() if size}
     return [*(p for p in PURPOSES if p in found), *sorted(found - set(PURPOSES))]

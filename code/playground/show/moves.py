@@ -1,7 +1,7 @@
-"""The collectives of `shapes`, step by step: the book's own code ran, on ranks that are threads.
+"""Collectives of `shapes`, step by step; the book's own code runs on ranks that are threads.
 
-Rank r's numbers have its color. Where nothing is added, a part is filled by the one rank whose
-numbers are in it; in a sum each rank has a slot, as in `steps`.
+Rank r's numbers have its color. In a collective that doesn't add, a part has the color of the one
+rank whose numbers it contains. In a sum each rank has a slot, as in `steps`.
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ from playground.show.emulate import recording, run_in_threads
 from playground.show.shapes import SHAPES
 from playground.show.steps import Run, Steps
 
-# All-reduce has its own chapter. In all-to-all a part ends at another place than it began.
+# All-reduce has its own chapter. In all-to-all, parts end up in a different position.
 MOVES = {shape.name: shape for shape in SHAPES if shape.name not in ("all-reduce", "all-to-all")}
 
 
 class Moved(Run):
-    """A run in which numbers are copied and never added."""
+    """A run in which numbers are copied but never added."""
 
     def caption(self, step: int) -> str:
         if step == 0:

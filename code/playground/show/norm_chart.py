@@ -1,4 +1,4 @@
-"""BatchNorm on each rank: a figure with a slider that deals out a batch to ranks, no kernel.
+"""BatchNorm on each rank: a chart with a slider that divides a batch among ranks, without a kernel.
 
 It shows the same numbers twice, before and after a norm over each rank's own rows:
 x̂ = (x − μ) / σ. Two rows always become −1 and 1.

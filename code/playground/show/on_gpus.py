@@ -1,6 +1,6 @@
-"""What `bench.gpu_day` measured on a GPU, for the pages: None for what isn't recorded.
+"""Measurements of `bench.gpu_day` on a GPU, for the pages; None for those not recorded.
 
-Plans are made here, so a page always shows how far today's planner is from what was measured.
+Plans are made here, so a page always shows how well today's planner matches the measurements.
 """
 
 from statistics import median

@@ -1,7 +1,7 @@
-"""The recorded benchmarks as a page shows them: every row, its aim, and a reason where it misses.
+"""Recorded benchmarks as a page shows them: every row, its aim, and the reason for missing it.
 
-Aims and reasons stand in `bench/aims.json`, the first pattern that fits a row counts. Without an
-aim a row is only expected to be no slower than its peer, or to have a reason.
+`bench/aims.json` contains aims and reasons; the first pattern that matches a row counts. A row
+without an aim should be no slower than its peer, or have a reason.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Which process sits where: what torchrun starts on each host, and what it tells each process."""
+"""Processes of a job: which of them torchrun starts on each host, and with which environment."""
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes

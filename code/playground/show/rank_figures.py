@@ -1,4 +1,4 @@
-"""Figures to step through of the part *DDP*: buckets that wait, and shares of data."""
+"""Figures to step through in the part *DDP*: waiting buckets, and shares of the data."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What `python -m bench --record NAME` has kept, for pages to show with its stamp."""
+"""Recordings of `python -m bench --record NAME`, which pages show with their stamp."""
 
 import json
 from pathlib import Path

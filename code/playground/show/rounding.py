@@ -1,7 +1,7 @@
-"""What 16 bits lose, as two charts to drag: updates that round away, gradients that are zero.
+"""Losses of 16 bits, as two charts with controls: updates that round away, gradients that are zero.
 
-The charts compute on the page itself, so the rounding is written in their own language here. A test
-compares both with what torch makes of the same numbers.
+The charts compute on the page itself, so the rounding is written again in their language. A test
+compares both with torch's results for the same numbers.
 """
 
 import altair as alt

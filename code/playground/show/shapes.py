@@ -1,7 +1,7 @@
-"""The shapes of collectives at a glance: who has what before, and who has what after.
+"""Shapes of the collectives: which rank has which numbers before and after.
 
-The book's own code ran, on ranks that are threads. Rank r's numbers have its colour. A cell that
-holds one rank's numbers is filled; in a sum each rank has a slot, and a partial sum is hatched.
+The book's own code runs, on ranks that are threads. Rank r's numbers have its color. A cell with
+one rank's numbers is filled. In a sum each rank has a slot, and a partial sum is hatched.
 """
 
 from collections.abc import Callable
@@ -83,7 +83,7 @@ def states(shape: Shape, ranks: int = 4) -> tuple[Rows, Rows]:
 
 
 class Shapes:
-    """All of them, in pairs, as one figure."""
+    """All collectives, in pairs, as one figure."""
 
     def __init__(self, ranks: int = 4):
         self.ranks = ranks

@@ -1,4 +1,4 @@
-"""Losses of the programs with a silent bug, each beside those of the program without it.
+"""Losses of programs with a silent bug, each next to those of the program without it.
 
 The programs are the starters and the solutions of the exercises silent_bug_1 to silent_bug_5.
 """
@@ -23,7 +23,7 @@ from playground.show.colours import RANKS
 
 TOGETHER, ROWS, STEPS = 2, 24, 30  # ranks, rows of a batch, batches
 BUGS = (1, 2, 3, 4, 5)
-# Rows of each rank of the 24 whose loss is shown; where nothing stands here, each has half of them.
+# Rows per rank, of the 24 whose loss is shown. Without an entry, each rank has half of them.
 SHARES = {1: [6, 18], 2: [4, 4, 16]}
 A_IS_WRONG = {1, 4}  # in these panels line A is the program with the bug, in the others line B
 Losses = list[float]
@@ -39,7 +39,7 @@ def program(number: int, stem: str) -> Callable[..., Any]:
 
 
 class Steps(list):
-    """A list that calls `look` before each of its steps."""
+    """A list that calls `look` before each of its items."""
 
     def __init__(self, items: list[Any], look: Callable[[], None]):
         super().__init__(items)
@@ -52,7 +52,7 @@ class Steps(list):
 
 
 class Looked(Data):
-    """Data that call `look` before rows are read from them."""
+    """Data that call `look` before each access to rows."""
 
     def __init__(self, look: Callable[[], None]):
         super().__init__()

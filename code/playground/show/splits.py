@@ -1,4 +1,4 @@
-"""What splitting the network sends, and how long a pipeline waits, next to the formulas."""
+"""Bytes that a split network sends, and idle time of a pipeline, next to the formulas."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which program starts which, for *Starting jobs*: a drawing."""
+"""Drawing for *Starting jobs*: which program starts which."""
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure

@@ -1,9 +1,10 @@
-"""One step of DDP as a chart to drag: what computes, what is sent, and when the step is over.
+"""One step of DDP as a chart with controls: computation, messages, and the end of the step.
 
 The chart's expressions are the formula of `distributed.runtime.trace.overlapped` for k buckets of
-equal size. There, message i ends at max(ready[i], end[i − 1]) + m. Where all messages take as long
-and gradients come evenly, that is max(ready[1] + i·m, ready[i] + m): either the messages stand in a
-queue since the first one, or each finds the link free. A test compares the two.
+equal size. There, message i ends at max(ready[i], end[i − 1]) + m. If all messages take the same
+time m and gradients become ready at a constant rate, that equals max(ready[1] + i·m, ready[i] + m):
+either the messages have been queued since the first one, or each finds the link free. A test
+compares the two.
 """
 
 import altair as alt
@@ -14,7 +15,7 @@ from playground.show.colours import KINDS
 FORWARD, BACKWARD = 200 / 3, 400 / 3  # ms
 BYTES = 2.1e6  # of gradients, as in the lab of hosts
 MOST = 32  # buckets
-# Of four ranks in a ring each sends 2 · 3/4 of all bytes.
+# In a ring of four ranks, each rank sends 2 · 3/4 of all bytes.
 SEND_ALL = f"{1.5 * BYTES * 8 / 1e3} / link"  # ms, at so many Mbit/s
 MESSAGE = f"(alpha + {SEND_ALL} / buckets)"
 LANES = ["by hand: computes", "by hand: sends", "overlapped: computes", "overlapped: sends"]

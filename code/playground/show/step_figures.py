@@ -1,4 +1,4 @@
-"""A predicted step as a drawing, and predictions of recorded ones: *What a step costs*."""
+"""Drawing of a predicted step, and predictions of recorded ones: *What a step costs*."""
 
 from collections.abc import Callable
 

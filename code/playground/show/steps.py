@@ -1,8 +1,8 @@
-"""A real run of a collective, message by message, as a figure to step through.
+"""Recorded run of a collective, message by message, as a figure to step through.
 
-`record(ring, ranks=4)` runs the algorithm on real ranks. Rank r gives the number 2ʳ at every place
-of its array, so a sum of such numbers says whose are in it. Every message is noted where it is
-sent, with the place in the array and the number; steps follow from who had to wait for whom.
+`record(ring, ranks=4)` runs the algorithm on real ranks. Every element of rank r's array is 2ʳ, so
+the bits of a sum show which ranks are in it. Each message is noted by its sender, with its position
+in the array and its number. Steps follow from which rank had to wait for which.
 `record(ring, ranks=range(2, 9))` records a run for each number of ranks, to drag between them.
 """
 
@@ -23,7 +23,7 @@ from playground.show.colours import RANKS
 
 @dataclass(frozen=True)
 class Message:
-    """x[start:end] of rank `sender` goes to rank `to`, which adds it to its own, or copies it."""
+    """x[start:end] of rank `sender` goes to rank `to`, which adds it to its own or copies it."""
 
     step: int
     sender: int
@@ -34,7 +34,7 @@ class Message:
 
 
 class Recorder(Group):
-    """`group`, which notes all messages about the array `x`, and how x looks between them."""
+    """A `group` that notes all messages of the array `x`, and the state of x between them."""
 
     def __init__(self, group: Group, x: torch.Tensor):
         super().__init__(group.device, group.board, group.local_size, group.backend)

@@ -1,8 +1,8 @@
-"""The recorded sweep of collectives over sizes and ranks, predicted from the cost of one message.
+"""Recorded sweep of collectives over sizes and ranks, predicted from the cost of one message.
 
-α and β are those of a message between two ranks, measured in collectives that are one message
-there. They predict all other times in two ways: from the messages of the busiest rank, or from the
-messages of all ranks together.
+α and β are the costs of a message between two ranks, fitted to the collectives that consist of one
+message there. All other times are predicted in two ways: from the messages of the busiest rank, or
+from the messages of all ranks together.
 """
 
 import json
@@ -22,7 +22,7 @@ ONE_MESSAGE = [("broadcast", "linear"), ("broadcast", "tree"), ("scatter", "line
 
 
 class Sweep:
-    """What `python -m bench.sweep --record` kept, with α (s) and β (s/byte) of one message."""
+    """Rows of `python -m bench.sweep --record`, with α (s) and β (s/byte) of one message."""
 
     def __init__(self) -> None:
         kept = json.loads((recorded.FOLDER / "sweep.json").read_text())
@@ -35,7 +35,7 @@ class Sweep:
 
     @property
     def alpha(self) -> float:
-        """Seconds of a message, before its bytes."""
+        """Latency of a message, α (s)."""
         return float(self.cost[0])
 
     @property

@@ -1,4 +1,4 @@
-"""Tables for pages: HTML where there is a page, aligned text where there is a terminal."""
+"""Tables for pages: HTML on a page, aligned text in a terminal."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,10 +11,10 @@ SIGNED_ZERO = re.compile(r"[-+](0(\.0+)?(\s?[^\s\d.]{1,3})?)")
 
 
 class Table:
-    """Rows under a header. Numbers stand to the right; line breaks in a value are kept.
+    """Rows under a header. Numbers are right-aligned, and line breaks in a value are kept.
 
-    What was rounded to zero has no sign. `note` stands below: where
-    the numbers come from, for instance.
+    A number that was rounded to zero has no sign. The `note` is shown below the table, and often
+    gives the source of the numbers.
     """
 
     def __init__(self, header: Sequence[str], rows: Iterable[Sequence[Any]], note: str = ""):

@@ -1,4 +1,4 @@
-"""Blocks of ZeRO-3 that take turns in their buffers: watched on a rank, and drawn."""
+"""Blocks of ZeRO-3 that take turns in their buffers: recorded on a rank, and drawn."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from playground.show.colours import GREY, RANKS
 
 @dataclass
 class Turns:
-    """What one rank's blocks went through: (block, its new state, or None where it computes)."""
+    """Events of one rank's blocks: (block, its new state), or (block, None) when it computes."""
 
     buffer_of: list[int]  # of each block
     held: dict[int, BlockState]  # blocks that were not sharded when this began
@@ -37,7 +37,7 @@ class Turns:
 
 
 class Watched(Block):
-    """A block that notes its states; `watch_turns` makes blocks such, and ends it."""
+    """A block that records its states; `watch_turns` changes the class of blocks to this one."""
 
     turns: Turns
 

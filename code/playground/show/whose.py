@@ -1,8 +1,9 @@
-"""Figures that say whose examples are in each array of a training step, made by running the code.
+"""Figures of the examples that are in each array of a training step, made by running the code.
 
-A cell has a slot for each example, and a slot is filled when that example has a say in the cell. A
-cell with only some of the slots filled is a partial sum, and hatched; one with all of them is done,
-and framed. Frames stand one below the other until `book/_static/frames.js` shows one at a time.
+A cell has a slot for each example, which is filled if the cell depends on that example. A cell with
+only some of its slots filled is a partial sum and is hatched; a cell with all of them filled is
+complete and framed. All frames are shown below each other until `book/_static/frames.js` runs and
+shows one at a time.
 """
 
 import contextlib
@@ -22,7 +23,7 @@ WIDTH = 400  # px: as wide as a phone shows it, so that its words stay as large
 
 
 class Box(NamedTuple):
-    """Where a cell stands (px)."""
+    """Position and size of a cell (px)."""
 
     x: float
     y: float
@@ -31,7 +32,7 @@ class Box(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One picture of a figure, and what it says."""
+    """One picture of a figure, and its caption."""
 
     drawing: str
     height: float
@@ -39,7 +40,7 @@ class Frame(NamedTuple):
 
 
 class Frames:
-    """A figure to step through; with several `runs`, ranks → its frames, to drag between them."""
+    """A figure to step through. With several `runs` (ranks → frames), a slider selects one."""
 
     def __init__(self, name: str, runs: dict[int, list[Frame]], start: int = 4):
         """It opens with `start` ranks."""
@@ -101,7 +102,7 @@ def text(x: float, y: float, words: str) -> str:
     return f'<text x="{x:g}" y="{y:g}">{escape(words)}</text>'
 
 
-# ------------------------------------------------ one device: which examples are in which array
+# ------------------------------------------------ one device: which arrays contain which examples
 
 
 def examples_in_arrays(b: int = 4) -> Frames:
@@ -168,7 +169,7 @@ def dependences(sizes: Sizes) -> dict[str, np.ndarray]:
     return {name: np.stack(changed, axis=-1) for name, changed in found.items()}
 
 
-# ------------------------------------------------ data parallelism: whose rows are in a gradient
+# ------------------------------------------------ data parallelism: rows that are in a gradient
 
 
 def data_parallel_step(ranks: Sequence[int] = (4,), rows: int = 8) -> Frames:

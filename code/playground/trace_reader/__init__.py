@@ -1,5 +1,5 @@
-"""The reader of traces in a page: `distributed.read_trace` behind a place to drop files.
+"""Reader of traces in a page: `distributed.read_trace` with an area to drop files.
 
-The book's build writes the place and what an example says into the page. A reader's own files are
-read by these same modules in the reader's tab, so they import no library, and nothing is uploaded.
+The book's build writes the area and the result for an example into the page. The same modules read
+a reader's own files in the reader's tab, so they import no library, and no file is uploaded.
 """

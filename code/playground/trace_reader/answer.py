@@ -1,4 +1,4 @@
-"""What is said of traces, as a part of a page: why, four bars, a timeline that zooms, tables."""
+"""HTML of an analysis of traces: the verdict, bars, a timeline that zooms, and tables."""
 
 import json
 from collections.abc import Iterable
@@ -16,9 +16,9 @@ from distributed.read_trace.rules import PAGES
 from distributed.read_trace.summary import describe, format_bytes, groups, head, headline
 from distributed.read_trace.verdict import Finding, RankSteps, Verdict, judge, kernels_inside, ms
 
-MOST = 600_000_000  # bytes of JSON that a tab reads
-WIDE = 100_000  # of a timeline, in its own units
-SHOWN = 4  # ranks with lanes
+MOST = 600_000_000  # largest JSON that a tab reads (bytes)
+WIDE = 100_000  # width of a timeline, in its own units
+SHOWN = 4  # number of ranks whose lanes are shown
 PARTS = {
     "useful": "useful at full speed",
     "slow": "slow kernels",
@@ -31,23 +31,23 @@ LANES = {"compute": "compute", "communication": "messages", "copy": "copies"}
 
 
 class Reading:
-    """The traces of one question: bytes go in, file by file, and HTML comes out."""
+    """Traces to analyze together: receives bytes, file by file, and returns HTML."""
 
     def __init__(self, root: str) -> None:
-        self.root = root  # from the page to the book's own, such as ../../
+        self.root = root  # path from the page to the book's root, such as ../../
         self.traces: list[RankTrace] = []
-        self.unread: list[str] = []  # why other files were not read
+        self.unread: list[str] = []  # reasons why files were not read
         self.events: Events | None = None
         self.kept = Collector("")
 
     def begin(self, name: str, size: int = 0) -> str:
-        """The next file, of so many bytes of JSON; says that it is too large, or nothing."""
+        """Begin a file with `size` bytes of JSON; returns an error if it is too large, or ""."""
         self.events, self.kept = Events(name, MOST), Collector(name)
         return self._unread(too_large(name, MOST)) if size > MOST else ""
 
     def feed(self, data: bytes) -> str:
-        """Its next bytes; says what is wrong with them, or nothing."""
-        data = data if isinstance(data, bytes) else data.to_bytes()  # a tab's own kind
+        """Read the next bytes of the file; returns an error, or ""."""
+        data = data if isinstance(data, bytes) else data.to_bytes()  # from JavaScript in a tab
         assert self.events is not None
         try:
             for event in self.events.feed(data):
@@ -57,7 +57,7 @@ class Reading:
         return ""
 
     def end(self) -> str:
-        """The file is whole; says what is wrong with it, or nothing."""
+        """Finish the file; returns an error, or ""."""
         assert self.events is not None
         try:
             self.events.close()
@@ -71,9 +71,9 @@ class Reading:
         return str(error)
 
     def answer(self, asked: str) -> str:
-        """JSON: `said` and `html`, or `error`. `asked` is JSON, too: model, tokens, context, gpu.
+        """JSON: `said` and `html`, or `error`. `asked` is also JSON: model, tokens, context, gpu.
 
-        The words of a form: what is left empty is not known.
+        These are the texts of a form; an empty one means that the value isn't known.
         """
         state = json.loads(asked)
         traces = one_for_each_rank(self.traces)
@@ -88,7 +88,7 @@ class Reading:
         return json.dumps({"said": headline(verdict), "html": html(verdict, self.root)})
 
     def at(self, rank: int, lane: str, time: float) -> str:
-        """What runs on a lane at a moment (µs of the timeline)."""
+        """Name and duration of what runs on a lane at a time (µs of the timeline)."""
         trace = next(each for each in one_for_each_rank(self.traces) if each.rank == rank)
         moment = begin_of([trace]) + time
         found = [k for k in trace.kernels if k.kind == lane and k.start <= moment <= k.end]
@@ -99,7 +99,7 @@ class Reading:
 
 
 def number(state: dict[str, str], name: str) -> float:
-    """What stands in a field. Raises ValueError, naming it."""
+    """The number in a field, 0 if it is empty. Raises ValueError, naming the field."""
     text = str(state.get(name, "")).strip().replace(",", "")
     try:
         return float(text) if text else 0.0
@@ -111,7 +111,7 @@ def number(state: dict[str, str], name: str) -> float:
 
 
 def bar(each: RankSteps, verdict: Verdict) -> str:
-    """The four bars of one rank's mean step, beside each other."""
+    """The parts of one rank's mean step as one bar."""
     step = each.mean
     parts = {"compute": step.compute}
     if verdict.mfu:
@@ -134,7 +134,7 @@ def bar(each: RankSteps, verdict: Verdict) -> str:
 
 
 def legend(verdict: Verdict) -> str:
-    """What the colours are, with their share of the mean step."""
+    """Legend of the colors, with each part's share of the mean step."""
     step = verdict.step
     times = {"exposed": step.exposed, "data": step.data, "gaps": step.gaps}
     slow = min(step.compute, verdict.slow_kernels)
@@ -148,7 +148,7 @@ def legend(verdict: Verdict) -> str:
 
 
 def begin_of(traces: Iterable[RankTrace]) -> float:
-    """Where a rank's timeline begins (µs): clocks of hosts differ, so each has its own."""
+    """Start of a rank's timeline (µs). Clocks of hosts differ, so each rank has its own."""
     (trace,) = traces
     starts = [step.start for step in trace.steps[:1]]
     starts += [trace.kernels[0].start] if trace.kernels else [min(trace.operators[::2])]
@@ -156,7 +156,7 @@ def begin_of(traces: Iterable[RankTrace]) -> float:
 
 
 def path(stretches: Stretches, begin: float, scale: float) -> str:
-    """Pieces as one path of strokes; what nearly touches is one piece."""
+    """Intervals as one path of strokes; intervals that nearly touch are joined."""
     pieces: list[str] = []
     at, right = 0, -2
     for a, b in stretches:
@@ -172,7 +172,7 @@ def path(stretches: Stretches, begin: float, scale: float) -> str:
 
 
 def lanes(each: RankSteps, end: float) -> str:
-    """The lanes of one rank, from the beginning of its trace to `end` (µs later)."""
+    """Lanes of one rank, from the start of its trace to `end` (µs later)."""
     trace, begin, scale = each.trace, begin_of([each.trace]), WIDE / end
     compute = trace.busy("compute")
     compute = compute if trace.is_gpu else minus(compute, trace.loading)
@@ -202,7 +202,7 @@ def lanes(each: RankSteps, end: float) -> str:
 
 
 def timeline(verdict: Verdict) -> str:
-    """Lanes of the first ranks and of the slow one, with what makes them zoom."""
+    """Lanes of the first ranks and of a slow rank, with buttons to zoom."""
     late = verdict.late.rank if verdict.late else -1
     ranks = verdict.ranks[:SHOWN]
     ranks += [each for each in verdict.ranks[SHOWN:] if each.trace.rank == late]
@@ -252,7 +252,7 @@ def table(heads: list[str], rows: list[list[str]]) -> str:
 
 
 def details(verdict: Verdict) -> str:
-    """Collectives, kernels and steps, folded."""
+    """Tables of collectives, kernels and steps, folded."""
     first, found = verdict.ranks[0], []
     calls = [
         [f"{g.number:.4g}", g.kind, format_bytes(g.bytes), ms(g.time), describe(g)]
@@ -284,7 +284,7 @@ def details(verdict: Verdict) -> str:
 
 
 def html(verdict: Verdict, root: str) -> str:
-    """All that stands below the place to drop files."""
+    """Everything below the area where files are dropped."""
     said = escape(headline(verdict), quote=False)
     more = f" {link(verdict.findings[0], root)}" if verdict.findings else ""
     first, stop, rest = said.partition(". ")

@@ -1,4 +1,4 @@
-"""The reader of traces as the build writes it: a place to drop files, and an example below it."""
+"""HTML of the trace reader, written by the build: an area to drop files, and an example below."""
 
 import json
 from html import escape
@@ -10,7 +10,7 @@ from playground.planner.measured_cases import recorded
 from playground.trace_reader.answer import Reading
 
 TRACES = Path(__file__).parents[3] / "book/_static/traces"
-EXAMPLES = {  # what a reader may look at first → the files
+EXAMPLES = {  # example on the page → its files
     "Python is too slow (2 × A100)": ["resnet-2-a100"],
     "a message for each tensor (2 × V100)": ["small-messages-2-v100"],
     "hardly anything lost (1 × V100)": ["resnet-1-v100"],
@@ -22,7 +22,7 @@ GPU_DAY = {"one step of FSDP2": "gpu-day-fsdp2", "one step of DDP": "gpu-day-ddp
 
 
 def examples() -> dict[str, list[str]]:
-    """All examples: those above, and the traces of `bench.gpu_day` if there are any."""
+    """All examples, with the traces of `bench.gpu_day` if they have been recorded."""
     found = recorded("traces")
     there = {said: name for said, name in GPU_DAY.items() if found and path(name).exists()}
     return EXAMPLES | {f"{said} (1 × {found['env']['gpu']})": [there[said]] for said in there}
@@ -33,12 +33,12 @@ def path(name: str) -> Path:
 
 
 def files() -> list[Path]:
-    """The traces of the examples."""
+    """Files of all examples."""
     return [path(name) for names in examples().values() for name in names]
 
 
 def read(names: list[str], root: str) -> str:
-    """What is said of an example."""
+    """HTML of the result for one example."""
     reading = Reading(root)
     for name in names:
         reading.begin(f"{name}.json.gz")
@@ -59,7 +59,7 @@ def field(name: str, label: str, hint: str, options: list[str] | None = None) ->
 
 
 def page(root: str) -> str:
-    """The whole of it, with the first example read; `root` leads from the page to the book's."""
+    """The whole page, with the first example's result; `root` is the path to the book's root."""
     first = next(iter(EXAMPLES.values()))
     buttons = "".join(
         f'<button type="button" data-example="{" ".join(names)}" '
