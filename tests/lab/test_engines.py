@@ -79,6 +79,34 @@ def test_without_its_settings_the_torchrun_file_says_which() -> None:
     assert "HOSTS: how many hosts" in done.stderr
 
 
+@pytest.mark.slow
+def test_a_second_job_on_the_same_port_ends_with_the_first(tmp_path: Path) -> None:
+    """As the table of *Starting jobs* says: it has joined the store of the first."""
+    script = tmp_path / "waits.py"
+    lines = ["import sys, time", "from pathlib import Path", "began, end = map(Path, sys.argv[1:])"]
+    lines += ["began.touch()", "while not end.exists():", "    time.sleep(0.1)"]
+    script.write_text("\n".join(lines))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        meet = f"--rdzv-endpoint=localhost:{free.getsockname()[1]}"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", meet]
+    jobs = []
+    try:
+        for name in ("first", "second"):
+            began = tmp_path / f"{name}-began"
+            words = [f"--rdzv-id={name}", str(script), str(began), str(tmp_path / f"{name}-end")]
+            jobs.append(subprocess.Popen([*torchrun, *words], stderr=subprocess.PIPE, text=True))
+            while not began.exists():
+                assert jobs[-1].poll() is None, jobs[-1].communicate()[1]
+                time.sleep(0.1)
+        (tmp_path / "first-end").touch()
+        said = [job.communicate(timeout=PATIENCE)[1] for job in jobs]
+    finally:
+        for job in jobs:
+            job.terminate()
+    assert [job.returncode for job in jobs] == [0, 1], said
+    assert "RendezvousConnectionError" in said[1]
+
+
 # --- Ray, on a cluster of two hosts
 
 
