@@ -1,4 +1,4 @@
-"""All-reduces beside the backward pass: when they start, when they are waited for, what is read."""
+"""All-reduces during the backward pass: when they start, when they're waited for, what is read."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -20,7 +20,7 @@ HINTS = [
     "After `loss.backward()`, wait for all handles. Registering gives something with `remove()`: "
     "remove the hooks at the end, or the next step has them twice.",
 ]
-LOOK = {  # words of a message → the name in the answer to look at
+LOOK = {  # words of a message → name in the answer to look at
     "is the sum,": "all_reduce",
     "without async_op": "all_reduce",
     "before the .*: the backward pass stands": "wait",
@@ -31,7 +31,7 @@ ROWS = 4
 
 
 class Case(NamedTuple):
-    """What goes into each layer and out of the last, and what weights and rows are drawn from."""
+    """Inputs of each layer and outputs of the last, and the seed of weights and rows."""
 
     sizes: list[int]
     seed: int = 0
@@ -51,7 +51,7 @@ def drawn(draw: Draw) -> Case:
 
 
 class Product(torch.autograd.Function):
-    """y[b, f] = Σ_d x[b, d] W[d, f], whose backward pass is recorded."""
+    """y[b, f] = Σ_d x[b, d] W[d, f]; its backward pass is recorded."""
 
     @staticmethod
     def forward(  # type: ignore[override]
@@ -82,19 +82,19 @@ class Layer(nn.Module):
 
 
 class Counted(NamedTuple):
-    """What one step on one rank left behind."""
+    """Counts and arrays of one step on one rank."""
 
     grads: list[torch.Tensor | None]
     trace: Trace
-    elements: int  # reduced
+    elements: int  # number of elements that were reduced
     started: int
     waited: int
-    at_once: int  # all-reduces without async_op
+    at_once: int  # number of all-reduces without async_op
     changed: list[int]  # all-reduces whose array was written between start and wait
 
 
 class Careful:
-    """all_reduce whose array is NaN until it is waited for: who reads it earlier, notices."""
+    """all_reduce that fills its array with NaN until the wait, so that an earlier read shows."""
 
     def __init__(self, group: Group):
         self.group, self.reduce = group, group.all_reduce
@@ -141,7 +141,7 @@ def run(group: Group, answer: Callable[..., Any], case: Case) -> list[Counted]:
             group.trace = None
         grads = [p.grad for p in module.parameters()]
         counts = careful.elements, careful.started, careful.waited, careful.at_once
-        spans = list(trace.spans)  # what nobody waited for may still be added
+        spans = list(trace.spans)  # all-reduces without a wait may still add spans
         steps.append(Counted(grads, Trace(group.rank, spans), *counts, careful.changed))
         group.barrier()
     return steps

@@ -1,4 +1,4 @@
-"""Which rank reads which examples: none twice, none left out, a new order each epoch."""
+"""Sampler: which rank reads which examples. None twice, none left out, a new order each epoch."""
 
 import random
 from collections import Counter
@@ -19,7 +19,7 @@ HINTS = [
     "`order = np.random.default_rng([seed, epoch]).permutation(length)`, and every N-th from the "
     "place `rank` on: `order[rank::ranks]`. Nothing is filled up.",
 ]
-LOOK = {  # words of a message → the name in the answer to look at
+LOOK = {  # words of a message → name in the answer to look at
     "global random numbers": "seed|manual_seed|shuffle|permutation|randperm",
     "the (epoch|seed) does not count|must not depend on the rank": "default_rng|.*seed|Random",
 }
@@ -28,7 +28,7 @@ Answer = Callable[[int, int, int, int, int], Any]
 
 
 def share(answer: Answer, *arguments: int, world: int = 0) -> list[int]:
-    """What a rank reads; its global random numbers are others than those of any other rank."""
+    """Indices that a rank reads. Its global random state differs from that of the other ranks."""
     rank = arguments[1] + 100 * world
     random.seed(rank)
     np.random.seed(rank)
@@ -39,8 +39,8 @@ def share(answer: Answer, *arguments: int, world: int = 0) -> list[int]:
     if answered is None:
         raise Wrong(f"{said}the function returns nothing (None)")
     found = [int(number) for number in answered]
-    # To draw from the global numbers moves them on, and gives each rank others; to seed them gives
-    # all ranks the same. The next check tells the first from the second.
+    # Drawing from the global generators changes their state, and each rank gets different numbers.
+    # Seeding them gives all ranks the same numbers. The next check distinguishes the two.
     if state() != before and [int(number) for number in answer(*arguments)] == found:
         raise Wrong(
             f"{said}the global random numbers are seeded: from here on every rank has the same "
@@ -50,7 +50,7 @@ def share(answer: Answer, *arguments: int, world: int = 0) -> list[int]:
 
 
 def state() -> tuple[Any, ...]:
-    """Where the global random numbers stand, as something to compare."""
+    """State of the global random number generators, in a form that can be compared."""
     of_numpy: Any = np.random.get_state()
     return random.getstate(), of_numpy[1].tobytes(), of_numpy[2], torch.get_rng_state().tolist()
 
@@ -133,7 +133,7 @@ def check_epochs(indices: Answer, length: int, ranks: int) -> None:
         raise Wrong(f"{said}seeds 5 and 6 give the same order: the seed does not count")
     for what, shares in (("epochs 0 and 1", second), ("seeds 5 and 6", other)):
         same = len(neighbors(first) & neighbors(shares))
-        if same > length // 10:  # by chance it is about one
+        if same > length // 10:  # about one would be the same by chance
             raise Wrong(
                 f"{said}{what}: {same} examples follow the same example as before, or precede it. "
                 "So the order is rotated or reversed, and not shuffled again"

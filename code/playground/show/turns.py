@@ -18,17 +18,17 @@ from playground.show.colours import GREY, RANKS
 class Turns:
     """Events of one rank's blocks: (block, its new state), or (block, None) when it computes."""
 
-    buffer_of: list[int]  # of each block
-    held: dict[int, BlockState]  # blocks that were not sharded when this began
+    buffer_of: list[int]  # buffer of each block
+    held: dict[int, BlockState]  # states of the blocks that weren't sharded at the start
     events: list[tuple[int, BlockState | None]] = field(default_factory=list)
-    marks: dict[str, int] = field(default_factory=dict)  # name → how many events were before it
+    marks: dict[str, int] = field(default_factory=dict)  # name → number of events before it
 
     def mark(self, name: str) -> None:
         self.marks[name] = len(self.events)
 
     @property
     def most_gathered(self) -> int:
-        """The most blocks that were not sharded at one time."""
+        """The largest number of blocks that were not sharded at the same time."""
         now, most = {*self.held}, len(self.held)
         for block, state in self.events:
             now = now - {block} if state is BlockState.SHARDED else now | {block}
@@ -52,7 +52,7 @@ class Watched(Block):
 
 @contextlib.contextmanager
 def watch_turns(zero: Zero3) -> Iterator[Turns]:
-    """Note what the blocks of `zero` go through, without its root, which takes no turns."""
+    """Record the events of the blocks of `zero`, except the root, which takes no turns."""
     buffers = list(dict.fromkeys(block.buffer for block in zero.blocks))
     held: dict[int, BlockState] = {
         b.index: b.state for b in zero.blocks if b.state is not BlockState.SHARDED
@@ -68,8 +68,8 @@ def watch_turns(zero: Zero3) -> Iterator[Turns]:
 
 
 def draw_turns(turns: Turns) -> Figure:
-    """A row for each buffer: which block is in it, and its number where it computes."""
-    places = [0.0]  # of each event: computing takes time, and the rest is drawn narrow
+    """A row per buffer: which block is in it, with the block's number while it computes."""
+    places = [0.0]  # positions of events: computing has a width, and other events are narrow
     for _, state in turns.events:
         places.append(places[-1] + (0.35 if state else 3.0))
     figure, axis = plt.subplots(figsize=(7.2, 2.2))
