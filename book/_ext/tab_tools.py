@@ -1,8 +1,8 @@
-"""`{planner}` and `{trace-reader}`: tools that work in the reader's tab, without a kernel.
+"""`{planner}` and `{trace-reader}`: tools that run in the reader's tab, without a kernel.
 
-Each stands in its page with a first answer. The page brings a small script and its styles. Python
-itself (Pyodide from `node_modules`) and the modules (see `tab.py`) are fetched when a reader
-touches the tool: see `planner.js` and `trace-reader.js`.
+A page contains each tool with a first answer, a small script, and its styles. Python itself
+(Pyodide from `node_modules`) and the modules (see `tab.py`) are loaded when a reader uses the tool:
+see `planner.js` and `trace-reader.js`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from playground.trace_reader import page as trace_reader
 
 class Tool(SphinxDirective):
     def made(self, name: str, html: str, files: Iterable[Path]) -> list[nodes.Node]:
-        """The tool as HTML, with the mark by which its page gets its files."""
+        """The tool as HTML, marked with its name so that `attach_files` finds it."""
         for path in files:
             self.env.note_dependency(str(path))
         return [nodes.raw("", html, format="html", tool=name)]

@@ -1,8 +1,8 @@
 """Tooltips of links: the definition of a term, or the paper behind a citation.
 
-Each page contains the tips of its own links when it is built, so they need neither a network nor a
-kernel. They are hidden until `book/_static/tips.js` shows one. Without scripts, a link still leads
-to the glossary or to the bibliography.
+Each page contains the tips of all links on it when it is built, so they need neither a network nor
+a kernel. They are hidden until `book/_static/tips.js` shows one. Without scripts, a link still
+leads to the glossary or to the bibliography.
 """
 
 from __future__ import annotations

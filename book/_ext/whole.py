@@ -1,7 +1,8 @@
-"""What is read as one stays on one line: a number and its unit, the name of a stage, short code.
+"""Words that stay on one line: a number and its unit, the name of a stage, short code.
 
-Authors write plain spaces and hyphens. When a page is written, the space before a unit becomes one
-that does not break, and what has a hyphen or a bracket to lose gets the class `whole` (book.css).
+Authors write plain spaces and hyphens. When a page is written, the space before a unit is replaced
+by a no-break space. Words that could break at a hyphen or a bracket get the class `whole`
+(book.css).
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ UNITS = (
 )
 QUANTITY = re.compile(rf"(?<=\d)[ \n](?=(?:{UNITS})(?![\w/]))")
 STAGE = re.compile(r"(\bZeRO-\d\b)")
-SHORT = 26  # letters of code: a line of a phone has a few more
-SHORT_IN_TABLE = 12  # three such columns fit beside each other on a phone
+SHORT = 26  # characters of code; a line on a phone has a few more
+SHORT_IN_TABLE = 12  # three such columns fit next to each other on a phone
 AS_IT_IS = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
 
 
@@ -50,7 +51,7 @@ def keep_words(text: nodes.Text) -> None:
     said = QUANTITY.sub("\N{NO-BREAK SPACE}", text.astext())
     parts = [said]
     if isinstance(text.parent, nodes.paragraph | nodes.strong | nodes.emphasis):
-        parts = STAGE.split(said)  # every second one is a name
+        parts = STAGE.split(said)  # every second part is a name
     if len(parts) > 1 or said != text.astext():
         kept = [
             nodes.inline("", part, classes=["whole"]) if number % 2 else nodes.Text(part)
@@ -60,7 +61,7 @@ def keep_words(text: nodes.Text) -> None:
 
 
 def keep_name_in_table(name: nodes.literal) -> None:
-    """A short name stays whole; a long one may break after its underscores."""
+    """Keep a short name whole; a long one may break after its underscores."""
     text = name.astext()
     if len(text) <= SHORT_IN_TABLE:
         name["classes"].append("whole")
@@ -73,7 +74,7 @@ def keep_name_in_table(name: nodes.literal) -> None:
 
 
 def keep_bracket(formula: nodes.math) -> None:
-    """Let a bracket that opens before a formula stay with it."""
+    """Keep an opening bracket on the line of the formula after it."""
     before = formula.previous_sibling()
     if isinstance(before, nodes.Text) and before.astext().endswith("("):
         both = nodes.inline("", "(", classes=["whole"])

@@ -1,7 +1,7 @@
-"""What runs the book: the local server, the live kernels, figures."""
+"""Software that runs the book: the local server, the live kernels, the build, and figures."""
 
 import sys
 
-# `jsonschema` would read grammars for addresses in foreign scripts: 2 s of every build and of every
-# start of the server, for a check that nothing here asks for. It takes this for "not installed".
+# With it, `jsonschema` reads grammars for internationalized addresses: 2 s per build and per start
+# of the server, for a check that we don't use. None makes it count as "not installed".
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]

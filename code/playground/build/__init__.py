@@ -1,1 +1,1 @@
-"""What makes pages: reading the table of contents, executing, building, printing."""
+"""Build of the book: table of contents, execution of pages, HTML, and PDF."""

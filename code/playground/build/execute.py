@@ -1,13 +1,14 @@
 """Execute pages, several at a time. `make book` does this for stale pages, `make outputs` records.
 
-    python -m playground.build.execute                        stale pages, for this build alone
+    python -m playground.build.execute                        stale pages, for this build only
     python -m playground.build.execute --record               and into book/outputs (each twice)
     python -m playground.build.execute --record --pages all   every page again
-    python -m playground.build.execute --check --pages all    do they still say what is recorded?
+    python -m playground.build.execute --check --pages all    compare with the recorded outputs
     … --check --note --pages all    mark the cells that differ as measuring: look at them first
 
-Half as many pages run at a time as there are cores, because most start several ranks, whose waiting
-for each other would be measured. A check can ignore that.
+The number of pages at a time is half the number of cores. Most pages start several ranks, and
+measurements would include the time that these wait for each other. A check ignores times, so it
+uses all cores.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ CLOCK = re.compile(r"\bperf_counter\b|\btimeit\b|\.seconds\(")  # in a cell that
 
 
 class PageError(Exception):
-    """A page cannot be executed; the message says which cell of it, and why."""
+    """A page can't be executed; the message names the cell and the reason."""
 
 
 async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
@@ -65,11 +66,11 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
     page = root / f"{name}.md"
     settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["execute"]
     notebook, before = read_page(page), digest(page)
-    # Pages name their language at the top. A kernel that finds pytest's mark belongs to a test.
+    # Pages give their language at the top. A kernel with pytest's variable belongs to a test.
     environ = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST")}
-    environ["KINETO_LOG_LEVEL"] = "99"  # PyTorch's profiler writes the time and its process
+    environ["KINETO_LOG_LEVEL"] = "99"  # PyTorch's profiler would print the time and its process
     modules = ["shutdown"] + ["warm"] * ("distributed" in cells_of(page))
-    os.environ.pop("JUPYTER_PATH", None)  # `python3` is the kernel of this Python, and no other
+    os.environ.pop("JUPYTER_PATH", None)  # `python3` must be the kernel of this Python
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     try:
         with tempfile.TemporaryDirectory(prefix="book-") as folder:
@@ -82,7 +83,7 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
                 notebook,
                 config=Config(KernelManager=connection),
                 timeout=settings["timeout"],
-                coalesce_streams=True,  # a kernel sends lines in pieces, wherever its timer looks
+                coalesce_streams=True,  # a kernel sends lines in pieces of random size
                 extra_arguments=at_start(*map(importing, modules)),
                 resources={"metadata": {"path": str(page.parent)}},
             )
@@ -105,7 +106,7 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
 
 
 def stamp() -> dict[str, str]:
-    """Where, with what and when outputs are made."""
+    """Machine, versions and date for the outputs that are made now."""
     from playground.environment import environment
 
     env = environment()
@@ -114,8 +115,8 @@ def stamp() -> dict[str, str]:
 
 
 async def run_all(root: Path, names: list[str], workers: int, done: Any) -> dict[str, str]:
-    """Execute these pages; `done(name, record)` gets what came of each. Returns what went wrong
-    on which."""
+    """Execute these pages; calls `done(name, record)` for each. Returns page → error for those
+    that fail."""
     wrong: dict[str, str] = {}
     here, turn = stamp(), asyncio.Semaphore(workers)
     progress = tqdm(desc="Executing pages", total=len(names), unit="page")
@@ -137,7 +138,7 @@ async def run_all(root: Path, names: list[str], workers: int, done: Any) -> dict
     return wrong
 
 
-# --- the three things that are done with what came of a page ---
+# --- what to do with the new record of a page ---
 
 
 def keep_for_build(root: Path, name: str, record: Record) -> None:
@@ -145,7 +146,7 @@ def keep_for_build(root: Path, name: str, record: Record) -> None:
 
 
 def keep_for_all(root: Path, name: str, record: Record) -> None:
-    """Record it. If it was recorded before, what differs from run to run is known from then on."""
+    """Record the outputs. Cells that differ from an earlier record of the same code vary."""
     path = recorded(root, name)
     if digest_in(path) == record["digest"]:
         old = load(path)
@@ -159,15 +160,15 @@ def keep_for_all(root: Path, name: str, record: Record) -> None:
 
 
 class Check:
-    """Which cells do not say what is recorded of them; of stale pages, none."""
+    """Cells whose outputs differ from the recorded ones; stale pages are skipped."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.records: dict[str, Record] = {}  # of the pages that do not agree
-        self.cells: dict[str, set[int]] = {}  # and which cells (from 0) these are
+        self.records: dict[str, Record] = {}  # of the pages that differ
+        self.cells: dict[str, set[int]] = {}  # the numbers (from 0) of their cells that differ
 
     def __call__(self, name: str, record: Record) -> None:
-        """A page that ran again has the cells left that did not agree in either run."""
+        """Compare a page. In a second run, keep only cells that differed in both runs."""
         path = recorded(self.root, name)
         found = set[int]()
         if digest_in(path) == record["digest"]:
@@ -177,7 +178,7 @@ class Check:
             self.records[name], self.cells[name] = record, found
 
     def report(self) -> list[str]:
-        """What these cells said, and say now."""
+        """Recorded and new outputs of these cells."""
         return [
             f"{name}.md, code cell {number + 1}: recorded was\n"
             f"{_of(load(recorded(self.root, name)), number)}\nand now it says\n"
@@ -187,7 +188,7 @@ class Check:
         ]
 
     def note(self) -> None:
-        """Write into the recorded outputs that these cells say now this, now that."""
+        """Mark these cells in the recorded outputs as varying."""
         for name, numbers in self.cells.items():
             old = load(recorded(self.root, name))
             for number in numbers:
@@ -200,7 +201,7 @@ def _of(record: Record, number: int) -> str:
 
 
 def scripts_on_no_page(root: Path, names: list[str]) -> list[Path]:
-    """The modules that show themselves, and that no page runs whole; no command of a package."""
+    """Modules with a demonstration that no page runs whole; commands of packages don't count."""
     cells = "\n".join(cells_of(root / f"{name}.md") for name in names)
     modules = sorted((root / "code/distributed").rglob("[!_]*.py"))
     shows = [path for path in modules if 'if __name__ == "__main__"' in path.read_text()]
@@ -208,7 +209,7 @@ def scripts_on_no_page(root: Path, names: list[str]) -> list[Path]:
 
 
 def run_script(path: Path) -> list[str]:
-    """Run a module by itself, in an empty folder; what went wrong."""
+    """Run a module as a script in an empty folder; returns errors."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, str(path)]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -238,7 +239,7 @@ def main() -> None:
         if unknown := [name for name in names if name not in live]:
             parser.exit(2, f"--pages {unknown[0]}: no page of _toc.yml with cells has this name\n")
     for stop in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(stop, lambda *_: os._exit(1))  # a kernel ends when its parent is gone
+        signal.signal(stop, lambda *_: os._exit(1))  # a kernel ends when its parent has ended
     if not names:
         return
     (root / "_build").mkdir(exist_ok=True)
@@ -255,14 +256,14 @@ def main() -> None:
 
     if not options.check:
         print(f"To be executed: {', '.join(Path(name).name for name in names)}", flush=True)
-    with ThreadPoolExecutor(1) as aside:  # in this thread nbclient would take the signals
+    with ThreadPoolExecutor(1) as aside:  # in the main thread nbclient would handle the signals
         new = set(not_recorded(root, names)) if options.record else set()
         failed = aside.submit(asyncio.run, run_all(root, names, workers, done)).result()
         if twice := [name for name in names if name in new and name not in failed]:
-            # What two runs of the same code say differently is measured.
+            # If two runs of the same code have different outputs, the cell measures something.
             failed |= aside.submit(asyncio.run, run_all(root, twice, workers, done)).result()
         again = [*failed, *check.cells]
-        if options.check and again and not options.note:  # a fault shows each time
+        if options.check and again and not options.note:  # a bug shows every time
             print(*failed.values(), f"Once more: {', '.join(again)}", sep="\n", flush=True)
             failed = aside.submit(asyncio.run, run_all(root, again, 1, done)).result()
     wrong = [*failed.values()]
@@ -286,7 +287,7 @@ def live_pages(root: Path) -> list[str]:
 
 
 def not_recorded(root: Path, names: list[str]) -> list[str]:
-    """Pages whose recorded outputs are of other code than they have now."""
+    """Pages whose recorded outputs belong to different code than they have now."""
     return [name for name in names if fresh(root, name) != recorded(root, name)]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from playground.build.reach import ROOT
 from playground.build.toc import chapters
 
-# A page teaches the modules that it shows, whole or in part; what none shows, who names it first.
+# A page teaches the modules that it shows, even in part. Others are taught where first named.
 SHOWN = r"^(?::?load: |```\{literalinclude\} )(?:\.\./)*code/distributed/(\w+)\.py"
 NAMED = r"code/distributed/(\w+)\.py|distributed\.(\w+)\b"
 HEAD = """\
@@ -36,7 +36,7 @@ FLOORS = {
     "instruments": "what measures and compares: seconds of collectives, bytes that leave a host",
     "workbench": "what modules are tried on: data, networks, one training loop",
 }
-WHERE = {  # what one looks for first, and the functions that do it, in the order of their calls
+WHERE = {  # a place to look for, and the functions that do it in calling order
     "where a rank begins": "launching.launch runtime/rank.be_a_rank",
     "who sends the bytes of a ring": "runtime/group.Group.reduce_by all_reduce.ring",
     "where the ring adds": "runtime/transport.Transport.relay",
@@ -53,7 +53,7 @@ WHERE = {  # what one looks for first, and the functions that do it, in the orde
     "where a shard is updated": "zero/sharded.ShardedOptimizer.step",
     "when a checkpoint is there": "checkpoint_folder.new_checkpoint",
 }
-MODELS = {  # the same, of what isn't done but computed about it
+MODELS = {  # quantities, and the functions that compute them
     "exposed communication, measured": "read_trace/breakdown.breakdown",
     "exposed communication, modelled": "cost.Step.exposed planner/streams.SimulatedStep.exposed",
 }
@@ -83,7 +83,7 @@ def modules_by_part(root: Path) -> dict[str, list[tuple[Path, str]]]:
 
 
 def named(page: str) -> list[str]:
-    """The modules that a page names, in its order."""
+    """Modules that a page names, in order."""
     return [match[1] or match[2] for match in re.finditer(NAMED, page)]
 
 
@@ -97,7 +97,7 @@ def title(page: Path) -> str:
 
 
 def link_to(function: str, root: Path) -> str:
-    """A link to a function, named by its module's path and its own: `zero1.ReduceInStep.reduce`."""
+    """Link to a function given by its module's path and its name: `zero1.ReduceInStep.reduce`."""
     module, *names = function.split(".")
     path = root / f"code/distributed/{module}.py"
     node: ast.AST = ast.parse(path.read_text(encoding="utf-8"))
@@ -110,7 +110,7 @@ def link_to(function: str, root: Path) -> str:
 
 
 def readme(root: Path) -> str:
-    """The map of `code/distributed`, in Markdown. Raises LookupError where a function is gone."""
+    """The map of `code/distributed`, in Markdown. Raises LookupError if a function is gone."""
     lines = [HEAD]
     for caption, modules in modules_by_part(root).items():
         lines.append(f"\n## {caption}\n")
@@ -127,13 +127,13 @@ def readme(root: Path) -> str:
 
 
 def contents(root: Path) -> list[str]:
-    """The same in a few lines, for the docstring of the package."""
+    """A shorter map of a few lines, for the docstring of the package."""
     parts = modules_by_part(root).items()
     return [f"{caption}: {', '.join(path.stem for path, _ in own)}." for caption, own in parts]
 
 
 def in_docstring(text: str, root: Path) -> str:
-    """The text of the package's `__init__.py` with the contents as they are now."""
+    """The text of the package's `__init__.py`, with the current map in its docstring."""
     before, begins, rest = text.partition(BEGIN)
     _, ends, after = rest.partition(END)
     wrapped = [textwrap.fill(line, 100, subsequent_indent="    ") for line in contents(root)]
@@ -141,7 +141,7 @@ def in_docstring(text: str, root: Path) -> str:
 
 
 def main() -> None:
-    """Update both."""
+    """Update the map and the docstring."""
     folder = ROOT / "code/distributed"
     (folder / "README.md").write_text(readme(ROOT), encoding="utf-8")
     package = folder / "__init__.py"

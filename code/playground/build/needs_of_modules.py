@@ -20,7 +20,7 @@ SENTENCE = r"\d+ of the \d+ need only\n`runtime/` and at most one other"  # in t
 
 
 def needs(root: Path) -> dict[str, set[str]]:
-    """Module → the taught modules without which it cannot be imported."""
+    """Module → lessons without which it can't be imported."""
     paths = {path.stem: path for path in sorted(root.glob("code/distributed/[!_]*.py"))}
     direct = {
         name: {used.split(".")[1] for used in imports_of(path) if used.startswith("distributed.")}
@@ -38,18 +38,18 @@ def needs(root: Path) -> dict[str, set[str]]:
 
 
 def share(needed: dict[str, set[str]]) -> tuple[int, int]:
-    """How many lessons need at most one other, and how many there are."""
+    """Number of lessons that need at most one other, and number of lessons."""
     return sum(len(each) <= 1 for each in needed.values()), len(needed)
 
 
 def sentence(needed: dict[str, set[str]]) -> str:
-    """What the README says of it."""
+    """The sentence in the README with these numbers."""
     few, all_of_them = share(needed)
     return f"{few} of the {all_of_them} need only\n`runtime/` and at most one other"
 
 
 def lines_of_code(path: Path) -> int:
-    """Lines that hold code: no empty ones, no comments, no docstrings."""
+    """Number of lines without empty lines, comments and docstrings."""
     source = path.read_text(encoding="utf-8")
     spaces = {
         tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,

@@ -1,1 +1,1 @@
-"""Several hosts played by one machine, and the accidents that befall them."""
+"""Laboratory: several hosts simulated on one machine, and accidents that happen to them."""

@@ -20,7 +20,7 @@ from playground.lab.hosts import Laboratory
 
 ELASTIC = str(Path(__file__).parents[2] / "distributed/elastic.py")
 STEP = re.compile(r"step (\d+) on (\d+) ranks: loss ([\d.]+)")
-# A lost host is noticed after 3 s, and those who are there wait 2 s for more of them.
+# After 3 s a host counts as lost. The others then wait 2 s for additional hosts.
 RENDEZVOUS = ("last_call_timeout=2", "keep_alive_interval=1", "keep_alive_max_attempt=3")
 
 
@@ -33,7 +33,7 @@ class Line(NamedTuple):
 
 
 class Training:
-    """`elastic.py` on all hosts of a laboratory, from one checkpoint to the next."""
+    """A run of `elastic.py` on all hosts of a laboratory, from one checkpoint to the next."""
 
     def __init__(
         self, lab: Laboratory, folder: str | Path, per_host: int | Sequence[int] = 2,
@@ -59,9 +59,9 @@ class Training:
             self._new.put(Line(time.monotonic(), host, text.rstrip()))
 
     def wait_for(self, pattern: str, timeout: float = 120.0) -> tuple[Line, "re.Match[str]"]:
-        """The next new line that has this pattern in it.
+        """The next new line that matches this pattern.
 
-        Raises TimeoutError, with what was said last, when none comes.
+        Raises TimeoutError with the last lines if none arrives in time.
         """
         until = time.monotonic() + timeout
         while True:
@@ -75,39 +75,39 @@ class Training:
                 return line, match
 
     def wait_for_step(self, step: int) -> Line:
-        """When step number `step`, or a later one, is done."""
+        """Wait until step number `step`, or a later one, is done."""
         while True:
             line, match = self.wait_for(STEP.pattern)
             if int(match[1]) >= step:
                 return line
 
     def wait_for_start(self, ranks: int) -> tuple[Line, int]:
-        """Wait for the first step on `ranks` ranks: its line, and its number."""
+        """Wait for the first step on `ranks` ranks; returns its line and its number."""
         while True:
             line, match = self.wait_for(STEP.pattern)
             if int(match[2]) == ranks:
                 return line, int(match[1])
 
     def wait_for_end(self) -> list[float]:
-        """When all steps are done: their losses."""
+        """Wait until all steps are done; returns their losses."""
         self.wait_for(r"\d+ steps, last loss")
         last = max(self.folder.glob("step-*"))
         return losses_in(last)
 
     def curve(self) -> list[tuple[int, int, float]]:
-        """Step, ranks and loss of all steps so far, in the order in which they were done."""
+        """Step, number of ranks and loss of all steps so far, in the order of their execution."""
         found = (STEP.search(line.text) for line in self.lines)
         return [(int(one[1]), int(one[2]), float(one[3])) for one in found if one]
 
     def committed(self) -> int:
-        """The last step that has a whole checkpoint; 0 if none has."""
+        """The last step with a complete checkpoint, or 0."""
         return max(
             (int(p.name.removeprefix("step-")) for p in self.folder.glob("step-*")), default=0
         )
 
 
 def losses_in(checkpoint: Path) -> list[float]:
-    """The losses that a checkpoint of `elastic.py` keeps."""
+    """The losses that are stored in a checkpoint of `elastic.py`."""
     import torch.distributed.checkpoint as dcp
 
     found: dict[str, Any] = {"extra": None}

@@ -1,4 +1,4 @@
-"""Hosts of the laboratory that are not well, and the check that has to find out which.
+"""Faulty hosts in the laboratory, and the cluster check that has to find them.
 
 with laboratory(3, "300Mbit") as lab:
     losing_frames(lab.hosts[2], 0.1)
@@ -24,11 +24,11 @@ from playground.lab.hosts import Host, Laboratory
 from playground.server.limits import has_ended
 
 SCRIPT = Path(__file__).parents[2] / "scripts/check_cluster.py"
-PACKET, VNET_HEADER, IGNORE_OUTGOING = 263, 15, 23  # of linux/if_packet.h
+PACKET, VNET_HEADER, IGNORE_OUTGOING = 263, 15, 23  # from linux/if_packet.h
 
 
 class Check:
-    """The check, running on all hosts of a laboratory, started without torchrun."""
+    """The cluster check, running on all hosts of a laboratory, started without torchrun."""
 
     def __init__(
         self, lab: Laboratory, per_host: int = 1, *words: str,
@@ -56,11 +56,11 @@ class Check:
             )
 
     def report(self) -> dict[str, Any]:
-        """The report as it is on disk; empty before there is one."""
+        """The report on disk; empty before it exists."""
         return json.loads(self.json.read_text()) if self.json.exists() else {}
 
     def reach(self, stage: str, seconds: float = 240) -> dict[str, Any]:
-        """Wait until a stage that begins so is running. Raises TimeoutError."""
+        """Wait until a stage whose name begins with `stage` is running. Raises TimeoutError."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             report = self.report()
@@ -72,7 +72,7 @@ class Check:
         raise TimeoutError(f"the check did not come to {stage!r}: {report.get('stage')}")
 
     def wait(self, seconds: float = 300) -> str:
-        """What rank 0 printed, after all have ended. Raises TimeoutExpired."""
+        """Output of rank 0 after all ranks have ended. Raises TimeoutExpired."""
         said, until = "", time.monotonic() + seconds
         for rank, process in enumerate(self.ranks):
             text = process.communicate(timeout=max(0.1, until - time.monotonic()))[0]
@@ -88,7 +88,7 @@ class Check:
 
 @contextlib.contextmanager
 def check(lab: Laboratory, *words: str, per_host: int = 1, **more: Any) -> Iterator[Check]:
-    """A check that is ended with the block."""
+    """Run a check that ends with the block."""
     made = Check(lab, per_host, *words, **more)
     try:
         yield made
@@ -96,11 +96,11 @@ def check(lab: Laboratory, *words: str, per_host: int = 1, **more: Any) -> Itera
         made.close()
 
 
-# --- Illnesses.
+# --- Faults
 
 
 def losing_frames(host: Host, share: float, seed: int = 0) -> subprocess.Popen[str]:
-    """Put a box between a host and its switch that throws this share of all frames away."""
+    """Put a process between a host and its switch that drops this share of all frames."""
     switch, port, number = host.switch, host.port, host.number
     ends = [f"in{number}", f"out{number}"]
     switch.run("ip", "link", "set", port, "nomaster")
@@ -120,12 +120,12 @@ def losing_frames(host: Host, share: float, seed: int = 0) -> subprocess.Popen[s
 
 
 def box_that_loses(one: str, other: str, share: float, seed: int) -> None:
-    """Carry frames between two network cards, but for those that are drawn."""
+    """Forward frames between two network cards, except a random share of them."""
     drawn = random.Random(seed)
     ends = []
     for name in (one, other):
         end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
-        end.setsockopt(PACKET, VNET_HEADER, 1)  # frames that the card would cut, whole, both ways
+        end.setsockopt(PACKET, VNET_HEADER, 1)  # receive whole frames that the card would split
         end.setsockopt(PACKET, IGNORE_OUTGOING, 1)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 24)
         end.bind((name, 3))  # ETH_P_ALL
@@ -135,7 +135,7 @@ def box_that_loses(one: str, other: str, share: float, seed: int) -> None:
         while True:
             frame = start.recv(1 << 17)
             if drawn.random() >= share:
-                with contextlib.suppress(OSError):  # the other end is down, or full: it is lost too
+                with contextlib.suppress(OSError):  # the other end is down or full: lost, too
                     to.send(frame)
 
     threading.Thread(target=carry, args=ends, daemon=True).start()
@@ -145,13 +145,13 @@ def box_that_loses(one: str, other: str, share: float, seed: int) -> None:
 
 @contextlib.contextmanager
 def throttled(running: Check, rank: int, share: float, period: float = 0.1) -> Iterator[None]:
-    """Let a rank run for this share of the time only, as a core that others want as well does.
+    """Let a rank run for only this share of the time, as if other programs used its core, too.
 
-    From the moment on in which it has said who it is: importing torch would take minutes.
+    It begins when the rank has reported in, because importing torch would take minutes.
     """
     ended = threading.Event()
 
-    entered = running.ranks[rank]  # nsenter, which waits for the rank
+    entered = running.ranks[rank]  # the process of nsenter, which waits for the rank
 
     def stop_and_go() -> None:
         pid = None
@@ -161,13 +161,13 @@ def throttled(running: Check, rank: int, share: float, period: float = 0.1) -> I
                         if rank in host.ranks()), None)  # fmt: skip
         entered.send_signal(
             signal.SIGSTOP
-        )  # else it stops with the rank, and goes on when it likes
+        )  # otherwise it stops with the rank, and continues on its own
         with contextlib.suppress(ProcessLookupError):
             while pid is not None and not has_ended(pid) and not ended.wait(period * share):
                 os.kill(pid, signal.SIGSTOP)
                 ended.wait(period * (1 - share))
                 os.kill(pid, signal.SIGCONT)
-        while entered.poll() is None and not ended.wait(period):  # it may stop itself once more
+        while entered.poll() is None and not ended.wait(period):  # it may stop once more
             entered.send_signal(signal.SIGCONT)
 
     thread = threading.Thread(target=stop_and_go, daemon=True)
@@ -180,13 +180,13 @@ def throttled(running: Check, rank: int, share: float, period: float = 0.1) -> I
 
 
 def little_shm(host: Host, mib: int = 64, left: int = 4) -> None:
-    """Give a host the /dev/shm of a container, full but for `left` MiB."""
+    """Give a host the small /dev/shm of a container, with only `left` MiB free."""
     host.run("mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", "/dev/shm")
     host.run("fallocate", "-l", f"{mib - left}M", "/dev/shm/nccl-left-by-a-dead-job")
 
 
 def wrong_clock(seconds: float) -> dict[str, str]:
-    """Variables that make a Python see another time of day (but no other durations)."""
+    """Environment in which Python has the wrong time of day (but the right durations)."""
     here = Path(__file__).with_name("wrong_clock")
     return {"PYTHONPATH": f"{here}:{SCRIPT.parents[1]}", "CLOCK_IS_OFF_BY": str(seconds)}
 

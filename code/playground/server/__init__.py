@@ -1,1 +1,1 @@
-"""The book's server: its pages, its kernels, and what these may take."""
+"""Server of the book: its pages, its kernels, and the limits of these."""

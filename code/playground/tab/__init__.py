@@ -1,5 +1,5 @@
-"""Ranks in the reader's own tab: what Python does there, in a worker for the cells and one a rank.
+"""Ranks in the reader's own tab: Python in one worker for the cells, and in one per rank.
 
-`kernel` runs cells, `world` is the caller's side of `launch`, `rank` the other side, `group` what a
-rank talks through. The pages' side of it is `book/_static/tab-*.js`.
+`kernel` runs cells, `world` is the caller's side of `launch`, `rank` is its other side, and `group`
+is what a rank communicates through. The pages' side of it is `book/_static/tab-*.js`.
 """

@@ -1,6 +1,6 @@
-"""Another time of day, for a Python that finds this folder in PYTHONPATH: `illnesses.wrong_clock`.
+"""Wrong time of day for any Python with this folder in PYTHONPATH (see `illnesses.wrong_clock`).
 
-libfaketime, which does it for any program, makes `time.sleep` of Python 3.11 and later fail.
+libfaketime would do it for any program, but makes `time.sleep` of Python 3.11 and later fail.
 """
 
 import os
