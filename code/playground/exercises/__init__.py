@@ -3,7 +3,7 @@
 
 `check` runs a check and has the tools that checks share; `submission` runs one on a file, from the
 shell. Checks use `watch` (what a rank sends and receives), `suspects` (mistakes recognized by their
-numbers) and `silent` (common parts of the exercises on silent bugs). `mistakes` reads the wrong
+numbers) and `silent` (tools for silent bugs). `mistakes` reads the wrong
 answers that an exercise must distinguish, and the unusual ones that it must accept.
 """
 

@@ -1,8 +1,8 @@
 """Content security policy: what a page may load and which scripts it may run.
 
 Everything comes from the host that served the page. Scripts are files of the book, or were in the
-page when it was built, which the policy states by their hashes. There is no eval, and no event
-handler in an attribute. Styles need `unsafe-inline`, because MathJax, CodeMirror and matplotlib's
+page when it was built, so that the policy lists their hashes. Neither eval nor event handlers in
+attributes are allowed. Styles need `unsafe-inline`, because MathJax, CodeMirror and matplotlib's
 drawings write styles into the page while they run. Pictures from a kernel are `data:` URLs, and a
 downloaded notebook is a `blob:` URL.
 
