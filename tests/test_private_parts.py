@@ -110,6 +110,16 @@ USED = {
     "_buffers": Use(
         "torch", lambda: hasattr(torch.nn.Module(), "_buffers"), "a half copy shares its statistics"
     ),
+    "_backward_hooks": Use(
+        "torch",
+        lambda: hasattr(torch.ones(1), "_backward_hooks"),
+        "a parameter's hooks stay with it when it leaves the meta device",
+    ),
+    "_metadata": Use(
+        "torch",
+        lambda: torch.nn.Linear(1, 1).state_dict()._metadata,
+        "versions of a module's state dict, whose names the DDP wrapper changes",
+    ),
     "_version": Use(
         "torch", lambda: hasattr(torch.ones(1), "_version"), "how often it was written"
     ),
