@@ -1465,3 +1465,32 @@ def test_a_penalty_on_a_weight_counts_also_on_a_rank_that_skips_its_layer(pools)
     (model(torch.ones(1, 2), skips=False) / 2 + weight.square().sum()).backward()
     for gradient in pools[2](penalised):
         torch.testing.assert_close(gradient, weight.grad)
+
+
+class CanPass(nn.Module):
+    """Returns what it gets, without a weight, if it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x, passes):
+        return x * 2 if passes else self.layer(x)
+
+
+def passed(group):
+    model = DistributedDataParallel(CanPass(), group, find_unused_parameters=True)
+    for _ in range(2):
+        model.zero_grad()
+        x = torch.ones(1, 2, requires_grad=True)
+        model(x, passes=group.rank == 1).sum().backward()
+    return model.module.layer.weight.grad.clone()
+
+
+def test_a_rank_without_any_gradient_counts_as_zeros(pools):
+    """PyTorch's wrapper, which reduces when a gradient has come, waits forever here."""
+    alone = CanPass()
+    alone(torch.ones(1, 2), passes=False).sum().backward()
+    for gradient in pools[2](passed):
+        torch.testing.assert_close(gradient, alone.layer.weight.grad / 2)
