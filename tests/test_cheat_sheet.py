@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distributed.planner.hardware import GPUS
+from distributed.planner.hardware import GPUS, between_hosts
 from distributed.planner.schedules import threshold
 from playground.build.toc import core_path
 
@@ -32,14 +32,15 @@ def test_a_page_without_remember_is_named(tmp_path):
 
 
 def test_the_tokens_that_hide_messages_are_the_planners():
-    """Over one port, and over all ports of a host, which ask for an eighth of that."""
+    """Over one GPU's share of the ports, and over all ports of a host or the links inside it."""
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", cheat_sheet.hardware_table())
     said = {row[0]: row[-2:] for row in zip(*[iter(cells)] * 7, strict=True)}
     for name in cheat_sheet.SHOWN:
         gpu = GPUS[name]
-        tokens = [threshold(0.4 * gpu.peak, w) for w in (gpu.network, gpu.host_network)]
+        tokens = [threshold(0.4 * gpu.peak, w) for w in (gpu.network, between_hosts(gpu))]
         assert said[gpu.name] == tuple(f"{count:,.0f}" for count in tokens)
     assert said["H100 SXM5 80 GB"] == ("7,912", "989")
+    assert said["L40S 48 GB"] == ("11,584", "4,525"), "limited by PCIe"
 
 
 def test_the_bytes_of_the_stages_are_those_of_the_zero_paper():

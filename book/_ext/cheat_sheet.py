@@ -22,7 +22,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from distributed.model_states import RECIPES, STAGES, total
-from distributed.planner.hardware import GPUS
+from distributed.planner.hardware import GPUS, between_hosts
 from playground.build.toc import core_path
 
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
@@ -101,7 +101,7 @@ def hardware_table() -> str:
             f"{gpu.memory / 2**30:.0f}",
             f"{gpu.inside / 1e9:.0f}",
             f"{gpu.network / 1e9:g}",
-            *(f"{0.4 * gpu.peak / w:,.0f}" for w in (gpu.network, gpu.host_network)),
+            *(f"{0.4 * gpu.peak / w:,.0f}" for w in (gpu.network, between_hosts(gpu))),
         )
         cells = "".join(f'<td class="text-right">{value}</td>' for value in values)
         rows.append(f"<tr><td>{escape(gpu.name)}</td>{cells}</tr>")
@@ -169,9 +169,9 @@ class CheatSheet(SphinxDirective):
         )
         gpus += nodes.raw("", hardware_table(), format="html")
         gpus += self.part(
-            "The last two are C/W at 40 % of the peak: tokens that each rank needs between two"
-            " messages, over a GPU's own share of the ports, and if all ports of a host work for"
-            " one message."
+            "The last two are C/W at 40 % of the peak: tokens per rank between two messages, with a"
+            " GPU's own share of the ports, and with all ports of its host (eight GPUs; L40S and"
+            " RTX 4090: four, assumed)."
         ).children
         memory = self.part("**Memory**: bytes for each parameter, with Adam in mixed precision")
         memory += nodes.raw("", memory_table(), format="html")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributed.planner.hardware import GIB, GPUS, NETWORKS, gpu, network
+from distributed.planner.hardware import GIB, GPUS, NETWORKS, between_hosts, gpu, network
 
 
 @pytest.mark.parametrize("name", GPUS)
@@ -27,6 +27,12 @@ def test_a_host_has_the_ports_of_all_its_gpus():
     assert gpu("h100").host_network == 400e9
     assert gpu("a100").host_network == 200e9
     assert gpu("v100").host_network == 50e9
+
+
+def test_slow_links_inside_a_host_limit_what_it_exchanges_with_others():
+    assert between_hosts(gpu("h100")) == 400e9
+    assert between_hosts(gpu("l40s")) == 32e9 < gpu("l40s").host_network
+    assert between_hosts(gpu("4090")) == 5e9
 
 
 @pytest.mark.parametrize(("name", "gigabits"), [("hdr", 200), ("ndr", 400), ("xdr", 800)])

@@ -130,6 +130,11 @@ def network(name: str) -> Network:
     return look_up(name, NETWORKS, "network")
 
 
+def between_hosts(gpu: Gpu) -> float:
+    """Bytes/s that an all-reduce over hosts can use: a host's ports, or slower links inside it."""
+    return min(gpu.inside, gpu.host_network)
+
+
 def main() -> None:
     """All GPUs: TFLOP/s, GiB, and GB/s inside of a host and out of it."""
     print(f"{'':11}{'TFLOP/s':>9}{'GiB':>8}{'inside':>9}{'network':>9}  GB/s, one GPU, one way")
