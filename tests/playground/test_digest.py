@@ -42,13 +42,17 @@ def files_used_by(page: Path) -> set[Path]:
             ["at_scale/step_cost.md", "ddp/overlap.md"],
             ["zero/zero1.md"],
         ),
-        ("code/distributed/instruments/wire.py", ["at_scale/hosts.md"], ["at_scale/streams.md"]),
+        (
+            "code/distributed/instruments/wire.py",
+            ["appendix/laboratory.md"],
+            ["at_scale/streams.md"],
+        ),
         (
             "bench/recorded/lab.json",
-            ["at_scale/hosts.md", "at_scale/failures.md"],
+            ["appendix/laboratory.md", "at_scale/failures.md"],
             ["zero/zero1.md"],
         ),
-        ("bench/recorded/zero.json", ["maintainers/performance.md"], ["at_scale/hosts.md"]),
+        ("bench/recorded/zero.json", ["maintainers/performance.md"], ["appendix/laboratory.md"]),
         (
             "exercises/ring_all_reduce/check.py",
             ["collectives/exercises.md"],

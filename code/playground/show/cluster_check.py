@@ -11,12 +11,14 @@ from typing import Any
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
+from distributed.planner.hardware import GPUS, between_hosts
 from playground.lab.one_host import SCRIPTS, as_module
 from playground.show.colours import GREY
-from playground.show.recorded import FOLDER, stamp
+from playground.show.recorded import FOLDER
 from playground.show.tables import Table
 
 check = as_module(SCRIPTS / "check_cluster.py")
+SAME_LINKS = ("a100-40", "v100-32")  # as fast as the versions with more, or less, memory
 
 
 def everything() -> dict[str, Any]:
@@ -30,22 +32,22 @@ def recorded(case: str) -> dict[str, Any]:
 
 def judged(report: dict[str, Any]) -> Table:
     """What the script prints in a terminal: verdicts, from the report alone, and the last lines."""
-    verdicts = check.judge(report)
     rows = []
-    for one in verdicts:
+    for one in check.judge(report):
         advice = f"\n→ {one.next.replace('`', '')}" if one.next and one.level != "ok" else ""
         level = "BAD" if one.level == "bad" else one.level
         rows.append((level, one.check, one.found + advice))
-    bad = any(one.level == "bad" for one in verdicts)
-    status = report["status"] if report["ended"] else int(bad)
-    found = {"verdicts": [asdict(one) for one in verdicts], "status": status}
-    last = check.table(report | found).splitlines()[-2 if report["ended"] else -1 :]
+    last = printed(report).splitlines()[-2 if report["ended"] else -1 :]
     return Table(["", "check", "found"], rows, " · ".join(last))
 
 
-def where() -> str:
-    """On which machine all of it was recorded."""
-    return stamp(everything())
+def printed(report: dict[str, Any]) -> str:
+    """What the script prints at its end in a terminal."""
+    verdicts = check.judge(report)
+    bad = any(one.level == "bad" for one in verdicts)
+    status = report["status"] if report["ended"] else int(bad)
+    judgment = {"verdicts": [asdict(one) for one in verdicts], "status": status}
+    return check.table(report | judgment)
 
 
 def pairs(case: str) -> Figure:
@@ -79,15 +81,19 @@ def pairs(case: str) -> Figure:
 
 
 def expected() -> Table:
-    """What links and GPUs of the hardware table should do, and when the check complains."""
+    """What collectives reach at most, from the planner's table of hardware, in GB/s."""
     rows = []
-    for name, gpu in check.HARDWARE.items():
-        host = 8 * gpu.network
-        rows.append((name, f"{gpu.peak:,.0f}", f"{gpu.inside:g}", f"{gpu.network:g}",
-                     f"{min(gpu.inside, host):g}"))  # fmt: skip
-    header = ["GPU", "TFLOP/s (16 bit)", "busbw in a host", "GB/s of its port",
-              "busbw, hosts of eight"]  # fmt: skip
-    return Table(header, rows, "GB/s, in one direction; all from data sheets")
+    for key, gpu in GPUS.items():
+        if key in SAME_LINKS:
+            continue
+        name = gpu.name + (" *" if gpu.host.startswith("assumed") else "")
+        speeds = (gpu.inside, gpu.network, between_hosts(gpu))
+        links, share, between = (f"{speed / 1e9:g}" for speed in speeds)
+        rows.append((name, f"{gpu.peak / 1e12:,.0f}", links, f"{gpu.per_host}", share, between))
+    header = ["GPU", "TFLOP/s (16 bit)", "busbw in a host", "GPUs per host",
+              "network per GPU", "busbw between hosts"]  # fmt: skip
+    note = "GB/s in one direction, from data sheets. * This host and its ports are an assumption."
+    return Table(header, rows, note)
 
 
 def busbw_of(report: dict[str, Any]) -> dict[str, float]:
@@ -97,13 +103,3 @@ def busbw_of(report: dict[str, Any]) -> dict[str, float]:
         rate = check.busbw(one["name"], one["size"], one["seconds"], len(report["ranks"]))
         best[one["name"]] = max(best.get(one["name"], 0), rate)
     return best
-
-
-def predicted_and_measured(link: float) -> Table:
-    """The healthy hosts: `link` is what their cables carry (bytes/s)."""
-    report = recorded("well")
-    rates = [one["bytes_per_s"] for one in check.links(report, "between").values()]
-    rows = [("from host to host", median(rates)), *busbw_of(report).items()]
-    table = [(name, f"{link / 1e6:.1f}", f"{rate / 1e6:.1f}", f"{rate / link - 1:+.0%}")
-             for name, rate in rows]  # fmt: skip
-    return Table(["", "MB/s predicted", "measured", "difference"], table, where())

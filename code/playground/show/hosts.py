@@ -1,58 +1,19 @@
-"""Rings over two hosts, and the bytes that the laboratory's NICs sent: *From one host to many*."""
+"""Bytes and times recorded in the laboratory, for the page about it."""
 
 import math
 from typing import Any
 
 import matplotlib.pyplot as plt
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from distributed.cost import Cluster, Link, all_reduce, step_ddp
 from distributed.instruments.wire import LAYERS, SIDE
 from distributed.powersgd import elements_to_send
-from playground.show.colours import GREY, KINDS, RANKS
+from playground.show.colours import RANKS
 from playground.show.recorded import stamp
 from playground.show.tables import Table
 
-ARROWS = {
-    "a ring in order": [(0, 1), (1, 2), (2, 3), (3, 0)],
-    "a ring in another order": [(0, 2), (2, 1), (1, 3), (3, 0)],
-    "by hosts": [(0, 1), (2, 3), (0, 2), (1, 3)],
-}
 COMPUTE, SPEED = 0.2, 100e6 / 8  # s of a step; bytes/s of a link
-
-
-def arrangements() -> Figure:
-    """Two hosts of two ranks: arrows that stay inside a host, and arrows that leave it."""
-    figure, axes = plt.subplots(1, 3, figsize=(7.2, 2.1))
-    for axis, (title, pairs) in zip(axes, ARROWS.items(), strict=True):
-        one_arrangement(axis, pairs, "-|>" if "ring" in title else "<|-|>")
-        axis.set(title=title, xlim=(-0.8, 3.8), ylim=(-1.2, 1.2), xticks=[], yticks=[])
-        for spine in axis.spines.values():
-            spine.set_visible(False)
-    return figure
-
-
-def one_arrangement(axis: Axes, pairs: list[tuple[int, int]], style: str) -> None:
-    places = [(0.0, 0.5), (0.0, -0.5), (3.0, 0.5), (3.0, -0.5)]
-    for left in (-0.5, 2.5):
-        axis.add_patch(
-            FancyBboxPatch((left, -0.9), 1, 1.8, boxstyle="round,pad=0.05", fc="none", ec=GREY)
-        )
-    for a, b in pairs:
-        leaves = (a < 2) != (b < 2)
-        bend = -0.3 if (a, b) == (0, 2) else 0.12 if leaves else 0
-        axis.add_patch(
-            FancyArrowPatch(
-                places[a], places[b], connectionstyle=f"arc3,rad={bend}", arrowstyle=style,
-                mutation_scale=11, shrinkA=10, shrinkB=10, lw=2,
-                color=KINDS["communication" if leaves else "compute"],
-            )
-        )  # fmt: skip
-    for rank, (x, y) in enumerate(places):
-        axis.plot(x, y, "o", ms=17, color=RANKS[rank])
-        axis.text(x, y, str(rank), ha="center", va="center", color="black")
 
 
 def nic_table(recorded: dict[str, Any]) -> Table:
