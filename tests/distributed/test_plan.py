@@ -697,6 +697,11 @@ def test_words_take_memory_and_a_fused_loss_takes_less():
             ["8 rows at a time instead of 16"],
             ["--rows", "8", "--accumulate", "2"],
         ),
+        (
+            "--model llama-3-8b --rows 16 --context 8192 --fused-loss --accumulate 3",
+            ["8 rows at a time instead of 16"],
+            ["--rows", "8", "--accumulate", "6"],
+        ),
         ("--params 70e9", ["ZeRO-3 with its states offloaded to the host"], []),
         (
             "--model llama-3-8b --context 200000 --fused-loss",
