@@ -45,8 +45,9 @@ class Job:
     def steps(self) -> int:
         """How many the log tells of."""
         log = self.run / "log.jsonl"
-        lines = log.read_text().splitlines() if log.exists() else []
-        return max((json.loads(line)["step"] for line in lines), default=0)
+        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+        whole = [line for line in lines if line.endswith("\n")]  # the last one may be on its way
+        return max((json.loads(line)["step"] for line in whole), default=0)
 
     def wait_for(self, step: int) -> None:
         until = time.monotonic() + PATIENCE
