@@ -197,10 +197,10 @@ ALIVE = {  # page → what its cells that run in a tab put out, each in a cell o
     "book/collectives/all_reduce.html": ["[6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0, 6.0]"],
     "book/collectives/collectives.html": [
         "GB/s",
-        "[3, 13, 23, 33]",
+        "reduce:     ['stop', 'go on: 1'",
         "all-reduce: ['stop'",
     ],
-    "book/zero/memory.html": ["ZeRO-3   13.5 + 21.7 GB", "8-bit Adam, fp32 master copy"],
+    "book/zero/memory.html": ["ZeRO-3:   14.0 GB in PyTorch"],
     "book/at_scale/step_cost.html": ["a step takes 84 ms", "4,096 ranks, 1,024 tokens each:  24%"],
 }
 
