@@ -930,6 +930,16 @@ def test_a_wrapper_loads_what_it_and_what_pytorchs_wrapper_saves(pools, what, wh
         assert ours == (pytorchs if is_inside else [*SAVED[what](3).state_dict()])
 
 
+def test_a_prefix_comes_before_the_modules_own_names(pools):
+    def saved(group):
+        module = Gates(3)
+        found = wrap("ours", module, group).state_dict(prefix="net.")
+        expected = module.state_dict(prefix="net.")
+        return [*found] == [*expected], found._metadata == expected._metadata
+
+    assert pools[1](saved) == [(True, True)]
+
+
 def test_a_wrapper_calls_the_hooks_of_its_state_dict(pools):
     def called(group):
         model, seen = wrap("ours", network(), group), []

@@ -247,7 +247,8 @@ class DistributedDataParallel(nn.Module):
         """
         state = super().state_dict(*args, **kwargs)
         is_inside = args or kwargs.get("destination") is not None
-        return state if is_inside else renamed(state, kwargs.get("prefix", "") + "module.", "")
+        prefix = kwargs.get("prefix", "")
+        return state if is_inside else renamed(state, prefix + "module.", prefix)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         """Also of PyTorch's wrapper. Names in messages begin with `module.`, as there."""
