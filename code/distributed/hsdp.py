@@ -47,7 +47,7 @@ class ShardedInHost(Sharded):
         super().__init__(module, group)
         self.hosts = hosts
 
-    def unshard(self) -> torch.Tensor:
+    def gather(self) -> torch.Tensor:
         """W[s] of each rank of this host → W[s·N/H]."""
         return AllGather.apply(Replicate.apply(self.shard, self.hosts), self.group)
 
@@ -55,15 +55,11 @@ class ShardedInHost(Sharded):
 def main(ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 40) -> None:
     """Train on ranks that play several hosts: the losses of one device, few bytes between hosts."""
     from distributed.planner.traffic import between_hosts, elements_sent
-    from distributed.workbench.data import batches
-    from distributed.workbench.training import Alone, make_network, train
+    from distributed.workbench.one_device import OneDevice
 
-    alone = Alone(make_network(depth=3).double(), torch.optim.AdamW, lr=0.01)
-    expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
     results = launch(train_rank, per_host, batch, steps, ranks=ranks)
     losses, inside, between, shards = results[0]
-    print(f"loss {losses[-1]:.6f}, on one device {expected[-1]:.6f}")
-    torch.testing.assert_close(losses, expected, rtol=1e-6, atol=0)  # averaged in float32
+    OneDevice(batch, steps, depth=3).check(losses)
     print(f"a rank sends {inside:,} elements per step inside its host, {between:,} to other hosts")
     assert inside == sum(elements_sent(3, per_host, shards, resident_blocks=0).values())
     assert between == between_hosts(shards, host=0, hosts=ranks // per_host)

@@ -90,25 +90,14 @@ def shard_optimizer(
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """Train like one device, with 1/N of the optimizer's states and the bytes of DDP."""
-    from distributed.model_states import Recipe, per_rank
     from distributed.planner.traffic import elements_sent
-    from distributed.workbench.data import batches
-    from distributed.workbench.training import Alone, make_network, train
+    from distributed.workbench.one_device import OneDevice
 
-    alone = Alone(make_network().double(), torch.optim.AdamW, lr=0.01)
-    expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
-    psi = sum(p.numel() for p in alone.model.parameters())
+    alone = OneDevice(batch, steps)
     losses, weights, kept, sent = launch(train_rank, batch, steps, ranks=ranks)[0]
-
-    print(f"loss {losses[-1]:.6f}, on one device {expected[-1]:.6f}")
-    torch.testing.assert_close(losses, expected, rtol=1e-6, atol=0)  # averaged in float32
-    for parameter, weight in zip(alone.model.parameters(), weights, strict=True):
-        torch.testing.assert_close(parameter.detach(), weight, rtol=1e-8, atol=1e-10)
-    formula = per_rank(psi, ranks, 1, Recipe(8, 8, 0, 2 * 8))  # float64, Adam
-    for what, nbytes in kept.items():
-        print(f"{what}: {nbytes:,} bytes on a rank; the formula says {formula[what]:,.0f}")
-        assert 0 <= nbytes - formula[what] <= 2 * 8 * ranks + 4, "padding, Adam's count of steps"
-    predicted = sum(elements_sent(1, ranks, [-(-psi // ranks)]).values())
+    alone.check(losses, weights)
+    alone.check_bytes(kept, ranks, stage=1, padding=2 * 8 * ranks + 4)  # 4: Adam's count of steps
+    predicted = sum(elements_sent(1, ranks, [-(-alone.psi // ranks)]).values())
     print(f"a rank sends {sent:,} elements per step; the formula says {predicted:,}")
     assert sent == predicted
 
@@ -119,20 +108,15 @@ def train_rank(
     """One rank: losses of whole batches, final weights, bytes it keeps, elements sent per step."""
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
-    from distributed.workbench.memory_meter import nbytes
+    from distributed.workbench.one_device import bytes_kept
     from distributed.workbench.training import make_network, train_together
 
     ring, model = RingGroup(group), make_network(seed=group.rank).double().to(group.device)
     step, optimizer = shard_optimizer(model, ring, torch.optim.AdamW, lr=0.01)
     ring.trace = trace = Trace(group.rank)
     losses = train_together(group, model, step, batch, steps)
-    parameters = [*model.parameters()]
-    kept = {
-        "parameters": nbytes(parameters),
-        "gradients": nbytes(p.grad for p in parameters if p.grad is not None),
-        "optimizer states": nbytes(t for state in optimizer.state.values() for t in state.values()),
-    }
-    return losses, [p.detach().cpu() for p in parameters], kept, trace.sent // (8 * steps)
+    weights = [p.detach().cpu() for p in model.parameters()]
+    return losses, weights, bytes_kept(model, optimizer), trace.sent // (8 * steps)
 
 
 if __name__ == "__main__":

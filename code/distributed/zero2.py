@@ -108,25 +108,13 @@ def shard_gradients(
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """Train like one device, with 1/N of the gradients and the bytes of ZeRO-1."""
-    from distributed.model_states import Recipe, per_rank
     from distributed.planner.traffic import elements_sent
-    from distributed.workbench.data import batches
-    from distributed.workbench.training import Alone, make_network, train
+    from distributed.workbench.one_device import OneDevice
 
-    alone = Alone(make_network(depth=3).double(), torch.optim.AdamW, lr=0.01)
-    expected = train(alone.model, alone.step, batches(1797, batch, steps), examples=batch)
-    psi = sum(p.numel() for p in alone.model.parameters())
+    alone = OneDevice(batch, steps, depth=3)
     losses, weights, kept, sent, shards = launch(train_rank, batch, steps, ranks=ranks)[0]
-
-    print(f"loss {losses[-1]:.6f}, on one device {expected[-1]:.6f}")
-    torch.testing.assert_close(losses, expected, rtol=1e-6, atol=0)  # averaged in float32
-    for parameter, weight in zip(alone.model.parameters(), weights, strict=True):
-        torch.testing.assert_close(parameter.detach(), weight, rtol=1e-8, atol=1e-10)
-    formula = per_rank(psi, ranks, 2, Recipe(8, 8, 0, 2 * 8))  # float64, Adam
-    for what, nbytes in kept.items():
-        print(f"{what}: {nbytes:,} bytes on a rank; the formula says {formula[what]:,.0f}")
-        padding = len(shards) * (2 * 8 * ranks + 4)  # and Adam's counts of steps
-        assert 0 <= nbytes - formula[what] <= padding
+    alone.check(losses, weights)
+    alone.check_bytes(kept, ranks, stage=2, padding=len(shards) * (2 * 8 * ranks + 4))
     predicted = elements_sent(2, ranks, shards)
     for phase, elements in sent.items():
         print(f"{phase}: {elements:,} elements sent; the formula says {predicted[phase]:,}")
@@ -136,36 +124,26 @@ def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
 def train_rank(
     group: Group, batch: int, steps: int
 ) -> tuple[list[float], list[torch.Tensor], dict[str, int], dict[str, int], list[int]]:
-    """One rank: losses of whole batches, final weights; bytes it keeps after a backward pass,
-    elements sent by phase, lengths of its shards.
-    """
+    """One rank: losses, weights, bytes kept after backward, elements sent by phase, shards."""
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches
-    from distributed.workbench.memory_meter import nbytes
+    from distributed.workbench.one_device import bytes_kept
     from distributed.workbench.training import make_network, train, train_together
 
     ring, model = RingGroup(group), make_network(seed=group.rank, depth=3)
     model.double().to(group.device)
-    in_backward_order = [[*layer.parameters()] for layer in reversed(model)]
-    buckets = [layer for layer in in_backward_order if layer]
+    buckets = [[*layer.parameters()] for layer in reversed(model) if [*layer.parameters()]]
     step, optimizer = shard_gradients(model, buckets, ring, torch.optim.AdamW, lr=0.01)
     losses = train_together(group, model, step, batch, steps)
     weights = [p.detach().cpu().clone() for p in model.parameters()]
 
     ring.trace = trace = Trace(group.rank)
     train(model, lambda: None, batches(1797, batch, 1), batch)
-    backward = trace.sent // 8
-    shards = optimizer.param_groups[0]["params"]
-    gradients = [p.grad for p in (*model.parameters(), *shards) if p.grad is not None]
-    kept = {
-        "parameters": nbytes(model.parameters()),
-        "gradients": nbytes(gradients),
-        "optimizer states": nbytes(t for state in optimizer.state.values() for t in state.values()),
-    }
+    kept, backward = bytes_kept(model, optimizer), trace.sent // 8
     step()
     sent = {"backward": backward, "step": trace.sent // 8 - backward}
-    return losses, weights, kept, sent, [len(shard) for shard in shards]
+    return losses, weights, kept, sent, [len(p) for p in optimizer.param_groups[0]["params"]]
 
 
 if __name__ == "__main__":

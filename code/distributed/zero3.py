@@ -70,13 +70,16 @@ class Sharded(nn.Module):
         return checkpoint(self._compute, *args, use_reentrant=False, **kwargs)
 
     def _compute(self, *args: Any, **kwargs: Any) -> Any:
-        sizes = [shape.numel() for shape in self.shapes.values()]
-        parts = self.unshard()[: sum(sizes)].split(sizes)
-        shapes = self.shapes.items()
-        whole = {name: part.view(shape) for (name, shape), part in zip(shapes, parts, strict=True)}
-        return functional_call(self.module, whole, args, kwargs)
+        return functional_call(self.module, self.unshard(), args, kwargs)
 
-    def unshard(self) -> torch.Tensor:
+    def unshard(self) -> dict[str, torch.Tensor]:
+        """Name → value of each parameter, on the memory of W[N·s]."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        parts = self.gather()[: sum(sizes)].split(sizes)
+        shapes = self.shapes.items()
+        return {name: part.view(shape) for (name, shape), part in zip(shapes, parts, strict=True)}
+
+    def gather(self) -> torch.Tensor:
         """W[s] of each rank → W[N·s]."""
         return AllGather.apply(self.shard, self.group)
 
@@ -93,27 +96,13 @@ def check_can_be_sharded(module: nn.Module) -> None:
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """Train like one device, with 1/N of everything, and send 1.5 times the bytes of DDP."""
-    from distributed.model_states import Recipe, per_rank
     from distributed.planner.traffic import elements_sent
-    from distributed.workbench.data import batches
-    from distributed.workbench.training import Alone, make_network, train
+    from distributed.workbench.one_device import OneDevice
 
-    model = make_network(depth=3).double()
-    step = Alone(model, torch.optim.AdamW, lr=0.01).step
-    expected = train(model, step, batches(1797, batch, steps), examples=batch)
-    psi = sum(p.numel() for p in model.parameters())
+    alone = OneDevice(batch, steps, depth=3)
     losses, weights, kept, sent, shards = launch(train_rank, batch, steps, ranks=ranks)[0]
-
-    print(f"loss {losses[-1]:.6f}, on one device {expected[-1]:.6f}")
-    torch.testing.assert_close(losses, expected, rtol=1e-6, atol=0)  # averaged in float32
-    layers = [[*layer.parameters()] for layer in model]
-    for layer, weight in zip(filter(None, layers), weights, strict=True):
-        torch.testing.assert_close(flatten(layer, ranks)[0], weight, rtol=1e-8, atol=1e-10)
-    formula = per_rank(psi, ranks, 3, Recipe(8, 8, 0, 2 * 8))  # float64, Adam
-    for what, nbytes in kept.items():
-        print(f"{what}: {nbytes:,} bytes on a rank; the formula says {formula[what]:,.0f}")
-        padding = len(shards) * (2 * 8 + 4)  # and Adam's counts of steps
-        assert 0 <= nbytes - formula[what] <= padding
+    alone.check(losses, weights)
+    alone.check_bytes(kept, ranks, stage=3, padding=len(shards) * (2 * 8 + 4))  # 4: Adam's count
     predicted = sum(elements_sent(3, ranks, shards, resident_blocks=0).values())
     ddp = sum(elements_sent(0, ranks, shards).values())
     print(f"a rank sends {sent:,} elements per step; the formula says {predicted:,}, DDP's {ddp:,}")
@@ -129,7 +118,7 @@ def train_rank(
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches
-    from distributed.workbench.memory_meter import nbytes
+    from distributed.workbench.one_device import bytes_kept
     from distributed.workbench.training import Alone, make_network, train, train_together
 
     ring, model = RingGroup(group), make_network(seed=group.rank, depth=3)
@@ -139,11 +128,11 @@ def train_rank(
             model[i] = Sharded(layer, ring)
     trained = Alone(model, torch.optim.AdamW, lr=0.01)
     losses = train_together(group, model, trained.step, batch, steps)
-    with torch.no_grad():
-        weights = [block.unshard().cpu() for block in model if isinstance(block, Sharded)]
+    blocks = [block for block in model if isinstance(block, Sharded)]
+    weights = [weight.detach().cpu() for block in blocks for weight in block.unshard().values()]
     ring.trace = trace = Trace(group.rank)
     train(model, lambda: None, batches(1797, batch, 1), batch)
-    kept = {what: nbytes(tensors) for what, tensors in trained.tensors().items()}
+    kept = bytes_kept(model, trained.optimizer)
     trained.step()
     return losses, weights, kept, trace.sent // 8, [len(shard) for shard in model.parameters()]
 

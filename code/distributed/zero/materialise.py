@@ -11,10 +11,8 @@ from torch import nn
 
 from distributed.zero.flat_unit import placeholder
 
-INSIDE = (
-    "initialise= of {} wrote into its {}, which a module inside has: let it fill only the module's "
-    "own parameters and buffers, because each module gets a turn"
-)
+OWN = "let it fill only the module's own parameters and buffers, because each module gets a turn"
+NO_VALUE = "{}.{} is on the meta device and has no value after initialise= of its {}"
 
 
 def leave_meta(module: nn.Module, device: torch.device) -> set[torch.Tensor]:
@@ -42,11 +40,6 @@ def leave_meta(module: nn.Module, device: torch.device) -> set[torch.Tensor]:
     return found
 
 
-def own_tensors(part: nn.Module) -> dict[str, torch.Tensor]:
-    """Name → parameter or buffer, without those of the modules inside."""
-    return dict([*part.named_parameters(recurse=False), *part.named_buffers(recurse=False)])
-
-
 def by_reset_parameters(module: nn.Module) -> None:
     """Let a module make its own parameters and buffers. ValueError where its class cannot."""
     reset = getattr(module, "reset_parameters", None)
@@ -59,10 +52,9 @@ def by_reset_parameters(module: nn.Module) -> None:
     reset()
 
 
-def has_blank(tensor: torch.Tensor) -> bool:
-    """Whether the bits of an element are all 1, as before: NaN in a float, -1 in an integer."""
-    bits = tensor.contiguous().view(-1).view(torch.uint8) == 255
-    return bool(bits.view(-1, tensor.itemsize).all(1).any())
+def named_tensors(part: nn.Module, recurse: bool) -> dict[str, torch.Tensor]:
+    """Name → parameter or buffer, with or without those of the modules inside."""
+    return dict([*part.named_parameters(recurse=recurse), *part.named_buffers(recurse=recurse)])
 
 
 @torch.no_grad()
@@ -73,40 +65,45 @@ def materialise(
 
     Each part of the module that holds a wanted one is initialised as a whole. It sees copies of its
     other tensors, which are as before afterward. Raises ValueError for a wanted one that has no
-    value then, and for an `initialise` that writes into a module inside, whose own turn would undo
-    that.
+    value then, and for a write into a module inside, whose own turn would undo it. Where torch
+    refuses such a write, because what is sharded has no memory, its error has a note.
     """
     remaining = set(wanted)
     for path, part in module.named_modules():
-        mine = own_tensors(part)
-        if remaining.isdisjoint(mine.values()):
+        own = named_tensors(part, recurse=False)
+        if remaining.isdisjoint(own.values()):
             continue
-        kept = {tensor: tensor.data for tensor in mine.values() if tensor not in remaining}
-        for tensor in mine.values():
-            if tensor in kept:
-                tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
-            else:
-                blank = torch.full((tensor.nbytes,), 255, dtype=torch.uint8, device=tensor.device)
-                tensor.data = blank.view(tensor.dtype).view(tensor.shape)
-        versions = {tensor: tensor._version for tensor in [*part.parameters(), *part.buffers()]}
+        kept = {tensor: tensor.data for tensor in own.values() if tensor not in remaining}
+        for tensor in own.values():
+            tensor.data = kept[tensor].clone() if tensor in kept else blank(tensor)
+        before = {tensor: tensor._version for tensor in named_tensors(part, recurse=True).values()}
         try:
             initialise(part)
         except RuntimeError as error:
-            if "single memory location" in str(error):  # that of a placeholder
-                raise ValueError(INSIDE.format(path or "the module", "parameters")) from error
+            error.add_note(f"in initialise= of {path or 'the module'}: {OWN}")
             raise
-        for name, tensor in [*part.named_parameters(), *part.named_buffers()]:
-            if name not in mine and tensor._version != versions.get(tensor):
-                raise ValueError(INSIDE.format(path or "the module", name))
-        for name, tensor in mine.items():
-            made = getattr(part, name)
-            can_be_blank = made.is_floating_point() or made._version == versions.get(made)
-            if tensor in remaining and can_be_blank and has_blank(made):
-                raise ValueError(
-                    f"{path}.{name} is on the meta device and has no value after initialise= "
-                    f"of its {type(part).__name__}"
-                )
+        for name, tensor in named_tensors(part, recurse=True).items():
+            if name not in own and tensor._version != before.get(tensor):
+                where = f"{path or 'the module'} wrote into {name}"
+                raise ValueError(f"initialise= of {where}, of a module inside: {OWN}")
+        for name, tensor in own.items():
+            made = getattr(part, name)  # may be another object
+            is_written = made._version != before.get(made) and not made.is_floating_point()
+            if tensor in remaining and not is_written and has_blank(made):
+                raise ValueError(NO_VALUE.format(path, name, type(part).__name__))
             tensor.data = kept.get(tensor, made.data.to(tensor.device))
-            setattr(part, name, tensor)  # the same object, should it have been replaced
-        remaining.difference_update(mine.values())
+            setattr(part, name, tensor)
+        remaining.difference_update(own.values())
     assert not remaining, "everything wanted is somewhere in the module"
+
+
+def blank(like: torch.Tensor) -> torch.Tensor:
+    """Memory of a tensor's own in which each bit is 1: NaN in a float, -1 in an integer."""
+    bits = torch.full((like.nbytes,), 255, dtype=torch.uint8, device=like.device)
+    return bits.view(like.dtype).view(like.shape)
+
+
+def has_blank(tensor: torch.Tensor) -> bool:
+    """Whether an element is still as `blank` made it."""
+    bits = tensor.contiguous().view(-1).view(torch.uint8) == 255
+    return bool(bits.view(-1, tensor.itemsize).all(1).any())
