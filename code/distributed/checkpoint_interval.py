@@ -1,8 +1,8 @@
-"""How often to save, if saving takes time and something fails now and then.
+"""Checkpoint interval: how often to save, if saving takes time and failures happen.
 
     time lost = saving / interval + (interval / 2 + restart) / between failures
 
-Save rarely, and a failure costs much work that is done again; save often, and the saves do.
+If you save rarely, a failure costs a lot of repeated work; if you save often, the saves cost time.
 """
 
 import math
@@ -11,7 +11,7 @@ import math
 def best_interval(saving: float, between_failures: float) -> float:
     """Seconds of work from one checkpoint to the next, if a save takes `saving` (s).
 
-    √(2 · saving · between_failures) loses the least, as long as saves are short (Young 1974).
+    √(2 · saving · between_failures) loses the least time, as long as saves are short (Young 1974).
     Raises ValueError unless both are more than 0.
     """
     if not (saving > 0 and between_failures > 0):
@@ -20,9 +20,9 @@ def best_interval(saving: float, between_failures: float) -> float:
 
 
 def better_interval(saving: float, between_failures: float) -> float:
-    """The same where saves are not short beside the time between failures (Daly 2006).
+    """The same if saves aren't short compared with the time between failures (Daly 2006).
 
-    Work and save together take as long as in `best_interval`, but for a small correction.
+    Work and save together take as long as in `best_interval`, up to a small correction.
     """
     share = saving / (2 * between_failures)
     if share >= 1:
@@ -32,5 +32,5 @@ def better_interval(saving: float, between_failures: float) -> float:
 
 
 def share_lost(interval: float, saving: float, between_failures: float, restart: float) -> float:
-    """The share of time that is no progress: saves, work done twice, and restarts."""
+    """The share of time without progress: saves, repeated work, and restarts."""
     return saving / interval + (interval / 2 + restart) / between_failures

@@ -1,10 +1,10 @@
-"""What a step costs in time: computation, messages, and how much of them happens at once.
+"""Cost model of a step: time of computation, time of messages, and how much they overlap.
 
     message: α + β · bytes;  reduce-scatter of n bytes in a ring: (N − 1)(α + β n/N)
     bucket i leaves when it is full and the one before has left: begin_i = max(ready_i, end_{i−1})
 
-Events are followed one after the other, for one rank: where all ranks are alike, one stands for
-all. So the cost of a prediction grows with the buckets, and not with the ranks.
+The model follows the events of one rank, one after the other, because all ranks are alike. So the
+time of a prediction grows with the number of buckets, not with the number of ranks.
 """
 
 import math
@@ -24,17 +24,17 @@ class Link(NamedTuple):
 
     @classmethod
     def fitted(cls, alpha: float, beta: float) -> "Link":
-        """Of α (s) and β (s/byte); a fit may find that bytes cost nothing."""
+        """A link from α (s) and β (s/byte); β may be 0 after a fit."""
         return cls(float(alpha), 1 / float(beta) if beta else math.inf)
 
 
 class Cluster(NamedTuple):
     """Hosts of `per_host` ranks; links inside a host and between hosts; each rank's speed.
 
-    `speed` is in operations per second as measured in training, not as promised. Times to compute
-    scatter by `jitter`, their standard deviation as a share of their mean. `oversubscription` is
-    how many hosts' traffic meets in one link between switches; a ring in the order of the switches
-    does not meet there, so for it that is 1.
+    `speed` is in FLOP/s as measured in training, not the data sheet's. Compute times vary by
+    `jitter`, their standard deviation as a share of their mean. `oversubscription` is the number of
+    hosts whose traffic shares one link between switches. It is 1 for a ring in the order of the
+    switches, because its messages don't share such a link.
     """
 
     ranks: int
@@ -48,7 +48,7 @@ class Cluster(NamedTuple):
 
     @property
     def network(self) -> Link:
-        """What is left of the link between hosts when all send at once."""
+        """Each host's share of the link between hosts when all send at the same time."""
         return Link(self.between.latency, self.between.bandwidth / self.oversubscription)
 
 
@@ -58,17 +58,17 @@ def reduce_scatter_time(cluster: Cluster, size: float) -> float:
 
 
 def all_reduce(cluster: Cluster, size: float) -> float:
-    """Time of an all-reduce of `size` bytes over all ranks: twice round the same rings (s)."""
+    """Time of an all-reduce of `size` bytes over all ranks: twice around the same rings (s)."""
     return _in_rings(cluster, size, 2)
 
 
 def _in_rings(cluster: Cluster, size: float, times: int) -> float:
-    """Seconds in which an array goes `times` round all ranks, in as many rings as use every port.
+    """Seconds for an array to go `times` around all ranks, in enough rings to use every port.
 
-    Its parts travel in a pipeline, so the slowest link decides: within a host one GPU's link,
-    between hosts the ports of one host together. Latencies add up, of each message in a host, and
-    between hosts of a ring or, if there are many, of a tree, which sends the same bytes (NCCL's
-    `tuning.cc`; Sanders et al. 2009).
+    The parts travel in a pipeline, so the slowest link decides: inside a host one GPU's link,
+    between hosts the ports of one host together. Latencies add up: those of each message in a host,
+    plus those between hosts of a ring or, if there are many hosts, of a tree, which sends the same
+    bytes (NCCL's `tuning.cc`; Sanders et al. 2009).
     """
     n = cluster.ranks
     if n == 1:
@@ -88,18 +88,18 @@ def expected_maximum(n: int) -> float:
 
 
 def largest_exponential(n: int, s: float) -> float:
-    """1 − s, and then a wait with mean s: of n the largest waits s(1 + 1/2 + … + 1/n)."""
+    """1 − s plus a wait with mean s; the largest of n waits is s(1 + 1/2 + … + 1/n) on average."""
     harmonic = sum(1 / i for i in range(1, n + 1)) if n < 100 else math.log(n) + 0.5772 + 0.5 / n
     return 1 - s + s * harmonic
 
 
 def largest_lognormal(n: int, s: float) -> float:
-    """Many small factors multiply: the logarithm is normal."""
+    """A product of many small factors: its logarithm is normal."""
     sigma = math.sqrt(math.log(1 + s * s))
     return math.exp(sigma * expected_maximum(n) - sigma**2 / 2) if n > 1 else 1.0
 
 
-# The expected largest of n times with mean 1 and standard deviation s, by how they scatter.
+# The expected largest of n times with mean 1 and standard deviation s, by distribution.
 SCATTER: dict[str, Callable[[int, float], float]] = {
     "normal": lambda n, s: 1 + s * expected_maximum(n),
     "exponential": largest_exponential,
@@ -108,9 +108,9 @@ SCATTER: dict[str, Callable[[int, float], float]] = {
 
 
 def slowest(cluster: Cluster, seconds: float) -> float:
-    """How long the last of all ranks computes when the mean is `seconds` (s).
+    """Compute time of the slowest rank when the mean over ranks is `seconds` (s).
 
-    Raises ValueError for a scatter that is not known.
+    Raises ValueError for an unknown scatter.
     """
     if cluster.scatter not in SCATTER:
         raise ValueError(f"scatter={cluster.scatter!r}: choose one of {', '.join(SCATTER)}")
@@ -131,14 +131,14 @@ class Step(NamedTuple):
 
 
 def with_loading(step: Step, loading: float, ahead: bool = True) -> Step:
-    """A step whose batch takes `loading` seconds to arrive: in its shadow if loaded `ahead`."""
+    """A step whose batch takes `loading` seconds; if loaded `ahead`, the step hides them."""
     return step._replace(total=max(step.total, loading) if ahead else step.total + loading)
 
 
 def step_ddp(cluster: Cluster, flops: float, sizes: Sequence[float]) -> Step:
-    """DDP: `flops` operations of each rank in a step, gradients in buckets of these sizes (bytes).
+    """A DDP step with `flops` FLOP per rank, and gradients in buckets of these sizes (bytes).
 
-    A third of the operations is the forward pass. Buckets fill evenly over the backward pass.
+    A third of the FLOP is the forward pass. Buckets fill evenly over the backward pass.
     """
     compute = slowest(cluster, flops / cluster.speed)
     forward, backward, whole = compute / 3, compute * 2 / 3, sum(sizes)
@@ -151,7 +151,7 @@ def step_ddp(cluster: Cluster, flops: float, sizes: Sequence[float]) -> Step:
 
 
 def main(ranks: int = 16384, buckets: int = 200) -> None:
-    """A step of DDP on very many ranks: predicted at once."""
+    """Predict a step of DDP on a large number of ranks."""
     if ranks < 1 or buckets < 1:
         raise ValueError(f"ranks={ranks}, buckets={buckets}: 1 or more of each")
     cluster = Cluster(ranks, 8, Link(5e-6, 400e9), Link(10e-6, 360e9), 400e12, jitter=0.02)

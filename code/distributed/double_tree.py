@@ -1,10 +1,10 @@
-"""All-reduce along two trees at once: the steps of a tree, the bytes of a ring.
+"""Double-tree all-reduce: as few steps as a tree, and as few bytes as a ring.
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-In one binary tree half of the ranks are leaves, which have no one to pass a result on to. In a
-second tree those are the inner ones. Each tree carries half of the array (Sanders, Speck and Träff
-2009; the trees of NCCL 2.4).
+Half of the ranks in a binary tree are leaves, which pass no result on. In a second tree, these
+ranks are the inner nodes. Each tree carries half of the array. Sources: Sanders, Speck and Träff
+2009; the trees of NCCL 2.4.
 """
 
 from itertools import zip_longest
@@ -15,16 +15,16 @@ from distributed.runtime.script import run_script
 
 
 def double_tree(wire: Wire, x: Array, combine: Combine) -> None:
-    """x[n]{partial over ranks} → x[n]: each half up its tree, piece by piece, and down again.
+    """x[n]{partial over ranks} → x[n]: each half goes up its tree in pieces, and down again.
 
     About 2 log₂ N steps. A rank sends at most 2n elements: in each tree n/2 to the rank above and
-    to each one below (Sanders, Speck and Träff 2009). 2⌈log₂ N⌉ roundings to x's dtype, for two
-    come from below at each step.
+    to each one below (Sanders, Speck and Träff 2009). There are 2⌈log₂ N⌉ roundings to x's dtype,
+    because two arrays come from below at each step.
     """
     halves = [pieces(half) for half in cut_up(x, 2)]
     trees = [links(wire.rank, wire.size, tree) for tree in (0, 1)]
     incoming = wire.empty_like(halves[1][0])
-    for both in zip_longest(*halves):  # one of each tree in turn: both are under way
+    for both in zip_longest(*halves):  # alternate, so that both trees are busy
         for piece, (above, below) in zip(both, trees, strict=True):
             if piece is not None:
                 for child in below:
@@ -43,8 +43,8 @@ def double_tree(wire: Wire, x: Array, combine: Combine) -> None:
 def links(rank: int, ranks: int, tree: int) -> tuple[int | None, list[int]]:
     """The rank above (None for the root) and the ranks below in the first or the second tree.
 
-    In the first tree every odd rank is a leaf. The second one is its mirror image, or with an odd
-    number of ranks the same tree moved on by one: there the odd ranks are the inner ones.
+    In the first tree every odd rank is a leaf. The second tree is its mirror image or, if the
+    number of ranks is odd, the same tree shifted by one: there the odd ranks are inner nodes.
     """
 
     def position(of: int) -> int:
@@ -58,7 +58,7 @@ def links(rank: int, ranks: int, tree: int) -> tuple[int | None, list[int]]:
 
 
 def up(position: int, ranks: int) -> int:
-    """The position above, in a binary tree in order: lower on one side, higher on the other."""
+    """The parent's position in an in-order binary tree: lower on one side, higher on the other."""
     lowest = position & -position
     above = (position ^ lowest) | (lowest << 1)
     return above if above < ranks else position ^ lowest
@@ -76,7 +76,7 @@ def double_tree_sent(n: int, rank: int, ranks: int) -> Sent:
 
 
 def main(ranks: int = 6, n: int = 1000) -> None:
-    """Show both trees, and count what each rank sends beside the formula."""
+    """Show both trees, and compare what each rank sends with the formula."""
     from distributed import launch
     from distributed.workbench.measure import count
 

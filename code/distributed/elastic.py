@@ -1,10 +1,10 @@
-"""Elastic training: torchrun starts workers again, and a checkpoint says where they go on.
+"""Elastic training: torchrun restarts the workers, which continue from a checkpoint.
 
     torchrun --nnodes 1:4 --max-restarts 100 … elastic.py --folder run --until 1000
 
-Whatever decides step k + 1 is in the checkpoint of step k, or follows from k: weights, the
-optimizer's states, which rows are next. Then the losses after a restart are those of a run that
-never stopped, to the bit, on as many ranks; on fewer or more they are the same but for rounding.
+Everything that determines step k + 1 is in the checkpoint of step k or follows from k: weights, the
+optimizer's states, which rows are next. So on the same number of ranks, the losses after a restart
+equal those of an uninterrupted run to the bit; on fewer or more ranks, they differ by rounding.
 """
 
 import json
@@ -23,7 +23,7 @@ from distributed.runtime.script import run_script, under_torchrun
 
 
 def check_shared(folder: str, group: Group) -> None:
-    """Raise ValueError on a rank that does not see what rank 0 has written into the folder."""
+    """Raise ValueError on a rank that doesn't see what rank 0 has written into the folder."""
     now = torch.tensor([time.time_ns()], device=group.device)
     note = Path(folder, f".seen-{group.broadcast(now).item()}")
     if group.rank == 0:
@@ -48,10 +48,10 @@ def main(
     die_at: int = -1,
     patience: float = 30.0,
 ) -> None:
-    """Train; without a folder, let a rank die, start again, and compare with a run in one go.
+    """Train. Without a folder: kill a rank, restart, and compare with an uninterrupted run.
 
-    Under torchrun no rank waits longer than `patience` (s) for another: it fails, and torchrun
-    starts all of them again.
+    Under torchrun, a rank that waits longer than `patience` (s) for another one fails, and torchrun
+    restarts all ranks.
     """
     from distributed.checkpoint_folder import steps
     from distributed.zero import BY_STAGE
@@ -90,11 +90,11 @@ def train_rank(
     pace: float = 0.0,
     die_at: int = -1,
 ) -> list[float]:
-    """One rank: go on from the last whole checkpoint, or begin; the losses of all steps.
+    """One rank: continue from the last complete checkpoint, or start; returns all steps' losses.
 
-    Before step `die_at` rank 1 kills itself, once: an accident for demonstrations. Each step takes
-    `pace` seconds longer, for accidents from outside. Raises ValueError on a rank that has another
-    folder than rank 0.
+    Before step `die_at`, rank 1 kills itself once, as a failure for demonstrations. Each step takes
+    `pace` seconds longer, to leave time for failures from outside. Raises ValueError on a rank that
+    has a different folder than rank 0.
     """
     from distributed.checkpoint_folder import latest, steps
     from distributed.dp import shard
@@ -127,7 +127,7 @@ def train_rank(
 
 
 def first_time(folder: str) -> bool:
-    """True once: the accident leaves a note."""
+    """True only at the first call: it leaves a file in the folder."""
     note = Path(folder, "died")
     if note.exists():
         return False

@@ -2,8 +2,8 @@
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-Links between hosts are the slow ones. So the ranks of a host first add up among themselves, and
-each then speaks for its part of the array with its counterparts on the other hosts.
+Links between hosts are slower than those inside. So the ranks of a host first add up their arrays;
+then each rank reduces its part of the array with its counterparts on the other hosts.
 """
 
 from typing import Any
@@ -20,10 +20,10 @@ from distributed.shared_memory import SharedGroup
 
 
 class HierarchicalGroup(Group):
-    """`group`, with an all-reduce that sends as little as it can from host to host.
+    """`group`, with an all-reduce that sends as little as possible between hosts.
 
-    Each host has `per_host` consecutive ranks: `group.local_size`, if not given. Give fewer, and
-    one machine plays several hosts. Raises ValueError where hosts do not come out even.
+    Each host has `per_host` consecutive ranks (default: `group.local_size`). With a smaller number,
+    one machine simulates several hosts. Raises ValueError if the ranks don't fill whole hosts.
     """
 
     def __init__(self, group: Group, per_host: int | None = None):
@@ -39,11 +39,11 @@ class HierarchicalGroup(Group):
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
         """x[...]{partial over ranks} → x[...], equal to the bit on every rank.
 
-        Reduce-scatter inside, all-reduce between, all-gather inside (Cho et al. 2019). Between
-        hosts each rank sends 2(nH/N)(H − 1)/H of n elements in 2(H − 1) steps, for N ranks on H
-        hosts. Inside a host 16 bits are added in float32 and rounded once, between hosts each of
-        the H − 1 sums is rounded to x's dtype. Raises ValueError for an op that x's dtype has not
-        got.
+        Reduce-scatter inside, all-reduce between, all-gather inside (Cho et al. 2019). With N ranks
+        on H hosts, each rank sends 2(nH/N)(H − 1)/H of n elements between hosts, in 2(H − 1) steps.
+        Inside a host, 16-bit elements are added in float32 and rounded once; between hosts, each of
+        the H − 1 sums is rounded to x's dtype. Raises ValueError for an op that x's dtype doesn't
+        have.
         """
 
         def work(_: Transport, tensor: torch.Tensor) -> None:
@@ -71,9 +71,9 @@ class HierarchicalGroup(Group):
 
 
 def within_host(group: Group) -> Group:
-    """What the ranks of one host add up through: memory that they share, where they can.
+    """The group for sums inside a host: over shared memory if possible, else `group` itself.
 
-    GPUs speak through NCCL, and some processors cannot share memory either: see
+    GPUs use NCCL instead, and some processors can't use shared memory either: see
     `shared_buffers.STORES_IN_ORDER`.
     """
     can_share = group.device.type == "cpu" and stores_in_order()
@@ -81,13 +81,13 @@ def within_host(group: Group) -> Group:
 
 
 def hierarchical_sent(n: int, rank: int, ranks: int, per_host: int) -> Sent:
-    """What a rank sends to other hosts: a ring's share of its part of the array."""
+    """What a rank sends to other hosts: a ring all-reduce of its part of the array."""
     hosts = ranks // per_host
     return ring_sent(-(-n // per_host), rank // per_host, hosts)
 
 
 def main(ranks: int = 4, per_host: int = 2, n: int = 1000) -> None:
-    """Let one machine play several hosts, and count what goes between them."""
+    """Simulate several hosts on one machine, and count what they send to each other."""
     from distributed.runtime.trace import Trace
 
     def count(group: Group) -> Sent:

@@ -1,9 +1,9 @@
-"""Collectives inside one host: ranks that read each other's memory.
+"""Collectives inside one host, over shared memory.
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
 Ranks of one host need no messages: they read and write each other's memory. A `SharedGroup` has the
-methods of a `Group`. What its `empty` makes is reduced where it stands, all else is copied there.
+methods of a `Group`. It reduces tensors from its `empty` in place, and copies all others first.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,13 @@ from distributed.runtime.transport import Transport
 class SharedGroup(Group):
     """The ranks of `group`, all on one host, with collectives over shared memory.
 
-    Messages are as in `group`. Raises ValueError where ranks are on several hosts, where tensors
-    are on GPUs, and on processors that may change the order of stores, such as ARM's: there use
-    `group` itself, which sends messages.
+    Messages are as in `group`. Raises ValueError if ranks are on several hosts, if tensors are on
+    GPUs, and on processors that may reorder stores, such as ARM's. In these cases use `group`
+    itself, which sends messages.
     """
 
     costly_buffers = True
-    block = 1 << 15  # elements: they stay in a processor's cache while all ranks' are added
+    block = 1 << 15  # elements: they stay in cache while those of all ranks are added
 
     def __init__(self, group: Group, scratch: int = 1 << 22):
         check_can_share(group)
@@ -45,7 +45,7 @@ class SharedGroup(Group):
     def all_reduce(self, x: Any, op: str = "sum", async_op: bool = False) -> Any:
         """x[...]{partial over ranks} → x[...]: each rank adds up one part, and all copy it.
 
-        Elements of 16 bits are added in float32 and rounded once, all others in their own dtype.
+        16-bit elements are added in float32 and rounded once, all others in their own dtype.
         """
 
         def run(flat: torch.Tensor) -> None:
@@ -71,7 +71,7 @@ class SharedGroup(Group):
     ) -> Any:
         """x[N·s]{partial over ranks} → out[s]: rank r adds up the r-th of N equal parts.
 
-        x is spent, as in every group. Elements of 16 bits are added in float32 and rounded once.
+        x is overwritten, as in every group. 16-bit elements are added in float32, rounded once.
         """
         self.check_parts(x, out)
 
@@ -84,7 +84,7 @@ class SharedGroup(Group):
         return self._shared(f"reduce_scatter {op}", x, run, op, async_op, out)
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
-        """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
+        """x[s], different on each rank → out[N·s], equal on every rank, in rank order."""
         self.check_parts(out, x)
 
         def use(here: slice, theirs: list[torch.Tensor]) -> None:
@@ -110,14 +110,14 @@ class SharedGroup(Group):
         return self._shared(f"broadcast from {root}", x, run, async_op=async_op)
 
     def add_up(self, sources: list[torch.Tensor], op: str, to: list[torch.Tensor]) -> None:
-        """All ranks' sources[N][n] → to[0][n], and copied to the others; block by block.
+        """All ranks' sources[N][n] → to[0][n], copied to the rest of `to`, block by block.
 
-        Each block is added up in the dtype of `wide`. Then even a mean of float16 cannot overflow.
+        Each block is added up in the dtype of `wide`, so even a mean of float16 can't overflow.
         """
         combine, total = COMBINE[op], to[0]
         narrow = total.dtype in (torch.float16, torch.bfloat16)
         wide = torch.empty(self.block, dtype=torch.float32) if narrow else None
-        first, *rest = sources[self.rank :] + sources[: self.rank]  # ours can be where it adds up
+        first, *rest = sources[self.rank :] + sources[: self.rank]  # ours may be the output itself
         for start in range(0, len(total), self.block):
             here = slice(start, start + self.block)
             sum_here = total[here] if wide is None else wide[: len(total) - start]
@@ -144,7 +144,7 @@ class SharedGroup(Group):
         async_op: bool = False,
         out: Any = None,
     ) -> Any:
-        """Call run(flat x), and record it. In its turn: there is one scratch, one barrier."""
+        """Call run(flat x), and record it. Calls take turns: they share a scratch and a barrier."""
 
         def traced(_: Transport, tensor: torch.Tensor) -> None:
             with self._traced(call) as trace:
@@ -156,7 +156,7 @@ class SharedGroup(Group):
 
 
 def main(ranks: int = 4, n: int = 1_000_000) -> None:
-    """Reduce a tensor that lives in shared memory, and one that does not."""
+    """Reduce a tensor in shared memory, and one that isn't."""
 
     def both(group: Group) -> float:
         shared = SharedGroup(group) if stores_in_order() else group

@@ -2,8 +2,8 @@
 
     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-They send more than the ring of `all_reduce` and need fewer steps or messages. Sums are made in x's
-dtype, and each is rounded to it. The formula of what a rank sends is next to each algorithm.
+They send more than the ring of `all_reduce` and need fewer steps or messages. Sums are computed in
+x's dtype, and each is rounded to it. Next to each algorithm is the formula for what a rank sends.
 """
 
 from distributed.all_reduce import Array, Combine, Sent, Wire, others
@@ -12,10 +12,10 @@ from distributed.trees import children, tree_broadcast, tree_reduce
 
 
 def central(wire: Wire, x: Array, combine: Combine) -> None:
-    """x[n]{partial over ranks} → x[n]: rank 0 gets all arrays, and sends the result back.
+    """x[n]{partial over ranks} → x[n]: rank 0 receives all arrays, and sends the result back.
 
-    2(N − 1) steps, for rank 0 has one link. It receives and sends (N − 1)n elements, the others n.
-    So does a parameter server (Dean et al. 2012). N − 1 roundings.
+    2(N − 1) steps, because rank 0 has one link. It receives and sends (N − 1)n elements, the others
+    n. A parameter server does the same (Dean et al. 2012). N − 1 roundings.
     """
     if wire.rank == 0:
         incoming = wire.empty_like(x)
@@ -29,15 +29,15 @@ def central(wire: Wire, x: Array, combine: Combine) -> None:
 
 
 def central_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] to each other rank from rank 0, and once to rank 0 from these."""
+    """Rank 0 sends x[n] to every other rank; the others send it once, to rank 0."""
     return Sent(n, 1) if rank else Sent(n * (ranks - 1), ranks - 1)
 
 
 def naive(wire: Wire, x: Array, combine: Combine) -> None:
-    """x[n]{partial over ranks} → x[n]: everyone sends to everyone, and combines in rank order.
+    """x[n]{partial over ranks} → x[n]: every rank sends to every other, and combines in order.
 
-    N − 1 steps: in step k to rank r + k, from rank r − k (Thakur et al. 2005, §4: pairwise
-    exchange). Each rank sends (N − 1)n elements and holds N arrays. N − 1 roundings.
+    N − 1 steps: step k sends to r + k and receives from r − k (Thakur et al. 2005, §4: pairwise
+    exchange). Rank order. Each rank sends (N − 1)n elements, holds N arrays. N − 1 roundings.
     """
     arrays = {wire.rank: wire.copy(x, wire.empty_like(x))}
     for step in range(1, wire.size):
@@ -49,7 +49,7 @@ def naive(wire: Wire, x: Array, combine: Combine) -> None:
 
 
 def naive_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] to each other rank, from all ranks alike."""
+    """Every rank sends x[n] to every other rank."""
     return Sent(n * (ranks - 1), ranks - 1)
 
 
@@ -64,13 +64,13 @@ def tree(wire: Wire, x: Array, combine: Combine) -> None:
 
 
 def tree_sent(n: int, rank: int, ranks: int) -> Sent:
-    """x[n] to each child, and to the parent unless it is rank 0."""
+    """A rank sends x[n] to each child and, unless it is rank 0, to its parent."""
     links = len(children(rank, ranks)) + (rank > 0)
     return Sent(n * links, links)
 
 
 def main(ranks: int = 4, n: int = 1000) -> None:
-    """Count what each of the three sends, beside its formula."""
+    """Compare what each of the three sends with its formula."""
     from distributed import Group, launch
     from distributed.workbench.measure import count
 

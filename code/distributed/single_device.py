@@ -116,9 +116,9 @@ def train(
     learning_rate: float,
     examples: float | None = None,
 ) -> list[float]:
-    """One step of gradient descent per batch (x, labels); the loss of each before its step.
+    """One step of gradient descent per batch (x, labels); returns each loss before its step.
 
-    `examples` is the divisor of `cross_entropy` (default: the number of rows in each batch).
+    `examples` is the divisor of `cross_entropy`; by default, the number of rows in each batch.
     """
     losses = []
     for x, labels in data:

@@ -1,6 +1,6 @@
-"""A plan in other words: a command line, PyTorch, DeepSpeed's settings, torchrun.
+"""Exports of a plan: a command line, PyTorch code, DeepSpeed's settings, a torchrun line.
 
-What a library cannot do as planned, its copy says.
+If a library can't do something as planned, its export says so.
 """
 
 import json
@@ -65,8 +65,8 @@ class OptimizerLine(NamedTuple):
     settings: dict[str, Any] | None  # None: the file cannot name it
 
 
-# By the bytes of states for each parameter. Adam's usual kernels copy a state in the step, and its
-# fused one does not; fused SGD knows no shards.
+# By the bytes of states per parameter. Adam's usual kernels copy a state in the step, but the fused
+# one doesn't; fused SGD doesn't support shards.
 OPTIMIZERS = {
     0: OptimizerLine("torch.optim.SGD", "lr=0.1", {"type": "SGD", "params": {"lr": 0.1}}),
     2: OptimizerLine("AdamW8bit", "lr=1e-4", None),
@@ -76,7 +76,7 @@ OPTIMIZERS = {
     ),
     8: OptimizerLine(
         "torch.optim.AdamW", "lr=1e-4, fused=True",
-        # Without a word DeepSpeed's kernel decays nothing, and PyTorch's a hundredth
+        # By default DeepSpeed's kernel has no weight decay, and PyTorch's has 0.01
         {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.01}},
     ),
 }  # fmt: skip
@@ -91,7 +91,7 @@ def optimizer_of(job: Job) -> OptimizerLine:
 
 
 def torch_code(best: Option, job: Job, cluster: Cluster, layers: str = "layers") -> str:
-    """Two functions: what makes a model trains by this plan, and a step of it.
+    """Code of two functions: one sets a model up for this plan, the other trains one step.
 
     The model has its blocks in `layers`, takes a micro-batch, and returns its loss.
     """
@@ -118,7 +118,7 @@ def torch_code(best: Option, job: Job, cluster: Cluster, layers: str = "layers")
 
 
 def in_order(imports: Iterable[str], several: list[str]) -> str:
-    """Lines of imports as people sort them: Python's own first, `import` before `from`."""
+    """Import lines in the usual order: the standard library first, `import` before `from`."""
     plain_first = sorted(imports, key=lambda line: (not line.startswith("import"), line))
     own = [line for line in plain_first if "torch" not in line]
     of_torch = [line for line in plain_first if "torch" in line and line != EIGHT_BITS]
@@ -127,7 +127,7 @@ def in_order(imports: Iterable[str], several: list[str]) -> str:
 
 
 def checkpointed(best: Option) -> str:
-    """Lines that wrap each block; none where nothing is computed again."""
+    """Lines that wrap each block; none if nothing is recomputed."""
     if best.checkpoint == "none":
         return ""
     context = ", context_fn=keep_half" if best.checkpoint == "selective" else ""
@@ -138,7 +138,7 @@ def checkpointed(best: Option) -> str:
 
 
 def ddp(best: Option, job: Job) -> tuple[set[str], str, str]:
-    """Imports, lines and a step of DDP, and of an optimizer in shards beside it."""
+    """Imports, lines and a step of DDP, with or without a sharded optimizer."""
     imports = {
         "from contextlib import nullcontext",
         "from torch.nn.parallel import DistributedDataParallel",
@@ -267,7 +267,7 @@ def fsdp(best: Option, job: Job, cluster: Cluster) -> tuple[set[str], str, str]:
 
 
 def deepspeed_json(best: Option, job: Job, cluster: Cluster) -> str:
-    """The file for `deepspeed --deepspeed_config`, or a sentence where it cannot say the plan."""
+    """The file for `deepspeed --deepspeed_config`, or a sentence if it can't express the plan."""
     stage = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2}.get(best.name, 3)
     recipe, optimizer = job.recipe, optimizer_of(job).settings
     if optimizer is None:
@@ -308,7 +308,7 @@ def deepspeed_json(best: Option, job: Job, cluster: Cluster) -> str:
 
 
 def torchrun_line(cluster: Cluster) -> str:
-    """What to start on every host. HEAD is the name of one of them."""
+    """The command for every host. HEAD is the name of one of them."""
     local = min(cluster.ranks, cluster.per_host)
     if cluster.ranks == local:
         return f"torchrun --standalone --nproc-per-node {local} train.py"

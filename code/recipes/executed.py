@@ -1,12 +1,12 @@
-"""A plan executed before there are GPUs: rank 0 of N, in one process, without memory or messages.
+"""Dry run of a plan without GPUs: rank 0 of N, in one process, without memory or messages.
 
-PyTorch's fake process group answers every collective at once, and fake tensors have shapes and no
-elements. So the text that `copies` hands out runs at full size on a laptop, PyTorch's own trackers
-say what is held at the peak, and a dispatch mode sums what each collective is given.
+PyTorch's fake process group completes every collective immediately, and fake tensors have shapes
+but no elements. So the code from `copies` runs at full size on a laptop, PyTorch's trackers report
+the memory at the peak, and a dispatch mode adds up the bytes passed to each collective.
 
-    FSDP2   all of it is executed so
-    DDP     looks at its tensors' memory, which fake ones lack. A narrow model of real tensors has
-            bytes for each parameter, and fake tensors without DDP all the rest
+    FSDP2   is executed entirely in this way
+    DDP     accesses its tensors' memory, which fake ones lack. A narrow model of real tensors gives
+            the bytes per parameter, and fake tensors without DDP give the rest
 """
 
 import warnings
@@ -36,18 +36,18 @@ from distributed.planner.shapes import Model
 from recipes.copies import torch_code
 
 MakeModel = Callable[[], nn.Module]
-COLLECTIVES = {  # operation → what it is called, and which of its tensors is the whole
+COLLECTIVES = {  # operation → its name, and which of its tensors is the whole
     "c10d._allgather_base_": ("all-gather", 0),
     "c10d._reduce_scatter_base_": ("reduce-scatter", 1),
     "c10d.allreduce_": ("all-reduce", 0),
     "c10d.broadcast_": ("broadcast", 0),
 }
-STATES = "Parameter", "Gradient", "Optstate"  # as `MemTracker` says them
-SMALL = 512  # bytes of a message up to which it is a count or a norm, no part of the model
+STATES = "Parameter", "Gradient", "Optstate"  # the names in `MemTracker`
+SMALL = 512  # bytes: up to this size, a message is a count or a norm, not part of the model
 
 
 class Executed(NamedTuple):
-    """Bytes at the peak of the second step by what they are for, and bytes given to collectives."""
+    """Bytes at the peak of the second step, by purpose, and bytes passed to collectives."""
 
     memory: Held
     sent: Held
@@ -58,7 +58,7 @@ class Executed(NamedTuple):
 
 
 class Block(nn.Module):
-    """A layer as `Model` counts it. No positions turn q and k: nothing more would be kept."""
+    """A layer as `Model` counts it, without rotary positions, which would keep nothing more."""
 
     def __init__(self, model: Model):
         super().__init__()
@@ -89,7 +89,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A network with exactly the parameters of a `Model`; called, it gives the loss."""
+    """A network with exactly the parameters of a `Model`; a call returns the loss."""
 
     def __init__(self, model: Model):
         super().__init__()
@@ -112,7 +112,7 @@ class Transformer(nn.Module):
 
 
 class CountBytes(TorchDispatchMode):
-    """Sums the bytes of the tensors that collectives are given."""
+    """Adds up the bytes of the tensors that are passed to collectives."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,7 +172,7 @@ def real(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class MicroBatches(list[Any]):
-    """Of a step. A tracker takes a second forward pass for a mistake, unless it is told before."""
+    """Micro-batches of a step, with a call before each: a tracker rejects a second forward pass."""
 
     def __init__(self, batches: list[Any], before_each: Callable[[], object]):
         super().__init__(batches)
@@ -195,7 +195,7 @@ def tracker_of(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -
 
 
 def second_step(names: dict[str, Any], make_model: MakeModel, batch: Any, job: Job) -> Executed:
-    """What `parallelize` and `train_step` hold and send when the optimizer has its states."""
+    """Memory and traffic of `parallelize` and `train_step` once the optimizer has its states."""
     counter = CountBytes()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -214,7 +214,7 @@ def second_step(names: dict[str, Any], make_model: MakeModel, batch: Any, job: J
 
 
 def names_of(code: str) -> dict[str, Any]:
-    """What copied code defines; its mesh is made with real tensors."""
+    """The names that copied code defines; its mesh is created with real tensors."""
     names: dict[str, Any] = {}
     exec(compile(code, "copied.py", "exec"), names)
     if "init_device_mesh" in names:
@@ -229,7 +229,7 @@ def words_of(job: Job) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def answered(names: dict[str, Any]) -> None:
-    """DDP wants its all-reduce's result, and the fake group's has none: the bucket itself is it."""
+    """DDP needs its all-reduce's result. The fake group's has none, so the bucket is used."""
 
     def plain(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         dist.all_reduce(bucket.buffer())
@@ -262,7 +262,7 @@ def no_gradient(parameter: torch.Tensor) -> None:
 
 
 class Unwrapped(nn.Module):
-    """In DDP's place, where tensors are fake: the model alone. DDP has gradients in its buckets."""
+    """Stand-in for DDP with fake tensors: only the model. DDP keeps gradients in its buckets."""
 
     def __init__(self, model: nn.Module, **_: Any):
         super().__init__()
@@ -281,7 +281,7 @@ class Unwrapped(nn.Module):
 def to_dtype(
     model: nn.Module, device: object = None, dtype: torch.dtype | None = None
 ) -> nn.Module:
-    """`nn.Module.to` for fake parameters, which it cannot swap; the device is theirs already."""
+    """`nn.Module.to` for fake parameters, which it can't swap; they are on the device already."""
     if dtype is None:
         return model
     known: dict[nn.Parameter, nn.Parameter] = {}
@@ -299,11 +299,11 @@ def execute(
     make_model: MakeModel | None = None,
     layers: str = "layers",
 ) -> Executed:
-    """A plan's PyTorch, as `copies` gives it, on rank 0 of the cluster's ranks, at full size.
+    """Run a plan's PyTorch code from `copies` on rank 0 of the cluster's ranks, at full size.
 
-    The model is a `Transformer` unless told; another has its blocks in `layers`, is called with
-    words and those that follow, (rows, context) both, and gives the loss. Raises RuntimeError
-    where a process group exists already.
+    The default model is a `Transformer`. A different model has its blocks in `layers`, takes words
+    and the words that follow, both (rows, context), and returns the loss. Raises RuntimeError if a
+    process group exists already.
     """
     code = torch_code(best, job, cluster, layers)
     make = make_model or partial(Transformer, job.model)
@@ -314,8 +314,8 @@ def execute(
 
 
 def replicas(narrow: str, code: str, make: MakeModel, job: Job, cluster: Cluster) -> Executed:
-    """DDP's states by a narrow model of real tensors, and all the rest by fake ones without it."""
-    layers = min(max(4, cluster.ranks // 2), 64)  # so that each rank has tensors enough to optimize
+    """DDP's states from a narrow model of real tensors; the rest from fake ones without DDP."""
+    layers = min(max(4, cluster.ranks // 2), 64)  # so that each rank has enough tensors to optimize
     small = Model(layers, 192, 3, 3, 768, 768)
     names = names_of(narrow)
     answered(names)
@@ -339,7 +339,7 @@ def replicas(narrow: str, code: str, make: MakeModel, job: Job, cluster: Cluster
     names = names_of(code)
     names["DistributedDataParallel"] = Unwrapped
     names["ZeroRedundancyOptimizer"] = lambda parameters, kind, **more: kind(parameters, **more)
-    alone = world_of(cluster.ranks)  # whose messages nobody sends
+    alone = world_of(cluster.ranks)  # its messages are never sent
     with alone, FakeTensorMode(), mock.patch.object(nn.Module, "to", to_dtype):
         whole = second_step(names, make, words_of(job), job)
     held |= {part: size for part, size in whole.memory.items() if part not in STATES}
@@ -347,6 +347,6 @@ def replicas(narrow: str, code: str, make: MakeModel, job: Job, cluster: Cluster
 
 
 def stored(tensors: list[torch.Tensor]) -> float:
-    """Bytes of all storages, those of several tensors once."""
+    """Bytes of all storages; a storage that several tensors share counts once."""
     storages = {each.untyped_storage().data_ptr(): each.untyped_storage() for each in tensors}
     return float(sum(storage.nbytes() for storage in storages.values()))

@@ -1,27 +1,27 @@
-"""The first job on new machines: who is there, how fast, and which cable, host or GPU is not well.
+"""Health check for a new cluster: which ranks are there, how fast, and what is slow or broken.
 
     torchrun --nnodes 8 --nproc-per-node 8 ... check_cluster.py --shared DIR --json report.json
     srun --ntasks-per-node 8 python check_cluster.py          (or mpirun: no torchrun is needed)
 
-One file, and torch is all that it needs. It takes minutes, and it never hangs: every stage has a
-deadline, ranks say through a store (and not through the collective that may be stuck) how far they
-are, and what nobody said is reported as missing. Exit status: 0 all is well, 1 something is wrong,
-2 the check did not come to its end. On one host, with `torchrun --max-restarts 1`, it also kills a
-rank, to see it come back.
+It is one file and needs only torch. It takes minutes and never hangs: every stage has a deadline,
+ranks report their progress through a store instead of the collective that may be stuck, and a rank
+that doesn't report is listed as missing. Exit status: 0 all is well, 1 something is wrong, 2 the
+check didn't finish. On one host, with `torchrun --max-restarts 1`, it also kills a rank to check
+that it comes back.
 
 The file, from top to bottom:
 
-    1. What links and GPUs should do     HARDWARE, busbw
-    2. Who I am, and how I say it        Me, Line: a thread that tells rank 0 how far this rank is
+    1. Expected speed of links and GPUs  HARDWARE, busbw
+    2. This process and its reports      Me, Line: a thread that tells rank 0 how far this rank is
     3. A rank that takes orders          Member: runs each stage in a thread that may get stuck
-    4. The stages, in their order        who, clocks, shm, matmul, storage, loader, pairs (small
+    4. The stages, in order              who, clocks, shm, matmul, storage, loader, pairs (small
                                          messages, between hosts, inside them), collectives,
                                          overlap, counters, kill
     5. Rank 0, which gives the orders    Conductor: deadlines, who is missing, the report
     6. The verdicts                      judge: from the report alone; NEXT: what to do
     7. Starting and ending               main
 
-To read how something is measured look at 4, and at 6 for when it is called bad.
+Part 4 shows how something is measured, and part 6 when it counts as bad.
 """
 
 import argparse
@@ -54,7 +54,7 @@ BEGAN = time.monotonic()
 
 
 def place_of(env: Mapping[str, str]) -> tuple[int, int, int]:
-    """Rank, ranks and local rank, by torchrun, Open MPI, PMI or Slurm. Alone if there are none."""
+    """Rank, ranks and local rank from torchrun, Open MPI, PMI or Slurm; without them, one rank."""
     for names in (
         ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -70,7 +70,7 @@ def place_of(env: Mapping[str, str]) -> tuple[int, int, int]:
 
 
 def meeting_point(env: Mapping[str, str]) -> tuple[str, int, bool]:
-    """Address and port of the store, and whether rank 0 has to make it: torchrun has one."""
+    """Address and port of the store, and whether rank 0 has to create it (torchrun has one)."""
     alone = "127.0.0.1" if place_of(env)[1] == 1 else ""
     address = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or alone
     if not address:
@@ -83,8 +83,8 @@ def meeting_point(env: Mapping[str, str]) -> tuple[str, int, bool]:
 def announce(env: Mapping[str, str]) -> threading.Event:
     """Tell rank 0 each second, until the event is set, that this rank is still importing torch.
 
-    In datagrams to the store's port, because no store can be reached without torch. Rank 0 names
-    the host of a rank that doesn't come, if one of them has arrived.
+    It sends datagrams to the store's port, because using a store requires torch. If one of them
+    has arrived, rank 0 can name the host of a rank that doesn't come.
     """
     over, (rank, *_), (address, port, _) = threading.Event(), place_of(env), meeting_point(env)
     said = json.dumps([rank, socket.gethostname()]).encode()
@@ -112,11 +112,11 @@ IMPORTED = time.monotonic() - BEGAN
 FORMAT = 1  # of the JSON
 KIB, MIB, GB = 2**10, 2**20, 1e9
 
-# === 1. What links and GPUs should do.
+# === 1. Expected speed of links and GPUs.
 
 
 class Gpu(NamedTuple):
-    """Of data sheets: dense 16-bit TFLOP/s, GB/s in one direction inside a host and out of it."""
+    """Data sheet values: dense 16-bit TFLOP/s, GB/s in one direction inside a host and out."""
 
     peak: float
     inside: float
@@ -143,7 +143,7 @@ PAIRS = {"P100": 20, "V100": 25, "MI300X": 64}
 
 
 def hardware(device: str) -> Gpu | None:
-    """What the data sheet says of a device, if it is known."""
+    """The data sheet's values for a device, if it is known."""
     known = [n for n in HARDWARE if n in device and ("PCI" in n or "PCI" not in device)]
     return HARDWARE[known[0]] if known and "NVL" not in device else None
 
@@ -161,12 +161,12 @@ def busbw(collective: str, size: float, seconds: float, ranks: int) -> float:
     return size / seconds * BUS[collective](ranks)
 
 
-# === 2. Who I am, and how I say it.
+# === 2. This process and its reports.
 
 
 @dataclass
 class Me:
-    """This process, as whatever started it says."""
+    """This process, as described by its launcher."""
 
     rank: int
     ranks: int
@@ -181,29 +181,29 @@ class Me:
         return torch.device("cuda", self.local_rank % there) if there else torch.device("cpu")
 
     def say(self, what: str) -> None:
-        """Note how far I am. The line tells it to rank 0."""
+        """Note this rank's progress, which its `Line` reports to rank 0."""
         self.doing = what
 
 
 def who_am_i(env: Mapping[str, str]) -> Me:
-    """This process, by the variables of whatever has started it."""
+    """This process, from its launcher's environment variables."""
     return Me(*place_of(env))
 
 
 def hear(address: str, port: int) -> socket.socket | None:
-    """Where announcements arrive, at rank 0's own address alone. None if that can't be had."""
+    """Socket for announcements, only on rank 0's own address. None if it can't be bound."""
     try:
         kind, *_, here = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
         ear = socket.socket(kind, socket.SOCK_DGRAM)
         ear.setblocking(False)
         ear.bind(here)
-    except OSError:  # such as an address that another machine translates
+    except OSError:  # for example, an address that a different machine translates (NAT)
         return None
     return ear
 
 
 def wait_for(address: str, port: int, seconds: float) -> None:
-    """Until something listens there. Raises OSError: TCPStore's own has dozens of C++ frames."""
+    """Wait until something listens there, or raise OSError: TCPStore's has dozens of C++ frames."""
     until = time.monotonic() + seconds
     while True:
         try:
@@ -215,9 +215,9 @@ def wait_for(address: str, port: int, seconds: float) -> None:
 
 
 def open_store(address: str, port: int, patience: timedelta) -> dist.TCPStore:
-    """The store that rank 0 makes, for this host alone if it's at 127.0.0.1.
+    """The store that rank 0 creates; only this host can reach it if it's at 127.0.0.1.
 
-    Left to itself, TCPStore listens on all network cards, whatever address it's given.
+    By default, TCPStore listens on all network cards, whatever address it's given.
     """
     listen = None
     if address == "127.0.0.1":
@@ -229,7 +229,7 @@ def open_store(address: str, port: int, patience: timedelta) -> dist.TCPStore:
 
 
 def connect(address: str, port: int, seconds: float) -> dist.Store:
-    """A connection of one's own: a store's calls wait for each other."""
+    """A separate connection, because calls on the same store wait for each other."""
     patience = timedelta(seconds=seconds)
     store = dist.TCPStore(address, port, is_master=False, timeout=patience, wait_for_workers=False)
     again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -237,9 +237,9 @@ def connect(address: str, port: int, seconds: float) -> dist.Store:
 
 
 class Line(threading.Thread):
-    """Says twice a second that I live and what I do, hands over results, and brings orders.
+    """Heartbeat thread: twice a second, reports progress and results, and fetches orders.
 
-    It is the only one that waits for rank 0's machine, so nothing else hangs when that is gone.
+    Only this thread waits for rank 0's machine, so nothing else hangs when that machine is gone.
     """
 
     def __init__(self, me: Me, store: dist.Store):
@@ -271,7 +271,7 @@ class Line(threading.Thread):
         self.heard = time.monotonic()
 
     def silent(self, patience: float) -> str | None:
-        """Why rank 0 cannot be reached any more, or None."""
+        """Why rank 0 can no longer be reached, or None."""
         if self.broken:
             return self.broken
         waited = time.monotonic() - self.heard
@@ -308,14 +308,14 @@ class Member:
         except Exception as error:
             print(f"rank {self.me.rank}, {stage}: {traceback.format_exc()}", file=sys.stderr)
             found = {"error": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
-            self.world = None  # a group in which a call has failed is not to be trusted
+            self.world = None  # don't trust a group in which a call has failed
         self.me.say(f"{stage}: done")
         self.line.out.put((key, json.dumps(found)))
 
     # what stages share
 
     def group(self, name: str, ranks: Sequence[int], seconds: float) -> Any:
-        """A process group of these ranks, which alone have to ask for it."""
+        """A process group of these ranks; only they have to call this."""
         assert self.connection is not None
         store = dist.PrefixStore(f"group/{name}", self.connection)
         mine, patience = list(ranks).index(self.me.rank), timedelta(seconds=seconds)
@@ -331,7 +331,7 @@ class Member:
         return self.world
 
     def wait(self, works: Iterable[Any], seconds: float = 20) -> None:
-        """Until they are done, GPU included; never longer. Raises RuntimeError or TimeoutError."""
+        """Wait for these works, including on the GPU. Raises RuntimeError or TimeoutError."""
         for work in works:
             work.wait()  # on a GPU this only makes its stream wait
         if self.me.device.type == "cuda":
@@ -346,11 +346,11 @@ class Member:
         return torch.ones(-(-size // 4), device=self.me.device)
 
 
-# === 4. The stages, in their order: what a rank does when it is told to. Each returns JSON.
+# === 4. The stages, in order: what a rank does on rank 0's orders. Each returns JSON.
 
 
 def words_of(*command: str, seconds: float = 10) -> list[str]:
-    """The lines that a program prints; none if it is not there or fails."""
+    """The lines that a program prints; none if it is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
     except (OSError, subprocess.TimeoutExpired):
@@ -369,7 +369,7 @@ SMI = {
 
 
 def gpu_health() -> dict[str, Any]:
-    """What nvidia-smi and the kernel's log say of this host's GPUs; empty where there is none."""
+    """What nvidia-smi and the kernel's log say about this host's GPUs; empty without GPUs."""
     asked = [f"--query-gpu={','.join(SMI.values())}", "--format=csv,noheader,nounits"]
     rows = [dict(zip(SMI, map(str.strip, line.split(",")), strict=False))
             for line in words_of("nvidia-smi", *asked)]  # fmt: skip
@@ -384,7 +384,7 @@ def gpu_health() -> dict[str, Any]:
 
 
 def cores() -> tuple[list[int], float]:
-    """The cores that I may use, and how many of them a container's quota lets me."""
+    """The cores that this process may use, and the number that a container's quota allows."""
     mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     quota = math.inf
     with contextlib.suppress(OSError, ValueError):
@@ -394,7 +394,7 @@ def cores() -> tuple[list[int], float]:
 
 
 def numa_node(device: torch.device) -> int | None:
-    """On which NUMA node the GPU hangs, where Linux says it."""
+    """NUMA node of the GPU, if Linux reports it."""
     try:
         properties: Any = torch.cuda.get_device_properties(device)
         bus = f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}"
@@ -405,7 +405,7 @@ def numa_node(device: torch.device) -> int | None:
 
 
 def error_counters(root: str = "/sys/class") -> dict[str, int]:
-    """Counters of faults of this host's network cards, InfiniBand and Ethernet."""
+    """Error counters of this host's network cards, InfiniBand and Ethernet."""
     found = {}
     wanted = ("symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors")
     files = [f"{root}/infiniband/*/ports/*/counters/{name}" for name in wanted]
@@ -419,7 +419,7 @@ def error_counters(root: str = "/sys/class") -> dict[str, int]:
 
 
 def who(member: Member, address: str) -> dict[str, Any]:
-    """What there is to know of this rank without measuring."""
+    """Everything about this rank that doesn't have to be measured."""
     me, device = member.me, member.me.device
     found: dict[str, Any] = {
         "rank": me.rank, "host": me.host, "local_rank": me.local_rank, "pid": os.getpid(),
@@ -445,7 +445,7 @@ def who(member: Member, address: str) -> dict[str, Any]:
 
 
 def limits() -> dict[str, int | None]:
-    """How many files this process may open, and how much memory it may lock; None: any."""
+    """How many files this process may open, and how much memory it may lock; None: no limit."""
     found: dict[str, int | None] = {}
     for name in ("NOFILE", "MEMLOCK"):
         soft = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))[0]
@@ -458,9 +458,9 @@ def limits() -> dict[str, int | None]:
 
 
 def my_address(other: str) -> str:
-    """The address by which this host is known on the way to another: nothing is sent.
+    """This host's address on the route to `other`; nothing is sent.
 
-    Where the other is this one, by a name that it has for itself alone, it is the given name.
+    If `other` is this host, by a name that only it knows, the result is that name.
     """
     try:
         family, kind, *_, there = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
@@ -473,7 +473,7 @@ def my_address(other: str) -> str:
 
 
 def clocks(member: Member, askers: Sequence[int]) -> dict[str, Any]:
-    """How far this host's clock is from rank 0's, and how well I know (s): Cristian's way."""
+    """Offset of this host's clock from rank 0's, and its uncertainty (s): Cristian's algorithm."""
     store, me = member.connection, member.me
     assert store is not None
     tries = 5
@@ -498,7 +498,7 @@ def clocks(member: Member, askers: Sequence[int]) -> dict[str, Any]:
 
 
 def shm(member: Member, folder: str = "/dev/shm") -> dict[str, Any]:
-    """Whether this host has the shared memory that NCCL and loaders need: by taking 32 MiB."""
+    """Whether this host has the shared memory that NCCL and loaders need: it allocates 32 MiB."""
     if not os.path.isdir(folder):
         return {"there": False}
     space = os.statvfs(folder)
@@ -516,7 +516,7 @@ def shm(member: Member, folder: str = "/dev/shm") -> dict[str, Any]:
 
 
 def matmul(member: Member, seconds: float) -> dict[str, Any]:
-    """FLOP/s of large matmuls, for a fixed time on all ranks at once, and one's share of a core."""
+    """FLOP/s of large matmuls, on all ranks at the same time, and this rank's share of a core."""
     device, cuda = member.me.device, member.me.device.type == "cuda"
     width, dtype = (8192, torch.bfloat16) if cuda else (384, torch.float32)
     if cuda and torch.cuda.get_device_capability(device) < (8, 0):
@@ -537,7 +537,7 @@ def matmul(member: Member, seconds: float) -> dict[str, Any]:
 
 
 def storage(member: Member, folder: str, part: str, writers: Sequence[int]) -> dict[str, Any]:
-    """Write a file, see those of all other hosts, read the next one's; or take them away."""
+    """Write a file, wait for those of all other hosts, read the next one's; or delete them."""
     me, home = member.me, Path(folder)
     if me.rank not in writers:
         return {}
@@ -570,7 +570,7 @@ def storage(member: Member, folder: str, part: str, writers: Sequence[int]) -> d
 
 
 def seen(path: Path, size: int) -> bool:
-    """Whether a file is there, whole."""
+    """Whether a file exists and is complete."""
     try:
         return path.stat().st_size == size
     except OSError:
@@ -578,7 +578,7 @@ def seen(path: Path, size: int) -> bool:
 
 
 class Pictures(torch.utils.data.Dataset):
-    """Pictures of noise, as large as ImageNet's: what a loader moves, without a disk."""
+    """Pictures of noise, as large as ImageNet's: a loader's data, without a disk."""
 
     def __len__(self) -> int:
         return 1 << 20
@@ -597,7 +597,7 @@ def end_with_parent(how: signal.Signals) -> None:
 
 
 def load_pictures(seconds: float) -> None:
-    """What the loader's own process does: one without threads may fork workers."""
+    """Main of the loader's process, which may fork workers because it has no threads."""
     end_with_parent(signal.SIGKILL)
     loader = torch.utils.data.DataLoader(
         Pictures(), batch_size=64, num_workers=2,
@@ -616,7 +616,7 @@ def load_pictures(seconds: float) -> None:
 
 
 def loader(member: Member, seconds: float) -> dict[str, Any]:
-    """Batches/s that a DataLoader with two workers brings through /dev/shm."""
+    """Batches/s that a DataLoader with two workers transfers through /dev/shm."""
     command = [sys.executable, __file__, "--load-pictures", str(seconds)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                              env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
@@ -638,9 +638,9 @@ def loader(member: Member, seconds: float) -> dict[str, Any]:
 
 
 def rounds(many: int, most: int) -> list[list[tuple[int, int]]]:
-    """Who meets whom, each at most once a round; all meet in the end if `most` lets them.
+    """Pairs for each round, every member at most once per round; all pairs, if `most` allows it.
 
-    The circle method of tournaments: one stays, the others walk around it.
+    The circle method for tournaments: one member is fixed, the others rotate around it.
     """
     seats = list(range(many)) + [-1] * (many % 2)
     found = []
@@ -653,14 +653,14 @@ def rounds(many: int, most: int) -> list[list[tuple[int, int]]]:
 
 
 def rounds_of_hosts(many: int) -> list[list[tuple[int, int]]]:
-    """Logarithmically many rounds: enough that a host that is ill in all of them stands out."""
+    """Logarithmically many rounds: enough to identify a host that is slow in all of them."""
     return rounds(many, max(3, math.ceil(math.log2(max(many, 2))) + 1)) if many > 1 else []
 
 
 def meet(
     member: Member, name: str, pairs: Sequence[Sequence[int]], probe: bool = False
 ) -> dict[str, Any]:
-    """Measure the way to the rank that I am paired with, if any: with small messages, or large."""
+    """Measure the link to this rank's partner, if it has one, with small or large messages."""
     me = member.me
     pair = next((pair for pair in pairs if me.rank in pair), None)
     if pair is None:
@@ -735,9 +735,9 @@ def receive(member: Member, group: Any, frm: int) -> None:
 
 
 def ping(member: Member, name: str, first: bool, seconds: float = 3) -> dict[str, float]:
-    """Small messages back and forth over TCP: how long they take, and how many were sent again.
+    """Small messages back and forth over TCP: how long they take, and how many were resent.
 
-    So few bytes overflow no queue. What TCP has to send again was lost on the way.
+    Such small messages don't overflow any queue, so TCP resends only what was lost on the way.
     """
     store, count, size = member.connection, 300, 1024
     assert store is not None
@@ -776,7 +776,7 @@ def ping(member: Member, name: str, first: bool, seconds: float = 3) -> dict[str
 
 
 def exactly(link: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises OSError if the other end closes before."""
+    """Receive exactly `size` bytes. Raises OSError if the other end closes first."""
     parts = b""
     while len(parts) < size:
         part = link.recv(size - len(parts))
@@ -798,7 +798,7 @@ def sent_again(link: socket.socket) -> int:
 
 
 class Collectives:
-    """The three that data parallelism is made of, on an array of `size` bytes in all."""
+    """The three collectives of data parallelism, on an array of `size` bytes in total."""
 
     def __init__(self, member: Member, size: int):
         self.member, self.group = member, member.of_all()
@@ -816,7 +816,7 @@ class Collectives:
         return self.group._reduce_scatter_base(self.part, self.whole)
 
     def seconds(self, name: str, times: int) -> float:
-        """Of one call: the mean of `times`, as nccl-tests take it, after all ranks have met."""
+        """Seconds per call: the mean of `times` calls after a barrier, as in nccl-tests."""
         flag = self.member.ones(4)
         self.member.wait([self.group.allreduce([flag])])
         begin = time.monotonic()
@@ -852,7 +852,7 @@ def agreed(member: Member, seconds: float) -> float:
 
 
 def overlap(member: Member, size: int) -> dict[str, float]:
-    """How much of the shorter one is hidden, if matmuls and an all-reduce run at the same time."""
+    """Share of the shorter one that is hidden if matmuls and an all-reduce run concurrently."""
     cuda = member.me.device.type == "cuda"
     on = Collectives(member, size)
     width = 8192 if cuda else 384
@@ -899,15 +899,15 @@ STAGES: dict[str, Callable[..., dict[str, Any]]] = {
 }  # fmt: skip
 
 
-# === 5. Rank 0, which gives the orders: it knows who is missing.
+# === 5. Rank 0, which gives the orders and knows which ranks are missing.
 
 
 class Told(BaseException):
-    """A signal told this process to end."""
+    """A signal asked this process to end."""
 
 
 class Lost(Exception):
-    """Without these ranks there is nothing more to check."""
+    """Ranks are missing, and the check can't continue without them."""
 
 
 class Conductor:
@@ -932,7 +932,7 @@ class Conductor:
         return self.report["found"]
 
     def save(self) -> None:
-        """Write the report as it is now: who is killed has said how far it came."""
+        """Write the report so far, so that it survives if this process is killed."""
         self.report["seconds"] = round(time.monotonic() - self.began, 1)
         for path in filter(None, (self.options.json and Path(self.options.json), self.state)):
             new = path.with_name(f".{path.name}.new")
@@ -963,7 +963,7 @@ class Conductor:
                 continue  # what a stranger may have sent
 
     def miss(self, rank: int, stage: str) -> dict[str, Any]:
-        """What is known of a rank that did not come to the end of a stage."""
+        """What is known about a rank that didn't finish a stage."""
         coming = "importing torch" if rank in self.importing else None
         said, heard = self.beats.get(rank, (json.dumps([0, coming]), None))
         known = {host: ranks for host, ranks in self.report["hosts"].items() if rank in ranks}
@@ -978,7 +978,7 @@ class Conductor:
         return one
 
     def join(self) -> None:
-        """Until all ranks are there. Raises Lost with those that are not."""
+        """Wait until all ranks are there. Raises Lost with those that are missing."""
         everybody, until = range(self.me.ranks), time.monotonic() + self.options.join
         while True:
             self.hear_announcements()
@@ -995,7 +995,7 @@ class Conductor:
     def order(
         self, stage: str, within: float, label: str = "", **given: Any
     ) -> list[dict[str, Any]]:
-        """All ranks do this. What each found, with its `rank`; those that were late are noted."""
+        """Order a stage; returns each rank's result with its `rank`, and notes late ranks."""
         name = label or stage
         self.report["stage"] = name
         self.save()
@@ -1023,11 +1023,11 @@ class Conductor:
         return sorted(found, key=lambda one: one["rank"])
 
     def bury(self, waiting: Iterable[int], name: str) -> None:
-        """Raise Lost if some of them have not been heard of for too long."""
+        """Raise Lost if some of them haven't been heard from for too long."""
         now, patience = time.monotonic(), self.options.patience
         gone = [rank for rank in waiting if now - self.beats[rank][1] > patience]
         if gone:
-            time.sleep(1)  # a host takes all of its ranks with it: let all be noted
+            time.sleep(1)  # a lost host loses all of its ranks: wait until all are noted
             self.listen(range(self.me.ranks))
             now = time.monotonic()
             gone = [r for r in range(self.me.ranks) if now - self.beats[r][1] > patience - 2]
@@ -1038,7 +1038,7 @@ class Conductor:
     # the stages
 
     def run(self) -> None:
-        """All of them. Raises Lost when ranks are gone, Told when this one is to end."""
+        """Run all stages. Raises Lost if ranks are gone, Told if this rank is asked to end."""
         self.join()
         options = self.options
         address = meeting_point(os.environ)[0]
@@ -1075,7 +1075,7 @@ class Conductor:
         self.found["storage"] = parts["write"] + parts["read"]
 
     def pairs(self, hosts: list[list[int]]) -> None:
-        """Between hosts, then inside of them; what looks ill, again and alone."""
+        """Pairs between hosts, then inside them; slow pairs are measured again, alone."""
         between = rounds_of_hosts(len(hosts))
         for kind in ("lost", "between"):
             self.found[kind] = []
@@ -1126,15 +1126,15 @@ class Conductor:
                     self.report["skipped"]["overlap"] = f"{name} did not come to its end"
                     return
                 if one[0]["seconds"] * (16 if size >= MIB else 1) > 3:
-                    break  # the next size takes too long: of small ones only latency is known
+                    break  # the next size takes too long
         reduced = [one for one in self.found["collectives"] if one["name"] == "all-reduce"]
         size = max(one["size"] for one in reduced if one["seconds"] < 0.3 or one["size"] < MIB)
         self.found["overlap"] = self.order("overlap", 60, size=size)
 
     def kill(self) -> None:
-        """Let the last rank die, if torchrun will start all of us again.
+        """Kill the last rank, if torchrun will restart all ranks.
 
-        Each host's torchrun counts restarts for itself, so ranks of several do not meet again.
+        Each host's torchrun counts its own restarts, so ranks on several hosts don't meet again.
         """
         if self.state is None or len(self.report["hosts"]) > 1:
             why = "on one host, give torchrun --max-restarts 1, and --shared a folder"
@@ -1145,7 +1145,7 @@ class Conductor:
         raise Lost(f"rank {self.me.ranks - 1} was killed, and nothing started it again")
 
     def farewell(self) -> None:
-        """After a signal: who also got it says so, and who is silent had gone before."""
+        """After a signal: ranks that also got it say so; silent ranks were gone before."""
         until = time.monotonic() + 2.5
         begin = time.monotonic()
         others = [rank for rank in range(self.me.ranks) if rank != self.me.rank]
@@ -1160,7 +1160,7 @@ class Conductor:
                 self.miss(rank, self.report["stage"])
 
     def end(self) -> None:
-        """Let the others go first: torchrun would end them when it sees this one's exit status."""
+        """Wait for the others to exit: torchrun ends them when it sees this rank's exit status."""
         self.store.set(f"order/{self.number}", json.dumps({"stage": "end"}))
         gone = {one["rank"] for one in self.report["missing"]} | {self.me.rank}
         waiting = [f"bye/{rank}" for rank in range(self.me.ranks) if rank not in gone]
@@ -1176,10 +1176,10 @@ def shown(what: str, names: Sequence[Any]) -> str:
     return f"{what}s {', '.join(map(str, names[:-1]))} and {names[-1]}"
 
 
-# === 6. The verdicts: from the report alone, so that anybody can judge it again.
+# === 6. The verdicts, from the report alone, so that you can judge it again.
 
 
-# What to do next, by the kind of what was found. The page *On your cluster* says it at length.
+# What to do next, by kind of finding. The page *On your cluster* explains it in detail.
 NEXT = {
     # who, limits
     "versions differ": "give all hosts the same image, driver and GPUs",
@@ -1225,7 +1225,7 @@ NEXT = {
     "collectives slow": "NCCL_DEBUG=INFO: are all network cards used, and GPU Direct (GDRDMA)? "
     "`nvidia-smi topo -m`",
     "overlap": "CUDA_DEVICE_MAX_CONNECTIONS=1 or a blocking launch? Take them out",
-    # whoever did not come to the end of a stage
+    # ranks that didn't finish a stage
     "late": "look at what is slow above; then run it again",
     "missing": "look on that host first: is it up, does it reach the first host, does `dmesg` "
     "speak of memory or of a GPU?",
@@ -1239,7 +1239,7 @@ class Verdict:
     check: str
     level: str  # ok, note, bad
     found: str
-    kind: str = ""  # what is wrong, in a word that programs know
+    kind: str = ""  # what is wrong, as a key for programs
     where: Sequence[Any] = ()  # host names, pairs of them, or ranks
     next: str = ""
 
@@ -1256,7 +1256,7 @@ def host_of(report: Mapping[str, Any], rank: int) -> str:
 
 
 def links(report: Mapping[str, Any], kind: str) -> dict[tuple[int, int], dict[str, Any]]:
-    """Of each pair of ranks: the slower direction, best of all times it was measured."""
+    """Per pair of ranks: the slower direction, in its best measurement."""
     measured: dict[tuple[int, int], dict[int, float]] = {}
     problems: dict[tuple[int, int], str] = {}
     for one in report["found"].get(kind, []):
@@ -1271,7 +1271,7 @@ def links(report: Mapping[str, Any], kind: str) -> dict[tuple[int, int], dict[st
 
 
 def slow_ranks(report: Mapping[str, Any]) -> dict[int, float]:
-    """Ranks whose matmuls are slow, and their share of what is usual."""
+    """Ranks whose matmuls are slow, and their share of the usual speed."""
     rates = {one["rank"]: one["flops"] for one in report["found"].get("matmul", [])
              if "flops" in one}  # fmt: skip
     if not rates:
@@ -1282,10 +1282,10 @@ def slow_ranks(report: Mapping[str, Any]) -> dict[int, float]:
 
 
 def slow_pairs(report: Mapping[str, Any], kind: str) -> list[tuple[tuple[int, int], float]]:
-    """Pairs that carry much less than others, with their share of what is usual.
+    """Pairs that carry much less than others, with their share of the usual rate.
 
-    Usual is the median over ranks of each one's best: one ill host makes many pairs slow, but not
-    the best pair of many ranks. Pairs of slow ranks are not judged.
+    The usual rate is the median over ranks of each rank's best: one bad host makes many pairs slow,
+    but not the best pair of many ranks. Pairs of slow ranks are not judged.
     """
     slow = slow_ranks(report)
     rates = {pair: one["bytes_per_s"] for pair, one in links(report, kind).items()
@@ -1302,10 +1302,10 @@ def slow_pairs(report: Mapping[str, Any], kind: str) -> list[tuple[tuple[int, in
 
 
 def culprits(ill: Iterable[tuple], all_pairs: Iterable[tuple]) -> list[Any]:
-    """Whom ill pairs have in common: a member all of whose pairs (two or more) are ill; else pairs.
+    """Members to blame for bad pairs: all pairs (two or more) of such a member are bad; else pairs.
 
-    Of members that explain, those with most ill pairs are named first, and what they explain is
-    done with.
+    Members with the most bad pairs are named first, and the pairs that they explain are then left
+    out.
     """
     ill, all_pairs = sorted(set(ill)), set(all_pairs)
     members = {one for pair in all_pairs for one in pair}
@@ -1330,7 +1330,7 @@ def names_of(report: Mapping[str, Any], blamed: Sequence[Any]) -> list[Any]:
 
 
 def hosts_of(report: Mapping[str, Any], blamed: Sequence[Any]) -> list[Any]:
-    """The hosts of ranks, and pairs of hosts of pairs of ranks."""
+    """The hosts of these ranks; for pairs of ranks, pairs of hosts."""
     return [host_of(report, one) if isinstance(one, int) else [host_of(report, r) for r in one]
             for one in blamed]  # fmt: skip
 
@@ -1349,7 +1349,7 @@ def places(where: Sequence[Any]) -> str:
 
 
 def judge(report: Mapping[str, Any]) -> list[Verdict]:
-    """One verdict a check, and one for each thing that is wrong."""
+    """One verdict per check, and one per problem."""
     if not report["ranks"]:  # not even who is there could be found out
         return [judge_missing(report)] if report["missing"] else []
     said: list[Verdict] = []
@@ -1363,7 +1363,7 @@ def judge(report: Mapping[str, Any]) -> list[Verdict]:
 
 
 def judge_missing(report: Mapping[str, Any]) -> Verdict:
-    """Who did not come to the end of the first stage that somebody did not come to the end of."""
+    """The ranks that didn't finish the first stage that was left unfinished."""
     stage = report["missing"][0]["stage"]
     late = [one for one in report["missing"] if one["stage"] == stage]
     hosts = sorted({one["host"] or "?" for one in late})
@@ -1481,13 +1481,13 @@ def judge_clocks(report: Mapping[str, Any]) -> list[Verdict]:
     first = next(iter(report["hosts"]))
     offsets = [one["offset_s"] for one in off]
     if len(off) == len(report["hosts"]) - 1 > 1 and max(offsets) - min(offsets) < 1:
-        hosts = [first]  # all others agree: it is the first that is wrong
+        hosts = [first]  # all others agree, so the first host's clock is wrong
     lines = ", ".join(f"{host_of(report, one['rank'])} {one['offset_s']:+.1f} s" for one in off)
     return [Verdict("clocks", "bad", f"against {first}: {lines}", "clock", hosts)]
 
 
 def small_shm(report: Mapping[str, Any]) -> list[str]:
-    """Hosts without enough of /dev/shm: 32 MiB could not be had, or less than 64 MiB a rank."""
+    """Hosts with too little /dev/shm: 32 MiB weren't available, or less than 64 MiB per rank."""
     small = set()
     for one in report["found"].get("shm", []):
         host = host_of(report, one["rank"])
@@ -1576,7 +1576,7 @@ def judge_loader(report: Mapping[str, Any]) -> list[Verdict]:
 
 
 def dropping(report: Mapping[str, Any]) -> tuple[dict[tuple[int, int], float], set[tuple]]:
-    """Pairs between which TCP had to send again, with the share; and all pairs."""
+    """Pairs between which TCP had to resend, with the share of messages; and all pairs."""
     again: dict[tuple[int, int], float] = {}
     slow = slow_ranks(report)
     for one in report["found"].get("lost", []):
@@ -1608,7 +1608,7 @@ def judge_links(report: Mapping[str, Any]) -> list[Verdict]:
 
 
 def judge_link_of(report: Mapping[str, Any], kind: str, check: str) -> list[Verdict]:
-    """Pairs of hosts, or of the ranks of one: who is cut off, who is slow, and are all of them?"""
+    """Pairs of hosts, or of ranks in a host: which are cut off or slow, and whether all are."""
     found, said = links(report, kind), []
     if not found:
         return []
@@ -1646,9 +1646,9 @@ def judge_link_of(report: Mapping[str, Any], kind: str, check: str) -> list[Verd
 
 
 def slow_kinds(kind: str, blamed: Sequence[Any], fast: Iterable[tuple]) -> dict[str, list[Any]]:
-    """What is slow: something in a host, a host's own cable, or what is between two healthy hosts.
+    """What is slow: part of a host, a host's own cable, or the path between two healthy hosts.
 
-    Of a slow pair both ends are healthy if each is fast with somebody else.
+    Both ends of a slow pair are healthy if each is fast with a different partner.
     """
     if kind == "inside":
         return {"slow inside": [*blamed]}
@@ -1658,7 +1658,7 @@ def slow_kinds(kind: str, blamed: Sequence[Any], fast: Iterable[tuple]) -> dict[
 
 
 def explained(report: Mapping[str, Any], lost: Iterable[tuple], pairs: Iterable[tuple]) -> bool:
-    """Whether all of these pairs of ranks are of pairs of hosts that lose messages."""
+    """Whether all of these pairs of ranks belong to pairs of hosts that lose messages."""
 
     def hosts(pair: tuple) -> frozenset[str]:
         return frozenset((host_of(report, pair[0]), host_of(report, pair[1])))
@@ -1726,7 +1726,7 @@ def wrapped(begin: str, text: str) -> list[str]:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """The verdicts for people: a line each, and what to do next below those that need it."""
+    """The verdicts for people: one line each, with the next step below those that need one."""
     lines = [""]
     for one in report["verdicts"]:
         level = "BAD" if one["level"] == "bad" else one["level"]
@@ -1759,7 +1759,7 @@ def end_of_report(conductor: Conductor, ended: str | None) -> int:
 
 
 def conduct(conductor: Conductor) -> int:
-    """Rank 0's way through all stages, to the exit status."""
+    """Run all stages on rank 0, and return the exit status."""
     try:
         if (before := resumed(conductor)) is not None:
             return before
@@ -1768,7 +1768,7 @@ def conduct(conductor: Conductor) -> int:
     except Lost as error:
         status = end_of_report(conductor, str(error))
     except Told as error:
-        if "kill" in conductor.found:  # as it should: torchrun starts all of us again
+        if "kill" in conductor.found:  # expected: torchrun restarts all ranks
             return 143
         conductor.farewell()
         status = end_of_report(conductor, f"told to end by {error}")
@@ -1808,7 +1808,7 @@ def resumed(conductor: Conductor) -> int | None:
 
 
 def follow(member: Member, line: Line, patience: float) -> int:
-    """Every other rank's way: obey until the end, or until rank 0 is gone. The exit status."""
+    """Every other rank: obey until the end, or until rank 0 is gone. Returns the exit status."""
     me, told = member.me, False
     try:
         while True:
@@ -1854,12 +1854,12 @@ def main(words: Sequence[str] | None = None) -> int:
     options = arguments(words)
     if options.load_pictures:
         load_pictures(options.load_pictures)
-    # Else NCCL's watchdog ends a rank that is stuck, before it has said so. torchrun sets it to 1.
+    # Or NCCL's watchdog would end a stuck rank before it reports. torchrun sets it to 1.
     os.environ["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "0"
     end_with_parent(signal.SIGTERM)
 
     def tell(number: int, _: Any) -> None:
-        signal.signal(number, signal.SIG_IGN)  # torchrun and Slurm may both say it
+        signal.signal(number, signal.SIG_IGN)  # torchrun and Slurm may both send it
         raise Told(signal.Signals(number).name)
 
     signal.signal(signal.SIGTERM, tell)
@@ -1895,4 +1895,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # without waiting for threads that are stuck, or for groups that are broken
+    os._exit(status)  # doesn't wait for stuck threads or broken groups

@@ -45,7 +45,7 @@ PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)  # 
 
 
 def option(default: Any, what: str, least: float = -math.inf) -> Any:
-    """A setting, what --help says of it, and the least that it may be."""
+    """A setting, its text in --help, and its minimum."""
     return field(default=default, metadata={"what": what, "least": least})
 
 
@@ -120,7 +120,7 @@ def seed_of(*what: int | str) -> int:
     return zlib.crc32(repr(what).encode())
 
 
-# --- The data: files of tokens, mapped into memory. There is no loader, and so no loader process.
+# --- The data: files of tokens, mapped into memory. It needs neither a loader nor its processes.
 
 
 class Tokens:
@@ -477,7 +477,7 @@ class Job:
         self.checkpoints.finish()
 
     def due(self, every: int) -> bool:
-        """Every so many steps, and after the last one; never if it's 0."""
+        """Every `every` steps, and after the last one; never if it's 0."""
         return every > 0 and (self.step % every == 0 or self.step == self.settings.steps)
 
     def rate(self) -> float:
@@ -569,19 +569,19 @@ class Job:
         self.restart_clock()
 
     def say(self, line: str, record: dict[str, Any]) -> None:
-        """A line to read, and one of JSON. If a step was repeated, the last counts."""
+        """A line to read, and one of JSON. If a step was repeated, the last line counts."""
         if self.rank == 0:
             print(f"step {self.step} · {line}", flush=True)
             try:
                 with Path(self.settings.run, "log.jsonl").open("a") as file:
                     file.write(json.dumps({"step": self.step, **record}) + "\n")
-            except OSError as error:  # the disk is full, which is no reason to end
+            except OSError as error:  # the disk is full, but training can continue
                 print(error, file=sys.stderr)
             # YOUR LOGGER HERE: wandb.log(record, step=self.step)
 
 
 def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
-    """torchrun's variables, from those of whatever else started this rank. Else it is alone."""
+    """torchrun's variables, from those of a different launcher; without one, a single rank."""
     kinds = [  # the rank, how many there are, and its number on its host
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
         ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),

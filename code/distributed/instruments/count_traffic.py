@@ -1,7 +1,7 @@
-"""What DDP and the stages of ZeRO really send in a step, phase by phase, beside the formula.
+"""Traffic of DDP and the stages of ZeRO: bytes sent per phase of a step, next to the formula.
 
-Bytes are counted where messages begin, so all works on a `RingGroup`: a backend's own collectives
-are not seen. The formulas are those of `traffic` and of the ring.
+Bytes are counted when a message is sent, so everything runs on a `RingGroup`: a backend's own
+collectives can't be counted. The formulas are those of `traffic` and of the ring.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ from distributed.zero.stage3 import Zero3
 def ddp_sent(ddp: DistributedDataParallel) -> dict[str, int]:
     """Elements that this rank sends in a step: phase → elements, for DDP's buckets around a ring.
 
-    Unlike shards, a ring's parts have no padding: they differ by an element where N does not divide
-    a bucket, and so do ranks.
+    Unlike shards, a ring's parts have no padding. If N doesn't divide a bucket, their sizes differ
+    by one element, and so what the ranks send differs.
     """
     rank, ranks = ddp.group.rank, ddp.group.size
     sizes = [bucket.buffer.numel() for bucket in ddp.buckets]
@@ -55,7 +55,7 @@ def count_sent(
     marks.append(trace.sent)
     loss.backward()
     marks.append(trace.sent)
-    if isinstance(zero, ShardedOptimizer):  # DDP has sent all that it sends
+    if isinstance(zero, ShardedOptimizer):  # DDP sends nothing after the backward pass
         zero.step()
     marks.append(trace.sent)
     zero.group.trace = None
@@ -70,7 +70,7 @@ def count_on_rank(
     rows = next(iter(batches(1797, 16, 1))).tolist()
     if stage == 0:
         ddp = DistributedDataParallel(model, ring)
-        count_sent(ddp, rows)  # in the first step ranks agree on an order of buckets, too
+        count_sent(ddp, rows)  # in the first step, ranks also agree on an order of buckets
         predicted, counted = ddp_sent(ddp), count_sent(ddp, rows)
     else:
         zero = BY_STAGE[stage](model, torch.optim.Adam, ring)
@@ -80,7 +80,7 @@ def count_on_rank(
 
 
 def main(ranks: int = 4, depth: int = 6) -> None:
-    """Each stage's bytes, counted, are those of the formula, exactly."""
+    """Count each stage's bytes, which equal those of the formula exactly."""
     for stage, name in enumerate(STAGES):
         for predicted, counted in launch(count_on_rank, stage, depth, ranks=ranks, device="cpu"):
             assert predicted == counted, (predicted, counted)

@@ -1,14 +1,14 @@
-"""What really crosses a host's network card (NIC), beside what the formulas say.
+"""Bytes that really cross a host's network card (NIC), next to the formulas.
 
-    payload of a host = Σ over its ranks of what they send to ranks of other hosts
+    payload of a host = Σ over its ranks of the bytes that they send to ranks of other hosts
     wire = payload + headers of packets + acknowledgements
 
-To time work, ranks also meet at barriers and compare their clocks. What that sends is counted with
-nothing to do, and taken off.
+To time work, ranks also meet at barriers and compare their clocks. The bytes that this sends are
+counted once without any work, and subtracted.
 
-The kernel counts bytes for each NIC, in /proc/net/dev (Linux). On one machine all messages cross
-the interface `lo`, so that every rank counts as a host of its own. Under torchrun on several hosts
-give the NIC that connects them, such as `eth0`: then messages inside a host are not seen.
+The kernel counts bytes per NIC, in /proc/net/dev (Linux). On one machine all messages cross the
+interface `lo`, so every rank counts as a separate host. Under torchrun on several hosts, give the
+NIC that connects them, such as `eth0`: then messages inside a host aren't counted.
 """
 
 import json
@@ -42,23 +42,23 @@ LAYERS, SIDE = 8, 256  # of the emulated network: 2 MB of gradients
 
 
 class Seen(NamedTuple):
-    """A piece of work, once: bytes that this host sent, those of the formula, and seconds."""
+    """One run of a workload: bytes that this host sent, bytes by the formula, and seconds."""
 
     name: str
     wire: float
-    payload: float | None  # None: there is no formula of ours
+    payload: float | None  # None: the book has no formula for it
     seconds: float
 
 
 class Workload(NamedTuple):
-    """Something to do again and again, and the bytes that this rank then sends to other hosts."""
+    """Work to repeat, and the bytes that this rank sends to other hosts each time."""
 
     do: Callable[[], Any]
     payload: float | None
 
 
 class Site(NamedTuple):
-    """Where a rank is: its group, the NIC to be watched, and the time that a step computes (s)."""
+    """Setting of a rank: its group, the NIC to watch, and the computation time of a step (s)."""
 
     group: Group
     nic: str
@@ -66,11 +66,11 @@ class Site(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether each message leaves the host: where all ranks' messages cross one NIC."""
+        """Whether every message counts as leaving the host: on `lo`, or with one rank per host."""
         return self.nic == "lo" or self.group.local_size == 1
 
     def ring(self, elements: float) -> float:
-        """Bytes to other hosts, of `elements` that this rank sends to the next one in a ring."""
+        """Bytes to other hosts, if this rank sends `elements` to the next rank in a ring."""
         after = (self.group.rank + 1) % self.group.size
         leaves = self.group.rank // self.group.local_size != after // self.group.local_size
         return 4 * elements if self.alone or leaves else 0
@@ -79,7 +79,7 @@ class Site(NamedTuple):
 def sent_by(nic: str) -> int:
     """Bytes that this host's NIC has sent so far.
 
-    Raises ValueError for a NIC that is not there, and where the kernel does not say.
+    Raises ValueError if there is no such NIC, or if the kernel doesn't count (not Linux).
     """
     table = Path("/proc/net/dev")
     lines = table.read_text().splitlines()[2:] if table.exists() else []
@@ -118,7 +118,7 @@ def one_step(model: nn.Module, update: Callable[[], None]) -> Callable[[], None]
 
 
 def width_for(n: int) -> int:
-    """About n parameters in `make_network` with six layers."""
+    """The width at which `make_network` with six layers has about n parameters."""
     return max(16, round((n / 7) ** 0.5))
 
 
@@ -127,7 +127,7 @@ def ddp(site: Site, n: int) -> Workload:
         make_network(width=width_for(n), depth=6), RingGroup(site.group)
     )
     do = one_step(model, lambda: None)
-    do()  # after the first step, buckets are made anew
+    do()  # after the first step, buckets are rebuilt
     where = site.group.rank, site.group.size
     sent = sum(ring_sent(len(bucket.buffer), *where).elements for bucket in model.buckets)
     return Workload(do, site.ring(sent))
@@ -150,7 +150,7 @@ def hsdp(site: Site, n: int) -> Workload:
     return Workload(one_step(model, zero.step), 4 * (own + across))
 
 
-# --- time: what helps on a slow link, with computation that only waits
+# --- time: what helps on a slow link, with emulated computation
 
 
 def train(site: Site, group: Group, bucket: int, compressor: Any = None) -> Workload:
@@ -189,11 +189,11 @@ CASES: dict[str, Callable[[Site, int], Workload]] = {
 }
 
 
-EMPTY = 5  # times that the timing itself is counted
+EMPTY = 5  # repetitions to count the bytes of the timing itself
 
 
 def timed(group: Group, nic: str, work: Callable[[], Any], times: int) -> tuple[float, int]:
-    """Seconds of `work`, and what the NIC sent for all `times` of it and for the timing itself."""
+    """Seconds of `work`, and the NIC's bytes for all `times` runs and the timing itself."""
 
     group.barrier()
     before = sent_by(nic)
@@ -206,13 +206,13 @@ def timed(group: Group, nic: str, work: Callable[[], Any], times: int) -> tuple[
 def watch(
     group: Group, names: list[str], nic: str, n: int, times: int, compute: float
 ) -> list[Seen]:
-    """One rank: for each case, what its host's NIC sent for one piece of work."""
+    """One rank: for each case, the bytes that its host's NIC sent for one run."""
     sent_by(nic)  # the NIC must be there before anything starts
     site, found = Site(group, nic, compute), []
     for name in names:
         work = CASES[name](site, n)
         work.do()
-        # What others send on this NIC meanwhile can only add to it, so the least is the nearest.
+        # Other traffic on this NIC can only add bytes, so the minimum is the best estimate.
         timing = min(timed(group, nic, lambda: None, times)[1] for _ in range(EMPTY))
         taken, sent = timed(group, nic, work.do, times)
         wire = (sent - timing) / times

@@ -1,7 +1,7 @@
-"""What a plan assumes: the model, the step, the GPUs and their speed, before any number of it.
+"""Assumptions of a plan: the model, the step, the GPUs and their speed, printed before the results.
 
-A reader who sees that 46.7 billion parameters were planned, or that no run on this GPU was ever
-compared, knows what the rest of the answer is worth.
+If you see that 46.7 billion parameters were planned, or that no run on this GPU was ever compared,
+you know how far to trust the rest of the answer.
 """
 
 from typing import Any, NamedTuple
@@ -23,19 +23,19 @@ WHOSE = {
 
 
 class Assumed(NamedTuple):
-    """A job on a cluster of these GPUs; `speed` is what was given for it, or None."""
+    """A job on a cluster of these GPUs; `speed` is the one that the user gave, or None."""
 
     job: Job
     cluster: Cluster
     memory: float
     gpu: Gpu
-    name: str = ""  # of the model, as it was asked for
+    name: str = ""  # of the model, as the user gave it
     stack: str = "pytorch"
     speed: float | None = None
 
     @property
     def is_measured(self) -> bool:
-        """Whether the speed is one that was measured on this kind of GPU."""
+        """Whether the speed was measured on this kind of GPU."""
         return self.speed is not None or self.gpu in {GPUS[name] for name in MEASURED}
 
 
@@ -85,12 +85,12 @@ def head_dim(model: Model) -> int:
 
 
 def recipe_name(job: Job) -> str:
-    """The recipe as --recipe says it; its bytes if it has no name."""
+    """The recipe's name for --recipe; its bytes if it has no name."""
     return next((name for name, each in RECIPES.items() if each == job.recipe), str(job.recipe))
 
 
 def in_words(found: Assumed) -> list[tuple[str, str]]:
-    """For people: what is assumed of each of five things, and of what is frozen, if anything is."""
+    """For people: the assumptions on five topics, and on frozen parameters, if there are any."""
     trained = [("trained", of_trained(found.job))] if found.job.frozen else []
     return [
         ("model", of_model(found.job.model, found.name)),
@@ -125,7 +125,7 @@ def billions(count: float) -> str:
 
 
 def of_attention(model: Model) -> str:
-    """Heads, their width, and how far they see."""
+    """Heads, their width, and how far they attend."""
     said = f"{model.heads} heads of {head_dim(model)}"
     if model.latent:
         said += f", keys and values from {model.latent.kv_rank} numbers (latent attention)"
@@ -138,7 +138,7 @@ def of_attention(model: Model) -> str:
 
 
 def of_trained(job: Job) -> str:
-    """What has gradients, and what the rest is taken to cost."""
+    """Which parameters have gradients, and what the others are assumed to cost."""
     said = f"{billions(job.trained)} parameters, {100 * job.trained / job.parameters:.2g} %"
     if job.lora:
         said += f": LoRA of rank {job.lora} beside every matrix of the layers"
@@ -151,14 +151,14 @@ def of_trained(job: Job) -> str:
 
 
 def of_step(found: Assumed) -> str:
-    """Context, recipe, and whose code."""
+    """Context, recipe, and which library's code."""
     job = found.job
     how = "compiled" if job.compiled else "eager"
     return f"rows of {job.context:,} tokens; {recipe_name(job)}; {WHOSE[found.stack]}, {how}"
 
 
 def of_gpus(found: Assumed) -> str:
-    """How many of which, and what a host's ports carry."""
+    """Number and kind of GPUs, and the bandwidth of a host's ports."""
     cluster = found.cluster
     said = f"{cluster.ranks:,} × {found.gpu.name} with {found.memory / 1e9:.1f} GB"
     if cluster.ranks <= cluster.per_host:
@@ -168,7 +168,7 @@ def of_gpus(found: Assumed) -> str:
 
 
 def of_speed(found: Assumed) -> str:
-    """FLOP/s of a GPU, and whether anybody measured it."""
+    """FLOP/s of a GPU, and whether it was measured."""
     speed, peak = found.cluster.speed, found.gpu.peak
     said = f"{speed / 1e12:,.0f} of {peak / 1e12:,.0f} TFLOP/s"
     if found.speed is not None:
@@ -182,7 +182,7 @@ def of_speed(found: Assumed) -> str:
 
 
 def main() -> None:
-    """Mixtral on sixteen hosts of MI300X."""
+    """Print the assumptions for Mixtral on sixteen hosts of MI300X."""
     from distributed.planner.job import cluster_of
     from distributed.planner.models import MODELS
     from distributed.planner.speed import achieved

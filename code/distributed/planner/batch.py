@@ -1,12 +1,12 @@
-"""How a global batch is shared out: rows of a micro-batch, micro-batches of a step, ranks.
+"""Division of a global batch into rows per micro-batch, micro-batches per step, and ranks.
 
     tokens of a step = rows · context · micro-batches · ranks
 
-Learning says how many tokens a step should have, and memory how many rows a rank can take at a
-time. What is left over are the micro-batches. Fewer and larger ones are faster: ZeRO-2 and ZeRO-3
-send everything in each of them, and kernels with more tokens reach more of a GPU's peak. Rows that
-fit only if more is computed again may still be the slower choice, so each way of checkpointing
-takes part with the most rows that it has memory for, and the fastest is planned.
+Learning determines how many tokens a step should have, and memory how many rows a rank can take at
+a time. The number of micro-batches follows. Fewer and larger ones are faster: ZeRO-2 and ZeRO-3
+send everything once per micro-batch, and kernels with more tokens reach more of a GPU's peak. More
+rows may still be slower if they fit only with more recomputation. So each checkpointing mode is
+tried with the most rows that fit in memory, and the fastest mode is planned.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from distributed.runtime.script import run_script
 
 
 class Batch(NamedTuple):
-    """Tokens that a step of all ranks should have. What is None is chosen, or the cluster's."""
+    """Tokens per step over all ranks. If `rows` is None, it is chosen; `speed`, the cluster's."""
 
     tokens: float
-    rows: float | None = None  # of a micro-batch
-    speed: Callable[[float], float] | None = None  # FLOP/s of a GPU, by tokens of a micro-batch
+    rows: float | None = None  # per micro-batch
+    speed: Callable[[float], float] | None = None  # FLOP/s of a GPU, by tokens per micro-batch
 
 
 def divisors(number: int) -> list[int]:
-    """From the largest to 1."""
+    """All divisors of `number`, from the largest to 1."""
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return sorted({*small, *(number // n for n in small)}, reverse=True)
 
@@ -35,7 +35,7 @@ def divisors(number: int) -> list[int]:
 def shares(batch: Batch, context: int, ranks: int) -> list[tuple[float, int]]:
     """Rows and micro-batches that come nearest to the batch, from large micro-batches to small.
 
-    All have as many rows of a rank in a step, one at least.
+    Every pair gives a rank the same number of rows per step, at least one.
     """
     wanted = batch.tokens / (context * ranks)
     if batch.rows is not None:
@@ -47,7 +47,7 @@ def shares(batch: Batch, context: int, ranks: int) -> list[tuple[float, int]]:
 def ways(
     job: Job, name: str, cluster: Cluster, memory: float, batch: Batch, stack: str = "pytorch"
 ) -> list[Option]:
-    """For each way of checkpointing the largest micro-batch that fits; empty if none does."""
+    """The largest micro-batch that fits, for each checkpointing mode; empty if none does."""
     wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
     found = []
     for checkpoint in wanted:
@@ -66,7 +66,7 @@ def at_speed(cluster: Cluster, job: Job, batch: Batch) -> Cluster:
 def shared_out(
     job: Job, name: str, cluster: Cluster, memory: float, batch: Batch, stack: str = "pytorch"
 ) -> Option:
-    """The fastest way to have this batch; the smallest micro-batches if none fits."""
+    """The fastest option for this batch; if none fits, the one with the smallest micro-batches."""
     if fitting := ways(job, name, cluster, memory, batch, stack):
         return min(fitting, key=lambda each: each.step.total)
     rows, micro_batches = shares(batch, job.context, cluster.ranks)[-1]
@@ -77,7 +77,7 @@ def shared_out(
 def why_so_many(
     best: Option, cluster: Cluster, memory: float, batch: Batch, stack: str = "pytorch"
 ) -> str:
-    """Why a rank takes so many rows at a time, and what a larger micro-batch would need."""
+    """Why a rank takes this many rows at a time, and what a larger micro-batch would need."""
     job = best.job
     rows, micro_batches = job.rows, job.accumulate
     said = f"{micro_batches:,} micro-batch{'es' * (micro_batches > 1)} of {in_rows(rows)}"
@@ -105,7 +105,7 @@ def in_rows(rows: float) -> str:
 
 
 def off_by(batch: Batch, job: Job, ranks: int) -> str:
-    """What a step has instead, where whole rows miss the batch by more than 1 %; or nothing."""
+    """A note with a step's actual tokens, if whole rows miss the batch by more than 1 %."""
     has = job.tokens * job.accumulate * ranks
     if abs(has / batch.tokens - 1) <= 0.01:
         return ""
@@ -116,7 +116,7 @@ def off_by(batch: Batch, job: Job, ranks: int) -> str:
 
 
 def main(tokens: float = 2.0**22, ranks: int = 64) -> None:
-    """Llama 3 8B in rows of 8,192 tokens, four million tokens in a step: what a rank takes."""
+    """Show what a rank takes of Llama 3 8B with rows of 8,192 tokens and 4 million per step."""
     from distributed.planner.hardware import GPUS
     from distributed.planner.job import cluster_of
     from distributed.planner.schedules import STACKS

@@ -1,8 +1,8 @@
-"""A Hugging Face `config.json`, read as a shape: what a model is made of, without its code.
+"""Reader of a Hugging Face `config.json`: the shape of a model, without its code.
 
-Files call the same thing by several names, and leave out what their model's class has by default.
-So a value comes from its usual name, from one of its other names, or from `DEFAULTS`, and a value
-that isn't there is asked for. What isn't a transformer with attention in each layer is refused.
+Files use several names for the same thing, and leave out the defaults of their model's class. So a
+value comes from its usual name, from one of its other names, or from `DEFAULTS`. If none of these
+has it, the error asks for it. Only transformers with attention in each layer are accepted.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from distributed.planner.shapes import Experts, Latent, Model
 
 Config = Mapping[str, Any]
-OTHER_NAMES = {  # usual name → what other files call it
+OTHER_NAMES = {  # usual name → names in other files
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "hidden_size": ("n_embd", "d_model"),
     "num_attention_heads": ("n_head", "n_heads", "num_heads"),
@@ -25,13 +25,13 @@ OTHER_NAMES = {  # usual name → what other files call it
     "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
     "num_experts_per_tok": ("experts_per_token", "moe_topk", "moe_k"),
 }
-# Two matrices in the network instead of three
+# Models with two matrices in the network instead of three
 PLAIN = {
     "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "mpt",
     "nemotron", "opt", "persimmon", "phi", "starcoder2",
 }  # fmt: skip
-POSITIONS = {"gpt2", "gpt_bigcode", "gpt_neo", "opt"}  # learned, one for each position
-# A file without `tie_word_embeddings` has its class's value: true in these, false in the others
+POSITIONS = {"gpt2", "gpt_bigcode", "gpt_neo", "opt"}  # learned, one per position
+# If a file has no `tie_word_embeddings`, its class decides: true for these, false for the others
 TIED = {
     "bloom", "cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3_text", "gpt2",
     "gpt_bigcode", "gpt_neo", "mpt", "opt", "smollm3", "starcoder2",
@@ -41,9 +41,9 @@ UNTIED = {
     "granite", "llama", "llama4_text", "mistral", "mixtral", "nemotron", "olmo", "olmo2", "olmoe",
     "persimmon", "phi", "phi3", "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "stablelm",
 }  # fmt: skip
-# Every so many layers, one attends to the whole row and the others to a window of it
+# Period in layers: one layer attends to the whole row, the others to a window of it
 WHOLE_ROW_EVERY = {"cohere2": 4, "gemma2": 2, "gemma3_text": 6, "gpt_oss": 2}
-DEFAULTS: dict[str, Config] = {  # of transformers' classes
+DEFAULTS: dict[str, Config] = {  # of the classes in transformers
     "gemma": {"head_dim": 256},
     "gemma2": {"head_dim": 256, "sliding_window": 4096},
     "gemma3_text": {
@@ -56,7 +56,7 @@ DEFAULTS: dict[str, Config] = {  # of transformers' classes
 
 STATE_SPACE = "layers of a state space (Mamba) have no attention"
 LINEAR = "layers of linear attention (DeltaNet, RWKV and the like) keep one state and no keys"
-REFUSED = {  # type of model, or the beginning of a field's name → why it is no transformer
+REFUSED = {  # model type, or the beginning of a field's name → why it isn't a transformer
     "mamba": STATE_SPACE, "falcon_mamba": STATE_SPACE, "jamba": STATE_SPACE, "zamba": STATE_SPACE,
     "bamba": STATE_SPACE, "nemotron_h": STATE_SPACE, "falcon_h1": STATE_SPACE,
     "granitemoehybrid": STATE_SPACE, "ssm_": STATE_SPACE, "state_size": STATE_SPACE,
@@ -76,7 +76,7 @@ WAY = "plan another model, or one of this size with --params"
 
 
 class Read(NamedTuple):
-    """A shape, and what the plan leaves out of the model, in words."""
+    """A shape, and in words the parts of the model that the plan leaves out."""
 
     model: Model
     notes: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Read(NamedTuple):
 def read_config(path: str) -> Read:
     """The shape in a `config.json`, or in a folder with one.
 
-    Raises ValueError, naming the file, for what can't be read or isn't a transformer.
+    Raises ValueError, naming the file, if it can't be read or isn't a transformer.
     """
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
@@ -104,7 +104,7 @@ def read_config(path: str) -> Read:
 
 
 def read_fields(config: Config) -> Read:
-    """The shape that these fields describe. Raises ValueError for what isn't a transformer."""
+    """The shape that these fields describe. Raises ValueError if it isn't a transformer."""
     notes = []
     if isinstance(text := config.get("text_config"), dict):
         others = [name.removesuffix("_config") for name in config if name.endswith("_config")]
@@ -166,7 +166,7 @@ def refuse(config: Config, kind: str) -> None:
 
 
 def usual(config: Config) -> dict[str, Any]:
-    """The same fields, and those with other names by their usual names, too."""
+    """The same fields, where those with other names also appear under their usual names."""
     found = dict(config)
     for name, others in OTHER_NAMES.items():
         for other in others:
@@ -202,7 +202,7 @@ def listed(config: Config, name: str) -> list[Any]:
 
 
 def kv_heads(config: Config, kind: str, heads: int) -> int:
-    """Heads of keys and values; without a word as many as of queries, or one."""
+    """Number of key and value heads; by default as many as query heads, or one."""
     if kind == "falcon" and not config.get("new_decoder_architecture", False):
         return 1 if config.get("multi_query", True) else heads
     if kind == "gpt_bigcode":
@@ -211,7 +211,7 @@ def kv_heads(config: Config, kind: str, heads: int) -> int:
 
 
 def window_of(config: Config, kind: str, layers: int) -> tuple[int, float]:
-    """Tokens of a sliding window, or of a chunk, and the share of layers that have it."""
+    """Tokens in a sliding window (or in a chunk), and the share of layers that have it."""
     types = listed(config, "layer_types")
     chunk = whole(config, "attention_chunk_size", 0)
     window = whole(config, "sliding_window", 0) or chunk
@@ -233,7 +233,7 @@ def window_of(config: Config, kind: str, layers: int) -> tuple[int, float]:
 
 
 def experts_of(config: Config, layers: int) -> Experts | None:
-    """A mixture of experts, if there are several of them; some layers may have one network."""
+    """The mixture of experts, if there are several; some layers may have a single network."""
     routed = whole(config, "num_experts", 0)
     if routed < 2:
         return None
@@ -253,7 +253,7 @@ def experts_of(config: Config, layers: int) -> Experts | None:
 
 
 def latent_of(config: Config) -> Latent | None:
-    """Multi-head latent attention, as DeepSeek has it."""
+    """Multi-head latent attention, as in DeepSeek."""
     if "kv_lora_rank" not in config:
         return None
     return Latent(

@@ -1,7 +1,7 @@
-"""GPUs and networks as data: what each can compute, hold and send, and who says so.
+"""Table of GPUs and networks: compute speed, memory and bandwidth, with their sources.
 
-All numbers are for *one GPU*, and bandwidths are those of *one direction*. A host's are derived: an
-H100 host with eight GPUs and a port of 400 Gbit/s for each sends 8 × 50 = 400 GB/s, and not 50.
+All numbers are for *one GPU*, and bandwidths are in *one direction*. A host's are derived: an H100
+host with eight GPUs and a port of 400 Gbit/s per GPU sends 8 × 50 = 400 GB/s, not 50.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 class Network(NamedTuple):
-    """What one port carries in one direction (bytes/s), and a message's latency (s, assumed)."""
+    """Bandwidth of one port in one direction (bytes/s), and latency per message (s, assumed)."""
 
     bandwidth: float
     latency: float
@@ -22,11 +22,11 @@ class Network(NamedTuple):
 
 
 def port(gigabits: float, latency: float, source: str) -> Network:
-    """A port of so many Gbit/s."""
+    """A port with this many Gbit/s."""
     return Network(gigabits / 8 * 1e9, latency, source)
 
 
-# Latencies are what a message between two hosts typically takes through NCCL; vendors state less.
+# Latencies are typical of a message between two hosts through NCCL; vendors state lower ones.
 NETWORKS = {
     "ethernet-1": port(1, 50e-6, "IEEE 802.3ab"),
     "ethernet-10": port(10, 40e-6, "IEEE 802.3ae"),
@@ -40,17 +40,17 @@ NETWORKS = {
 
 
 class Gpu(NamedTuple):
-    """One GPU, and the host in which it is usually found."""
+    """One GPU, and its usual host."""
 
     name: str
     peak: float  # FLOP/s, dense (without sparsity), in the 16-bit format that it trains in
-    memory: float  # bytes that CUDA (or ROCm) offers to a program
+    memory: float  # bytes that CUDA (or ROCm) makes available to a program
     inside: float  # bytes/s in one direction to the other GPUs of its host
-    network: float  # bytes/s in one direction to other hosts: a host's ports, shared out
+    network: float  # bytes/s in one direction to other hosts: its share of the host's ports
     per_host: int
     source: str  # of peak and `inside`
-    host: str  # whose network it is
-    dtype: str = "bf16"  # fp16 where there is no bf16
+    host: str  # the host that `network` describes
+    dtype: str = "bf16"  # fp16 if the GPU has no bf16
 
     @property
     def host_network(self) -> float:
@@ -59,12 +59,12 @@ class Gpu(NamedTuple):
 
     @property
     def slowdown(self) -> float:
-        """How many times slower it is to leave the host than to stay inside."""
+        """How many times slower the network is than the links inside the host."""
         return self.inside / self.network
 
 
-# Memory is the "total capacity" in PyTorch's message about running out of it (it varies by some
-# 0.1 GiB with ECC and driver). So an "80 GB" GPU has 79.2 GiB, which are 85 · 10⁹ bytes.
+# Memory is the "total capacity" in PyTorch's out-of-memory message. It varies by about 0.1 GiB with
+# ECC and the driver. So an "80 GB" GPU has 79.2 GiB, or 85 · 10⁹ bytes.
 GPUS = {
     "p100": Gpu("P100 SXM2", 21.2e12, 15.89 * GIB, 80e9, 6.25e9, 8,
                 "NVIDIA, Tesla P100 data sheet: 21.2 TFLOP/s, NVLink 160 GB/s both ways",
@@ -110,7 +110,7 @@ Entry = TypeVar("Entry")
 
 
 def look_up(name: str, table: Mapping[str, Entry], kind: str, way: str = "") -> Entry:
-    """The entry of that name. Raises ValueError with a way out and the nearest names."""
+    """The entry with that name. Raises ValueError with a way out and the nearest names."""
     key = name.lower().replace("_", "-").replace(" ", "-")
     key = ALIASES.get(key, key)
     if key in table:
@@ -131,12 +131,12 @@ def network(name: str) -> Network:
 
 
 def between_hosts(gpu: Gpu) -> float:
-    """Bytes/s that an all-reduce over hosts can use: a host's ports, or slower links inside it."""
+    """Bytes/s that an all-reduce over hosts can use: a host's ports or, if slower, its links."""
     return min(gpu.inside, gpu.host_network)
 
 
 def main() -> None:
-    """All GPUs: TFLOP/s, GiB, and GB/s inside of a host and out of it."""
+    """Print all GPUs: TFLOP/s, GiB, and GB/s inside a host and out of it."""
     print(f"{'':11}{'TFLOP/s':>9}{'GiB':>8}{'inside':>9}{'network':>9}  GB/s, one GPU, one way")
     for key, one in GPUS.items():
         numbers = f"{one.peak / 1e12:9,.0f}{one.memory / GIB:8.1f}{one.inside / 1e9:9.0f}"

@@ -1,4 +1,4 @@
-"""What may be asked of the planner: limits of each argument, and clear words beyond them."""
+"""Validation of the planner's arguments: the range of each, and a clear error outside it."""
 
 import re
 
@@ -7,7 +7,7 @@ from distributed.planner.job import Job
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
 
-# The least and the most that each argument may be: with room above the largest there is.
+# Minimum and maximum of each argument. The maximum is well above the largest in existence.
 LIMITS = {
     "params": (1, 1e16),
     "gpus": (1, 1e8),
@@ -15,7 +15,7 @@ LIMITS = {
     "gpu_memory": (1, 1e16),  # bytes
     "network": (1, 1e16),  # bytes/s of a host
     "inside": (1, 1e16),  # bytes/s
-    "rows": (1e-6, 1e9),  # less than 1 where several ranks share a row
+    "rows": (1e-6, 1e9),  # less than 1 if several ranks share a row
     "context": (1, 1e9),
     "accumulate": (1, 1e6),
     "batch": (1, 1e12),  # tokens in a step
@@ -28,14 +28,14 @@ LIMITS = {
 
 
 def within(name: str, value: float) -> None:
-    """Raise ValueError, naming the argument, for what is too small, too large or no number."""
+    """Raise ValueError, naming the argument, if it is too small, too large or not a number."""
     least, most = LIMITS[name]
     if not least <= value <= most:
         raise ValueError(f"{name}={value:g}: give {least:g} to {most:g}")
 
 
 def check(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> None:
-    """Raise ValueError, naming the argument, for what makes no sense."""
+    """Raise ValueError, naming the argument, if one is invalid or two contradict each other."""
     given = {
         "params": job.model.parameters,
         "gpus": cluster.ranks,
@@ -60,7 +60,7 @@ def check(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> 
 
 
 def share(name: str, said: str) -> float:
-    """ "10%" or "0.1". Raises ValueError, naming the argument."""
+    """A share from "10%" or "0.1". Raises ValueError, naming the argument."""
     try:
         return float(said.removesuffix("%")) / (100 if said.endswith("%") else 1)
     except ValueError:
@@ -71,7 +71,7 @@ SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "p": 1e15}
 
 
 def number(said: str) -> float:
-    """ "8e9", and "8b" or "8B": thousands are K, millions M, billions B or G, trillions T.
+    """A number from "8e9", "8b" or "8B": K is thousand, M million, B or G billion, T trillion.
 
     Raises ValueError for anything else.
     """
@@ -90,7 +90,7 @@ AMOUNT = r"(\d+(?:\.\d+)?) ?([KMGTkmgt]i?)"
 
 
 def size(name: str, said: str) -> float:
-    """Bytes: "80GB" are 10⁹, "80GiB" 2³⁰. Raises ValueError, naming the argument."""
+    """Bytes: "80GB" is 80 · 10⁹, "80GiB" 80 · 2³⁰. Raises ValueError, naming the argument."""
     found = re.fullmatch(rf"{AMOUNT}[Bb]", said)
     if not found:
         raise ValueError(f"{name}={said!r}: write it with its unit, like 80GB or 80GiB")
@@ -100,7 +100,7 @@ def size(name: str, said: str) -> float:
 def rate(name: str, said: str) -> float:
     """Bytes/s, from bytes or bits: "50GB", "400Gbit". Raises ValueError, naming the argument.
 
-    "50gb" and "50Gb" are refused: to some people they are bits, to others bytes.
+    "50gb" and "50Gb" are refused because some people mean bits by them and others bytes.
     """
     found = re.fullmatch(rf"{AMOUNT}(B|bit|bps)(?:/s)?", said)
     if not found:

@@ -1,14 +1,14 @@
-"""What a rank holds at the peak of a step, in bytes, by whose code trains it.
+"""Peak memory of a rank in a step, in bytes, by the library that trains.
 
 Megatron, DeepSpeed and this book keep what `model_states` lists, whole or in shards. PyTorch
-does not:
+doesn't:
 
-    DDP        parameters and gradients in fp32; under autocast casts of the weights beside them
-    FSDP2      one shard in fp32 is parameter and master copy at once; the gradient's shard has its
-               dtype, and is not there before its block's backward pass: the peak is the largest of
-               eight moments
+    DDP        parameters and gradients in fp32; under autocast also casts of the weights
+    FSDP2      one fp32 shard is both the parameter and the master copy; the gradient's shard has
+               its dtype and exists only from its block's backward pass on: the peak is the largest
+               of eight moments
 
-`executed` runs PyTorch's recipes and counts; nothing here is fitted to what it counts.
+`executed` runs PyTorch's recipes and counts; nothing here is fitted to its counts.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,35 +22,35 @@ if TYPE_CHECKING:
 
 Held = dict[str, float]
 STAGE = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2, "HSDP": 3, "ZeRO-3": 3}
-SHARED = ("ZeRO-2", "HSDP", "ZeRO-3")  # those that FSDP2 does
-# DeepSpeed, in elements: what `copies` writes, and its own defaults for the rest.
+SHARED = ("ZeRO-2", "HSDP", "ZeRO-3")  # the strategies that FSDP2 implements
+# DeepSpeed, in elements: the settings that `copies` writes, and DeepSpeed's defaults for the rest.
 REDUCE_BUCKET, GATHER_BUCKET, LIVE_PARAMETERS = 50e6, 500e6, 1e9
 # What leaves the GPU if ZeRO-3 offloads: PyTorch's `CPUOffloadPolicy`, DeepSpeed's offloading
 ON_THE_HOST = ("parameters", "gradients", "master copy", "optimizer states")
 
 
 def is_autocast(recipe: Recipe) -> bool:
-    """Whether PyTorch's DDP casts while it computes: it has no bf16 parameters with a master."""
+    """Whether PyTorch's DDP runs under autocast: it has no bf16 parameters with a master copy."""
     return recipe.master > 0 and recipe.parameters == 2
 
 
 def kept_size(recipe: Recipe) -> float:
-    """Bytes of a parameter as PyTorch keeps it between steps: fp32 if there is a master copy."""
+    """Bytes per parameter as PyTorch keeps it between steps: fp32 if there is a master copy."""
     return recipe.master or recipe.parameters
 
 
 def states_size(recipe: Recipe) -> float:
-    """Bytes of states for each parameter: PyTorch's optimizers keep them in its dtype."""
+    """Bytes of states per parameter: PyTorch's optimizers keep them in its dtype."""
     return min(recipe.states, 2 * kept_size(recipe))
 
 
 def sharded_over(name: str, cluster: Cluster) -> int:
-    """HSDP shards inside a host, the others over all ranks."""
+    """Number of ranks that share the states: HSDP shards inside a host, the others over all."""
     return min(cluster.ranks, cluster.per_host) if name == "HSDP" else cluster.ranks
 
 
 def held(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: str = "pytorch") -> Held:
-    """Bytes at the peak by what they are for, without what an allocator loses."""
+    """Bytes at the peak by purpose, without the allocator's overhead."""
     found = ledger(job, name, cluster, checkpoint, stack)
     found["activations"] += found.pop("logits")
     return found
@@ -59,7 +59,7 @@ def held(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: str = 
 def ledger(
     job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: str = "pytorch"
 ) -> Held:
-    """The same, with the scores of all words, and what their loss keeps, in a line of their own."""
+    """The same, with a separate line for the scores of all words and what their loss keeps."""
     if stack == "pytorch":
         way = fsdp2 if name in SHARED and sharded_over(name, cluster) > 1 else replicas
         return way(job, name, cluster, checkpoint)
@@ -67,7 +67,7 @@ def ledger(
 
 
 def as_listed(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: str) -> Held:
-    """Megatron's, DeepSpeed's and this book's: gradients have a place of their own all the time."""
+    """Memory of Megatron, DeepSpeed and this book, which have separate gradients all the time."""
     model, recipe, n = job.model, job.recipe, sharded_over(name, cluster)
     stage = STAGE[name]
     found = states_of(job, n, stage)
@@ -96,7 +96,7 @@ def as_listed(job: "Job", name: str, cluster: Cluster, checkpoint: str, stack: s
 
 
 def states_of(job: "Job", n: int, stage: int) -> Held:
-    """What `model_states` lists for each trained parameter; of a frozen one only itself."""
+    """What `model_states` lists per trained parameter; for a frozen one, only the parameter."""
     found = per_rank(job.trained, n, stage, job.recipe)
     only = Recipe(job.recipe.parameters, 0, 0, 0)
     found["parameters"] += per_rank(job.frozen, n, stage, only)["parameters"]
@@ -104,12 +104,12 @@ def states_of(job: "Job", n: int, stage: int) -> Held:
 
 
 def replicas(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
-    """DDP, and ZeroRedundancyOptimizer beside it: buckets are the gradients, and stay."""
+    """DDP, with or without ZeroRedundancyOptimizer: the buckets hold the gradients, and stay."""
     model, recipe = job.model, job.recipe
     kept = kept_size(recipe)
     casts = is_autocast(recipe)
     n = cluster.ranks if name == "ZeRO-1" else 1
-    # Residuals and norms autocast leaves in fp32, unless they begin at a frozen embedding in bf16
+    # Autocast leaves residuals and norms in fp32, unless they begin at a frozen embedding in bf16
     stream = kept if casts and not job.frozen else None
     saved, layer, ends, scores = activations(job, checkpoint, recipe.parameters, stream)
     at_the_loss = model.layers * saved + ends, scores
@@ -130,7 +130,7 @@ def replicas(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
 
 
 class Moment(NamedTuple):
-    """Bytes at one moment of FSDP2's step, besides parameters and states, by their line."""
+    """Bytes at one moment of FSDP2's step, besides parameters and states, by purpose."""
 
     gradients: float
     activations: float
@@ -140,7 +140,7 @@ class Moment(NamedTuple):
 
 
 def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
-    """The largest moment: the loss, the backward pass of three blocks, and the root's."""
+    """The largest of the moments: the loss, backward passes of three blocks, and the root's."""
     model, recipe, n = job.model, job.recipe, sharded_over(name, cluster)
     kept, size = kept_size(recipe), recipe.parameters
     on_gpu = 0.0 if job.offload else 1.0
@@ -152,7 +152,7 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     }
     gradients = on_gpu * kept * job.trained / n
     over_hosts = name == "HSDP" and cluster.ranks > n
-    # Shards of earlier micro-batches; over hosts a sum in the dtype of reductions, until it is sent
+    # Shards of earlier micro-batches; over hosts, a sum in the reductions' dtype until it is sent
     before = gradients if job.accumulate > 1 and not over_hosts else 0.0
     unsent = recipe.gradients / n if job.accumulate > 1 and over_hosts else 0.0
     # Until the backward pass ends, HSDP keeps what it all-reduced, unless it is the shard itself
@@ -162,11 +162,11 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
 
     saved, layer, ends, scores = activations(job, checkpoint, size)
     others = max(0, model.layers - 2) * saved
-    # A block's parameters while the next one's arrive; at the loss the last one's buffer is there
+    # A block's parameters while the next one's arrive; at the loss, the last one's buffer exists
     one = size * (model.root + job.block)
     two = one + size * job.block
     at_the_loss = size * (job.parameters + job.block) if stays else one
-    # What the block before sends, the last layer's gradients, then this block's: its activations go
+    # What the block before sends, the last layer's gradients, then this block's as activations go
     sends = recipe.gradients * job.trained_block
     begun = size * model.vocab_size * model.d * job.trained_share
     ended = begun + size * job.trained_block
@@ -204,7 +204,7 @@ def host_states(job: "Job", ranks: int, stack: str = "pytorch") -> float:
 def activations(
     job: "Job", checkpoint: str, size: float, stream: float | None = None
 ) -> tuple[float, float, float, float]:
-    """Bytes that a layer saves, that it has in its backward pass, of both ends, of the scores."""
+    """Bytes that a layer saves, that it has in its backward pass, for both ends, for the scores."""
     one, none = job.model._replace(layers=1), job.model._replace(layers=0)
     compiled = job.compiled and checkpoint == "none"
     with_all = one.activations(job.tokens, "none", size, 0, stream, compiled)
@@ -216,10 +216,10 @@ def activations(
 
 
 def sent(job: "Job", name: str, cluster: Cluster) -> Held:
-    """Bytes of the tensors that PyTorch gives to each collective in a step.
+    """Bytes of the tensors that PyTorch passes to each collective in a step.
 
     A gather or a reduction of n bytes moves n (N − 1)/N through every rank, an all-reduce twice
-    as many.
+    that.
     """
     count, recipe, micro = job.parameters, job.recipe, job.accumulate
     if name not in SHARED:

@@ -1,9 +1,9 @@
-"""What others measured and published, with all that a prediction needs, and its source.
+"""Published measurements, each with its source and with the inputs that a prediction needs.
 
-All rows stand in `published.csv`: a value, its unit, source and section. Here are those that say
-how well DDP scales, and how often a large run fails. Compute is taken from the same source's time
-on one device, or on one host. Nothing is tuned to a case: latencies are the same for all, links
-have what their vendors state.
+`published.csv` holds all rows: a value, its unit, source and section. This module uses the rows
+that say how well DDP scales and how often a large run fails. Compute time comes from the same
+source's time on one device or one host. Nothing is tuned to a case: latencies are the same in all
+cases, and links have the bandwidth that their vendors state.
 """
 
 import csv
@@ -15,20 +15,20 @@ from distributed.cost import Cluster, Link
 from distributed.runtime.script import run_script
 from distributed.scaling import BUCKET, step
 
-LATENCY_INSIDE, LATENCY_BETWEEN = 10e-6, 30e-6  # s, of a message; assumed, for all cases
+LATENCY_INSIDE, LATENCY_BETWEEN = 10e-6, 30e-6  # s per message; assumed for all cases
 
 
 def rows(unit: str = "") -> list[dict[str, str]]:
-    """The published rows with that unit, or all of them, as they stand in the file."""
+    """The published rows with that unit, or all of them, in the order of the file."""
     text = files("distributed.planner").joinpath("published.csv").read_text(encoding="utf-8")
     known = csv.DictReader(text.splitlines())
     return [row for row in known if not unit or row["unit"] == unit]
 
 
 class Case(NamedTuple):
-    """Steps on `ranks` against steps on `base` ranks; `efficiency` is what was published.
+    """Scaling from `base` ranks to `ranks`, with the published `efficiency`.
 
-    `compute` is seconds of a step without messages, `size` bytes of gradients on each rank.
+    `compute` is the seconds of a step without messages, `size` the bytes of gradients per rank.
     """
 
     name: str
@@ -138,7 +138,7 @@ def failures() -> Failures:
 
 
 def median_deviation() -> float:
-    """By how much predictions are off in the middle case: above 0 they were too optimistic."""
+    """The median deviation of the predictions: above 0, they were too optimistic."""
     return statistics.median(case.deviation for case in CASES)
 
 

@@ -1,12 +1,12 @@
-"""Transformers by their shape: parameters, operations a token, and what a forward pass leaves.
+"""Shapes of transformers: parameters, FLOP per token, and the activations of a forward pass.
 
     parameters      layers · (attention + network + norms) + embeddings
-    FLOP per token  6Ψ + 12 · layers · d · t: two for each multiply-add, twice as many backward
-    activations     bytes for each token and layer, by what is computed again
+    FLOP per token  6Ψ + 12 · layers · d · t: two per multiply-add, twice as many backward
+    activations     bytes per token and layer, by what is recomputed
 
-The last is that of kernels which keep no matrix of t × t (Dao et al. 2022). In a mixture of experts
-every rank stores all experts, sends a gradient for each, and computes with those that a token is
-routed to.
+The last line assumes kernels that keep no t × t matrix (Dao et al. 2022). In a mixture of experts,
+every rank stores all experts, sends a gradient for each, and computes with the experts that a token
+is routed to.
 """
 
 from typing import NamedTuple
@@ -14,11 +14,11 @@ from typing import NamedTuple
 from distributed.runtime.script import run_script
 
 CHECKPOINTS = ("none", "selective", "full")
-# Bytes for each word's score at the peak of the loss: PyTorch's has its logarithm in fp32, the
-# gradient of that, and the score's own. Megatron's has scores in bf16 and fp32 and their exponents,
-# over which it writes gradients; a fused kernel writes the gradient over the score.
+# Bytes per word's score at the peak of the loss. PyTorch has its logarithm in fp32, the gradient of
+# that, and the gradient of the score. Megatron has scores in bf16 and fp32 and their exponentials,
+# which the gradients overwrite; a fused kernel overwrites the score with the gradient.
 PLAIN, IN_PLACE, FUSED = 12, 10, 2
-LOGARITHM = PLAIN // 3  # of PyTorch's, what the forward pass leaves for the backward pass
+LOGARITHM = PLAIN // 3  # the part of PyTorch's that the forward pass leaves for the backward pass
 
 
 class Experts(NamedTuple):
@@ -27,12 +27,12 @@ class Experts(NamedTuple):
     routed: int
     active: int
     ffn: int
-    shared: int = 0  # width of the experts that all tokens go through, together
-    dense: float = 0.0  # share of the layers that have one network, of the model's width, instead
+    shared: int = 0  # total width of the experts that all tokens go through
+    dense: float = 0.0  # share of the layers with one network of the model's width instead
 
 
 class Latent(NamedTuple):
-    """Multi-head latent attention: keys and values come from `kv_rank` numbers of each token.
+    """Multi-head latent attention: keys and values come from `kv_rank` numbers per token.
 
     Section 2.1 of DeepSeek-V2 (2024). A head has queries and keys of width plain + rotated.
     """
@@ -40,12 +40,12 @@ class Latent(NamedTuple):
     q_rank: int  # 0: queries come from the layer's input, without a latent vector
     kv_rank: int
     plain: int
-    rotated: int  # the keys' rotated part is one for all heads
+    rotated: int  # all heads share the keys' rotated part
     value: int
 
 
 class Model(NamedTuple):
-    """So many layers of width d; `kv` heads for keys and values; a network of width `ffn`."""
+    """Layers of width d, with `kv` heads for keys and values and a network of width `ffn`."""
 
     layers: int
     d: int
@@ -57,26 +57,26 @@ class Model(NamedTuple):
     tied: bool = False  # the last layer is the embedding
     positions: int = 0  # learned ones
     head_dim: int = 0  # width of a head; 0: d / heads
-    window: int = 0  # tokens that a token of a local layer attends to, itself among them
+    window: int = 0  # tokens that a token of a local layer attends to, including itself
     local: float = 0.0  # share of the layers with that window; others attend to the whole row
     experts: Experts | None = None
     latent: Latent | None = None
 
     @property
     def q_width(self) -> float:
-        """Of all heads' queries together."""
+        """Width of all heads' queries together."""
         if self.latent:
             return self.heads * (self.latent.plain + self.latent.rotated)
         return self.heads * self.head_dim if self.head_dim else self.d
 
     @property
     def kv_width(self) -> float:
-        """Of the keys, or the values, of all their heads together."""
+        """Width of the keys (or of the values) of all their heads together."""
         return self.kv * self.head_dim if self.head_dim else self.d * self.kv / self.heads
 
     @property
     def matrices(self) -> int:
-        """Of a network, or of an expert."""
+        """Number of matrices in a network or an expert."""
         return 3 if self.gated else 2
 
     @property
@@ -91,19 +91,19 @@ class Model(NamedTuple):
 
     @property
     def network(self) -> float:
-        """Parameters of one layer's network, or of all its experts: the mean over the layers."""
+        """Parameters of one layer's network (or of all its experts): the mean over the layers."""
         one = self.matrices * self.d
         if self.experts is None:
             return one * self.ffn
         routed, _, ffn, shared, dense = self.experts
-        mixed = one * (routed * ffn + shared) + self.d * routed  # the last are the router's
+        mixed = one * (routed * ffn + shared) + self.d * routed  # the last term is the router
         return dense * one * self.ffn + (1 - dense) * mixed
 
     def adapters(self, rank: int, active: bool = False) -> float:
         """LoRA's parameters in one layer: two matrices of this rank beside each of its matrices.
 
-        rank · (inputs + outputs) for each (LoRA, arXiv:2106.09685, §4.1). Every expert has its own;
-        `active` counts those that a token goes through.
+        rank · (inputs + outputs) per matrix (LoRA, arXiv:2106.09685, §4.1). Every expert has its
+        own; `active` counts only the experts that a token goes through.
         """
         d, attention = self.d, 2 * (2 * self.d + self.q_width + self.kv_width)
         if self.latent is not None:
@@ -133,7 +133,7 @@ class Model(NamedTuple):
 
     @property
     def active(self) -> float:
-        """Parameters that a token goes through, its row of the embedding counted as all rows."""
+        """Parameters that a token goes through, with the whole embedding instead of its row."""
         return self.parameters - self.idle
 
     @property
@@ -147,11 +147,11 @@ class Model(NamedTuple):
 
     @property
     def multiplied(self) -> float:
-        """Parameters of all products, norms among them; an embedding is looked up."""
+        """Parameters of all products, including norms, but not an embedding that is looked up."""
         return self.parameters - (self.positions + (0 if self.tied else self.vocab_size)) * self.d
 
     def flops(self, context: int) -> float:
-        """Operations of a training step for each token, without anything computed again.
+        """FLOP of a training step per token, without recomputation.
 
         An embedding is looked up and not multiplied, unless the last layer is the same matrix.
         """
@@ -161,23 +161,23 @@ class Model(NamedTuple):
         return 6 * (self.multiplied - self.idle) + 6 * self.layers * widths * attended
 
     def seen(self, context: int) -> float:
-        """Tokens that a local layer's kernel attends to, counted as the whole row is for others.
+        """Tokens that a local layer's kernel attends to, on a scale where a whole row counts as t.
 
-        A causal row of t tokens has t²/2 pairs and counts as t for each token. With a window of w
-        it has w (t − w/2), which count as w (2 − w/t).
+        A causal row of t tokens has t²/2 pairs and counts as t per token. With a window of w tokens
+        it has w (t − w/2) pairs, which count as w (2 − w/t).
         """
         if not self.window or self.window >= context:
             return context
         return self.window * (2 - self.window / context)
 
     def kept(self, checkpoint: str, compiled: bool = False) -> float:
-        """Numbers that a layer keeps for each token.
+        """Numbers that a layer keeps per token.
 
-        Everything: inputs and results of two norms, q, k and v, attention's result, and in the
-        network four (gated) or two times its width. Selective, as TorchTitan does it: the input,
-        attention's result, and every second product's: q, v, gate (or up), down (if gated). Full:
-        the input. Where PyTorch compiles a layer, SwiGLU's result alone is computed again: GELU's
-        is an input of a product, and what the backward pass multiplies with stays.
+        None: inputs and results of two norms, q, k and v, attention's result, and in the network
+        four (gated) or two times its width. Selective, as in TorchTitan: the input, attention's
+        result, and that of every second product: q, v, gate (or up), down (if gated). Full: the
+        input. If PyTorch compiles a layer, it recomputes only SwiGLU's result. GELU's is an input
+        of a product, and the backward pass keeps what it multiplies with.
         """
         if checkpoint == "full":
             return self.d
@@ -187,12 +187,12 @@ class Model(NamedTuple):
         results = 4 if self.gated else 2
         if compiled and self.gated:
             results -= 1
-        routed = 2 * copies if self.experts else 0.0  # tokens sorted by expert, and each result
+        routed = 2 * copies if self.experts else 0.0  # tokens sorted by expert, and their results
         return 4 * self.d + self.kept_by_attention + routed + results * width
 
     @property
     def kept_by_attention(self) -> float:
-        """Numbers of q, k, v and the result for each token, with the latent vectors, if any."""
+        """Numbers per token of q, k, v and the result, with the latent vectors if there are any."""
         if self.latent is None:
             return 2 * (self.q_width + self.kv_width)
         q_rank, kv_rank, _, rotated, value = self.latent
@@ -200,14 +200,14 @@ class Model(NamedTuple):
 
     @property
     def half_of_attention(self) -> float:
-        """Numbers of attention's result, and of every second of its products."""
+        """Numbers per token of attention's result and of every second product."""
         if self.latent is None:
             return 2 * self.q_width + self.kv_width
         return self.heads * self.latent.value + self.kept_by_attention / 2
 
     @property
     def ffn_of_a_token(self) -> tuple[float, float]:
-        """Width of all networks that a token goes through in a layer, and width of their results.
+        """Total width of the networks that a token goes through in a layer, and of their results.
 
         The mean over the layers.
         """
@@ -226,11 +226,11 @@ class Model(NamedTuple):
         stream: float | None = None,
         compiled: bool = False,
     ) -> float:
-        """Bytes at the end of the forward pass of so many tokens, `size` bytes for each number.
+        """Bytes at the end of the forward pass of `tokens` tokens, with `size` bytes per number.
 
-        While a layer is computed again, all of it is there, compiled or not. `scores` are bytes for
-        each word's score: `PLAIN` or `FUSED` at the peak of a step; `stream` those of an element
-        that a norm gets, if they are others. Raises ValueError for another checkpoint.
+        While a layer is recomputed, all of it is in memory, compiled or not. `scores` is the bytes
+        per word's score: `PLAIN` or `FUSED` at the peak of a step. `stream` is that per element of
+        a norm's input, if different. Raises ValueError for an unknown checkpoint.
         """
         if checkpoint not in CHECKPOINTS:
             raise ValueError(f"checkpoint={checkpoint!r}: choose {', '.join(CHECKPOINTS)}")
@@ -282,7 +282,7 @@ PRESETS = {
 
 
 def of_size(parameters: float, vocab_size: int = 50257, positions: int = 2048) -> Model:
-    """A GPT of about so many parameters: deeper and wider together, heads of 128."""
+    """A GPT with about this many parameters: depth grows with width, heads have width 128."""
     layers = 2
     while 12 * layers * (128 * layers) ** 2 < parameters and layers < 512:
         layers += 1
@@ -294,7 +294,7 @@ def of_size(parameters: float, vocab_size: int = 50257, positions: int = 2048) -
 
 
 def main(context: int = 2048) -> None:
-    """All presets: billions of parameters, GFLOP a token, MB a token by what is kept."""
+    """Print all presets: billions of parameters, GFLOP and MB per token, by what is kept."""
     for name, model in PRESETS.items():
         kept = [model.activations(1, checkpoint) / 1e6 for checkpoint in CHECKPOINTS]
         shown = ", ".join(f"{size:.2f}" for size in kept)

@@ -1,11 +1,11 @@
-"""How fast a GPU really computes: a share of its peak, by the width of the model and its tokens.
+"""Achieved compute speed of a GPU: the share of its peak, by model width and tokens.
 
     achieved = peak · best · d/(d + width) · T/(T + tokens)
 
 Narrow matrices and few tokens leave a GPU partly idle. The three constants are fitted to the
-single-host runs of llm-foundry (`published.csv`), half of whose predictions are then within 4 %.
-A forward pass that is computed again costs less than a forward pass of its own, because what
-checkpointing frees is there for larger kernels: see `RECOMPUTE`.
+single-host runs of llm-foundry (`published.csv`), and half of those predictions are within 4 %.
+Recomputing a forward pass costs less than running it the first time, because the memory that
+checkpointing frees allows larger kernels: see `RECOMPUTE`.
 """
 
 import time
@@ -17,7 +17,7 @@ from distributed.runtime.script import run_script
 
 
 class Curve(NamedTuple):
-    """The best share of peak; the width, and the tokens of a micro-batch, at which half is left."""
+    """The best share of peak, and the width and the tokens per micro-batch that each halve it."""
 
     best: float
     width: float
@@ -25,14 +25,14 @@ class Curve(NamedTuple):
 
 
 CURVES = {"a100": Curve(0.75, 500, 900), "h100": Curve(0.69, 1300, 1400)}  # fitted, see above
-RECOMPUTE = {"none": 0.0, "selective": 0.11, "full": 0.23}  # more time; selective: half of full
-# GPUs whose runs the curves were fitted to, and their like with other memory
+RECOMPUTE = {"none": 0.0, "selective": 0.11, "full": 0.23}  # added time; selective: half of full
+# GPUs whose runs the curves were fitted to, and variants of them with a different memory size
 MEASURED = ("a100", "a100-40", "h100", "h200")
-FAST = 500e12  # FLOP/s of peak: above it a GPU is taken to be like an H100, below like an A100
+FAST = 500e12  # peak FLOP/s: a GPU from here on is treated like an H100, a slower one like an A100
 
 
 def curve_name(gpu: Gpu) -> str:
-    """The GPU whose curve is taken: for all that aren't in `MEASURED` it is extrapolated."""
+    """The GPU whose curve is used; for a GPU that isn't in `MEASURED`, it is extrapolated."""
     return "h100" if gpu.peak >= FAST else "a100"
 
 
@@ -42,18 +42,18 @@ def curve_of(gpu: Gpu) -> Curve:
 
 
 def utilisation(gpu: Gpu, model: Model, tokens: float) -> float:
-    """The share of peak that a micro-batch of so many tokens reaches."""
+    """The share of peak that a micro-batch of this many tokens reaches."""
     best, width, few = curve_of(gpu)
     return best * model.d / (model.d + width) * tokens / (tokens + few)
 
 
 def achieved(gpu: Gpu, model: Model, tokens: float) -> float:
-    """FLOP/s of one GPU, counted without what is computed again."""
+    """FLOP/s of one GPU, not counting recomputation."""
     return gpu.peak * utilisation(gpu, model, tokens)
 
 
 def measure(d: int = 1024, context: int = 512, rows: int = 2, repeats: int = 3) -> float:
-    """FLOP/s that this machine's GPU, or CPU, reaches on one layer of width d, both passes."""
+    """FLOP/s that this machine's GPU (or CPU) reaches in both passes of one layer of width d."""
     import torch
     from torch.nn import functional as F
 

@@ -1,10 +1,10 @@
-"""Which strategy for which model on which GPUs: what fits, how long a step takes, and why.
+"""Choice of a strategy for a model on given GPUs: what fits, how long a step takes, and why.
 
-One rule: of all that fits with a reserve, the one with the shortest step; of those within 2 % of it
-the simplest, and of FSDP's three, which differ by an argument, the one that needs the least memory.
-What needs the reserve fits on paper only: published peaks of memory are higher than
-planned ones, so it is taken if nothing else fits, with a caution. What each strategy needs and how
-long it takes says `planner.job`.
+The rule: of the strategies that fit with a reserve, take the one with the shortest step. Of those
+within 2 % of it, take the simplest; of FSDP's three, which differ by one argument, take the one
+that needs the least memory. A strategy that uses up the reserve fits on paper only, because
+published memory peaks are higher than planned ones. It is chosen only if nothing else fits, with a
+caution. `planner.job` computes the memory and the time of each strategy.
 """
 
 from typing import NamedTuple
@@ -17,17 +17,17 @@ from distributed.planner.measures import Next, Setting, next_to_try
 from distributed.planner.schedules import STACKS
 
 CLOSE = 0.02  # strategies whose steps differ by less are equally fast
-SIMPLE = {"DDP": 0, "ZeRO-1": 1}  # before FSDP, whose three kinds differ by an argument
+SIMPLE = {"DDP": 0, "ZeRO-1": 1}  # before FSDP's three kinds, which differ by one argument
 RESERVE = 0.1  # share of a GPU's memory that a plan leaves free
 
 
-# Below these, launching kernels may take longer than running them: tokens of a micro-batch, and
-# seconds of a layer's two passes, for which Python launches about a hundred kernels, 10 µs each.
+# Below these, launching kernels may take longer than running them: tokens in a micro-batch, and
+# seconds for a layer's two passes. Python launches about 100 kernels for them, 10 µs each.
 FEW_TOKENS, LAUNCHES = 1000, 1e-3
 
 
 class Plan(NamedTuple):
-    """All options, the recommended one (None: nothing fits), and words to it."""
+    """All options, the recommended one (None: nothing fits), and the reasons in words."""
 
     options: list[Option]
     recommended: Option | None
@@ -49,10 +49,10 @@ def plan(
     batch: Batch | None = None,
     reserve: float = RESERVE,
 ) -> Plan:
-    """Compare all strategies on ranks with `memory` bytes each, of which `reserve` stays free.
+    """Compare all strategies on ranks with `memory` bytes each; a share `reserve` stays free.
 
-    With a `batch`, each of them shares it out over micro-batches as its memory allows; without,
-    the job says how many rows and micro-batches there are. Raises ValueError for nonsense.
+    With a `batch`, each strategy divides it into micro-batches as its memory allows. Without one,
+    the job says how many rows and micro-batches there are. Raises ValueError for invalid arguments.
     """
     check(job, cluster, memory, stack)
     within("reserve", reserve)
@@ -93,7 +93,7 @@ def plan(
 
 
 def why_on_paper(best: Option, memory: float, reserve: float) -> str:
-    """What to do with the only plan that fits, if it leaves less free than the reserve."""
+    """The caution for the only plan that fits, if it leaves less free than the reserve."""
     return (
         f"{best.name} fits on paper only: it leaves {1 - best.needs / memory:.1%} of the memory"
         f" free, and not {reserve:.0%} (--reserve); expect to run out of memory"
@@ -112,7 +112,7 @@ def cautions(job: Job, cluster: Cluster) -> tuple[str, ...]:
 
 
 def launches(job: Job, cluster: Cluster) -> tuple[str, ...]:
-    """A micro-batch or a layer so short that launching its kernels, which isn't planned, counts."""
+    """A caution if a micro-batch or a layer is so short that launching its kernels matters."""
     layer = sum(job.flops()) * job.tokens / cluster.speed / job.model.layers
     short = [f"{job.tokens:,.0f} tokens in a micro-batch"] if job.tokens < FEW_TOKENS else []
     short += [f"a layer of {layer * 1e6:,.0f} µs"] if layer < LAUNCHES else []
@@ -123,9 +123,9 @@ def launches(job: Job, cluster: Cluster) -> tuple[str, ...]:
 
 
 def recommend(options: list[Option], memory: float, reserve: float = RESERVE) -> Plan:
-    """Of what fits with a reserve the fastest; of those about as fast the simplest.
+    """The fastest option that fits with the reserve; of those about as fast, the simplest.
 
-    If nothing fits with a reserve, it is taken from what fits on paper.
+    If nothing fits with the reserve, choose among the options that fit on paper.
     """
     with_reserve = [each for each in options if each.needs <= (1 - reserve) * memory]
     fitting = with_reserve or [each for each in options if each.fits]
@@ -138,7 +138,7 @@ def recommend(options: list[Option], memory: float, reserve: float = RESERVE) ->
 
 
 def reasons(options: list[Option], best: Option, memory: float, fitting: list[Option]) -> str:
-    """The margin, what would not fit, and how much slower or faster the others are.
+    """The margin, which options would not fit, and how much slower or faster the others are.
 
     `fitting` are the options that were compared.
     """
@@ -162,7 +162,7 @@ def reasons(options: list[Option], best: Option, memory: float, fitting: list[Op
 
 
 def what_to_change(options: list[Option], memory: float) -> str:
-    """When nothing fits: by how much, and what is too large. `measures` has the way out."""
+    """If nothing fits: by how much, and what takes most of the memory. See `measures` for a fix."""
     least = min(options, key=lambda each: each.needs)
     largest = max(least.memory, key=lambda part: least.memory[part])
     needs = f"{least.name} needs the least, {least.needs / memory:.1f} × the memory"
@@ -178,6 +178,6 @@ class Run(NamedTuple):
 
 
 def run_of(found: Option, ranks: int, tokens: float) -> Run:
-    """Days and GPU-hours for so many tokens, without failures, evaluation and restarts."""
+    """Days and GPU-hours for this many tokens, without failures, evaluation and restarts."""
     rate = ranks * found.job.accumulate * found.job.tokens / found.step.total
     return Run(rate, tokens / rate / 86400, tokens / rate / 3600 * ranks)

@@ -1,11 +1,11 @@
-"""The clock of a step: streams that compute, gather and reduce, and the wires they share.
+"""Simulated time of a step: streams that compute, gather and reduce, and the wires they share.
 
-Work is asked for in a program's order. A stream does one thing after the other; a collective also
-holds a wire, and begins when its stream is free, its wire is free, and its inputs are there.
+Work is queued in the program's order. A stream runs one operation after the other. A collective
+also holds a wire; it starts when its stream and its wire are free and its inputs are ready.
 
     gather, reduce-scatter of n bytes over N ranks   latencies + n (N − 1)/N / W
     W: inside a host one GPU's link; between hosts all the ports of a host together, because its
-       GPUs pass the parts on to each other on links that are faster
+       GPUs pass the parts on to each other over faster links
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ from distributed.cost import Cluster
 
 
 class Span(NamedTuple):
-    """From when to when (s) a stream did what."""
+    """One operation of a stream, with its start and end (s)."""
 
     stream: str
     name: str
@@ -31,7 +31,7 @@ class Streams:
         self.spans: list[Span] = []
 
     def run(self, stream: str, name: str, seconds: float, *after: float, wire: str = "") -> float:
-        """Queue work behind all that `stream` and `wire` were given; when it ends (s)."""
+        """Queue work behind everything on `stream` and `wire`; return when it ends (s)."""
         busy = [stream, wire] if wire else [stream]
         start = max(0.0, *after, *(self.free.get(each, 0.0) for each in busy))
         end = start + seconds
@@ -50,17 +50,17 @@ class Streams:
 
 
 class Work(NamedTuple):
-    """What each rank has to do in a step, unit by unit in the order of the forward pass.
+    """The work of each rank in a step, unit by unit in the order of the forward pass.
 
-    Of each unit: bytes of parameters and of gradients, and its share of the computation.
+    Each unit has its bytes of parameters and of gradients, and its share of the computation.
     """
 
     cluster: Cluster
     parameters: Sequence[float]
     gradients: Sequence[float]
     shares: Sequence[float]
-    forward: float  # seconds of one micro-batch
-    backward: float  # with all that is computed again
+    forward: float  # seconds per micro-batch
+    backward: float  # seconds per micro-batch, with recomputation
     micro_batches: int = 1
 
     @property
@@ -73,7 +73,7 @@ class Work(NamedTuple):
 
 
 class SimulatedStep(NamedTuple):
-    """A whole step (s), of it what is computed, and what every stream did when."""
+    """Length of a whole step (s), the part that computes, and the spans of every stream."""
 
     total: float
     compute: float
@@ -81,7 +81,7 @@ class SimulatedStep(NamedTuple):
 
     @property
     def exposed(self) -> float:
-        """Seconds in which nothing is computed."""
+        """Seconds in which the GPU computes nothing."""
         return max(0.0, self.total - self.compute)
 
     @property
@@ -97,7 +97,7 @@ Schedule = Callable[[Work, Streams], None]
 
 
 def simulate(schedule: Schedule, work: Work) -> SimulatedStep:
-    """A step under a schedule. After three micro-batches all further ones are alike."""
+    """Simulate a step under a schedule. From the third micro-batch on, all are alike."""
     few = work._replace(micro_batches=min(work.micro_batches, 3))
     streams = Streams()
     schedule(few, streams)

@@ -1,13 +1,13 @@
-"""What each stage of ZeRO sends in a step, phase by phase.
+"""Traffic of each ZeRO stage in a step, phase by phase.
 
-With N ranks and Ψ parameters, a ring's reduce-scatter or all-gather sends Ψ(N − 1)/N a rank:
+With N ranks and Ψ parameters, a ring's reduce-scatter or all-gather sends Ψ(N − 1)/N per rank:
 
     DDP     backward: reduce-scatter + all-gather of gradients                         2Ψ(N − 1)/N
     ZeRO-1                                  step: reduce-scatter, then all-gather      2Ψ(N − 1)/N
     ZeRO-2  backward: reduce-scatter        step: all-gather of parameters             2Ψ(N − 1)/N
     ZeRO-3  forward: all-gather             backward: all-gather, reduce-scatter       3Ψ(N − 1)/N
 
-(Rajbhandari et al. 2020, §7.) What is still gathered from the forward pass need not come again.
+See Rajbhandari et al. 2020, §7. ZeRO-3's backward pass doesn't gather what is still gathered.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ def elements_sent(
 ) -> dict[str, int]:
     """Elements that each rank sends in a step: phase → elements, for stage 0 (DDP) to 3.
 
-    `blocks` are the lengths of a shard of each block, in the order of the forward pass, and `root`
-    that of what stays for the whole step; stages 0 to 2 care only for their sum. The last
-    `resident_blocks` stay gathered between the passes (ZeRO-3: as many as there are buffers).
+    `blocks` are the shard lengths of the blocks, in the order of the forward pass. `root` is the
+    shard length of what stays gathered for the whole step. Stages 0 to 2 depend only on their sum.
+    The last `resident_blocks` stay gathered between the passes (ZeRO-3: the number of buffers).
     """
     shards = root + sum(blocks)
     again = sum(blocks[: max(0, len(blocks) - resident_blocks)])
@@ -40,7 +40,7 @@ def elements_sent(
 def between_hosts(shards: Sequence[int], host: int, hosts: int) -> int:
     """Elements that a rank of this host sends to other hosts in a step: a ring all-reduce of each.
 
-    `shards` are the lengths of its shards of all units. It is 2(hosts − 1)/hosts of their sum where
-    hosts divide each of them.
+    `shards` are the lengths of its shards of all units. If the number of hosts divides each of
+    them, the result is 2(hosts − 1)/hosts of their sum.
     """
     return sum(ring_sent(shard, host, hosts).elements for shard in shards)

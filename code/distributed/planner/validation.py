@@ -1,12 +1,12 @@
 """The planner against published training runs: the error of every row, and what fitted.
 
-    absolute   tokens/s of each GPU from the shape, the GPU and the network alone
+    absolute   tokens/s per GPU from the shape, the GPU and the network alone
     scaling    many hosts against one host of the same source: the node is calibrated, links are not
-    memory     what was published as out of memory, and the largest that ran
+    memory     configurations published as out of memory, and the largest that ran
 
-The constants of `speed` were fitted to rows marked "calibrate", on one host each: llm-foundry's.
-(Images marked so are the host that `scaling` starts from.) Sources marked "test" had no part in any
-constant.
+The constants of `speed` were fitted to llm-foundry's rows marked "calibrate", each on one host. For
+image models, this mark means the host that `scaling` starts from. No constant depends on sources
+marked "test".
 """
 
 import statistics
@@ -22,7 +22,7 @@ from distributed.planner.shapes import PRESETS, Model, gpt, of_size
 from distributed.planner.speed import achieved
 from distributed.runtime.script import run_script
 
-# Whose code held what did or did not fit; the others trained Megatron's models
+# Whose code ran the configurations that did or didn't fit; the others trained Megatron's models
 STACK = {"Zhao et al. 2023": "pytorch", "Hugging Face": "pytorch", "LlamaFactory": "deepspeed"}
 OTHERS = {"bf16 for everything, Adam": Recipe(2, 2, 0, 4)}  # of KempnerForge
 WAYS = ("compiled", "eager", "not said")
@@ -37,7 +37,7 @@ MODELS = PRESETS | {
     "megatron-4.7b": gpt(40, 3072, 24, 50304, 2048),
     "megatron-10b": gpt(50, 4096, 32, 50304, 1024),
     "megatron-13b": gpt(62, 4096, 32, 50304, 1024),
-    # Only a size: of another kind (T5), or without a published shape
+    # Only a size is known: a different architecture (T5), or no published shape
     "t5-2.28b": of_size(2.28e9, 32128, 0),
     "t5-11b": of_size(11e9, 32128, 0),
     "gpt-1.4b": of_size(1.4e9, positions=1024),
@@ -49,7 +49,7 @@ MODELS = PRESETS | {
 
 
 class Run(NamedTuple):
-    """A published run of a transformer, and the planner's tokens/s of each GPU for it."""
+    """A published run of a transformer, and the planner's tokens/s per GPU for it."""
 
     row: dict[str, str]
     published: float
@@ -87,14 +87,14 @@ def job_of(row: dict[str, str]) -> Job:
 
 
 def predict(row: dict[str, str], memory: float | None = None) -> Run:
-    """A row's throughput; `memory` is bytes of a GPU, its own unless told."""
+    """A row's predicted throughput; `memory` is bytes per GPU (default: what the GPU has)."""
     one, job = gpu(row["gpu"]), job_of(row)
     n, per_host = int(row["gpus"]), int(row["per_host"])
     speed = achieved(one, job.model, job.tokens)
     cluster = cluster_of(one, n, per_host, float(row["network"]) * 1e9, speed)
     found = option(job, row["strategy"], cluster, memory or one.memory)
     rate = job.accumulate * job.tokens / found.step.total
-    if row["unit"] == "TFLOP/s/GPU":  # a forward pass that is computed again is counted there
+    if row["unit"] == "TFLOP/s/GPU":  # this unit counts recomputed forward passes
         rate *= job.model.flops(job.context) * (4 / 3 if job.checkpoint == "full" else 1) / 1e12
     return Run(row, float(row["value"]), rate, found)
 
@@ -105,9 +105,9 @@ def runs(unit: str = "tokens/s/GPU") -> list[Run]:
 
 
 def scaling(all_runs: Iterable[Run]) -> list[tuple[Run, Run, float]]:
-    """Runs on many hosts, each with one of the same kind on few, and the error of their ratio.
+    """Runs on many hosts, each with a run of the same kind on few, and the error of their ratio.
 
-    The other run has as few GPUs as there are, and the nearest micro-batch.
+    The second run has the fewest GPUs available, and the nearest micro-batch.
     """
     known, found = list(all_runs), []
     alike = ("source", "gpu", "model", "context", "checkpoint", "note")
@@ -128,7 +128,7 @@ def scaling(all_runs: Iterable[Run]) -> list[tuple[Run, Run, float]]:
 
 
 def implied_bandwidth(run: Run) -> float:
-    """Bytes/s of a host, if a published step were nothing but its messages.
+    """Bytes/s per host, if a published step consisted only of its messages.
 
     ZeRO-3 gathers parameters twice and reduces gradients once: 3 · 2Ψ bytes into every host.
     """
@@ -139,7 +139,7 @@ def implied_bandwidth(run: Run) -> float:
 
 
 class Verdict(NamedTuple):
-    """A published configuration, the bytes that the planner counts on each GPU, and those of it."""
+    """A published configuration, the bytes per GPU that the planner counts, and the GPU's bytes."""
 
     row: dict[str, str]
     needs: float
@@ -155,7 +155,7 @@ class Verdict(NamedTuple):
 
 
 def judge(row: dict[str, str], recipe: Recipe | None = None) -> Verdict:
-    """Fits or not; a row's value is what its GPU has. `recipe` is the row's unless told."""
+    """Whether a row fits; its value is its GPU's memory. `recipe` defaults to the row's."""
     job = job_of(row)
     job = job._replace(recipe=recipe or job.recipe)
     link = Link(0.0, 1.0)  # memory does not depend on it
@@ -166,12 +166,12 @@ def judge(row: dict[str, str], recipe: Recipe | None = None) -> Verdict:
 
 
 def verdicts() -> list[Verdict]:
-    """What was published as out of memory, and what ran beside it."""
+    """Configurations published as out of memory, and those from the same sources that ran."""
     return [judge(row) for row in rows() if row["unit"] in ("out of memory", "ran")]
 
 
 class Errors(NamedTuple):
-    """Of so many rows: the median of absolute errors, nine in ten, the worst, and the bias."""
+    """Errors over a number of rows: the absolute median, 90th percentile, worst, and the bias."""
 
     of_rows: int
     median: float
@@ -194,7 +194,7 @@ class Errors(NamedTuple):
 
 
 def gains_of_compiling() -> list[float]:
-    """How much faster compiled blocks were, where nothing else differs between two rows."""
+    """Speedups of compiled blocks, from pairs of rows that differ in nothing else."""
     every = [row for row in rows() if "torch.compile" in row["note"]]
     apart = {key: "" for key in ("value", "memory")}
     found = []
@@ -219,7 +219,7 @@ def of_the_curve(compiled: bool = False) -> list[str]:
     """Why the planned time is the same for eager and compiled blocks, and how far each is off.
 
     Two curves would need eager and compiled runs of several models. The rows that the curve is
-    fitted to don't say what they are, and those that say eager are few.
+    fitted to don't say which they are, and few rows say eager.
     """
     speeds = rows("tokens/s/GPU")
     fitted = [way_of(row) for row in speeds if row["use"] == "calibrate"]
@@ -248,8 +248,8 @@ def in_percent(bias: float) -> str:
 def evidence(names: Iterable[str], compiled: bool = False, is_curve: bool = True) -> list[str]:
     """How far planned times are off, by published speeds that nothing was fitted to.
 
-    For these strategies, and for eager or compiled blocks; and what compiling did to a speed, which
-    is in no plan. `is_curve` is false if the speed was measured, and not taken from the curve.
+    Covers these strategies, eager or compiled blocks, and the speedup from compiling, which no plan
+    includes. `is_curve` is false if the speed was measured instead of taken from the curve.
     """
     apart = [row for row in rows("tokens/s/GPU") if row["use"] == "test"]
     said, without = [], []
@@ -275,7 +275,7 @@ def evidence(names: Iterable[str], compiled: bool = False, is_curve: bool = True
 
 
 def main() -> None:
-    """Errors by source, of scaling, and what fits by the planner of what did and did not."""
+    """Print errors by source and of scaling, and how many verdicts on memory agree."""
     every = runs()
     for source in dict.fromkeys(run.source for run in every):
         print(f"{source:14}", Errors.of(run.error for run in every if run.source == source))

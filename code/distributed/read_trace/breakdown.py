@@ -1,11 +1,11 @@
-"""Where the time of a step went: four bars that add up to it.
+"""Breakdown of a step's time into four bars that add up to it.
 
     step = compute + exposed communication + data + gaps
 
-Whatever else goes on, a moment in which a GPU computes counts as computation, so communication
-below it is hidden, and what is left of it is exposed. A moment in which nothing runs counts as data
-where Python waits for the loader, and else as a gap. For a job without a GPU, waiting for the
-loader comes first, because Python itself is what computes.
+A moment in which a GPU computes always counts as computation. Communication at that moment is
+hidden, and the rest of it is exposed. A moment in which nothing runs counts as data if Python is
+waiting for the loader, and otherwise as a gap. For a job without a GPU, waiting for the loader
+takes precedence, because Python itself computes.
 """
 
 from bisect import bisect_left
@@ -17,7 +17,7 @@ from distributed.read_trace.intervals import Stretches, both, length, minus, uni
 from distributed.read_trace.rank_trace import ProfilerStep, RankTrace
 
 SLACK = 30.0  # µs between the end of a synchronization and the gap that it leaves
-ODD = 1.3  # a step that takes so many times the middle one is told
+ODD = 1.3  # a step that takes more than this multiple of the median is reported
 
 
 class StepTimes(NamedTuple):
@@ -31,7 +31,7 @@ class StepTimes(NamedTuple):
     data: float
     copies: float  # of the gaps: the GPU copies and does nothing else
     synchronization: float  # of the gaps: after Python has waited for the GPU
-    launches: float  # of the gaps: Python was too slow, or did something else
+    launches: float  # of the gaps: Python was too slow or busy
     communication: float
     asking: float  # of the launches: Python was starting a collective
 
@@ -59,10 +59,10 @@ class Whole(NamedTuple):
 
 
 def windows(trace: RankTrace) -> list[ProfilerStep]:
-    """The steps without holes between them.
+    """The steps, without holes between them.
 
-    A GPU lags behind Python. So its step begins when all that was launched before is done, though
-    not before Python began the step: a wait for data at the beginning belongs to it.
+    A GPU lags behind Python. So its step begins when all kernels launched earlier are done, but not
+    before Python began the step, because a wait for data at the beginning belongs to it.
     """
     if not trace.steps:
         return [trace.whole]
@@ -86,7 +86,7 @@ def windows(trace: RankTrace) -> list[ProfilerStep]:
 
 
 def lag_of_first(trace: RankTrace) -> float:
-    """How far the GPU was behind Python when the trace began: what it did then is not in it."""
+    """The GPU's lag behind Python (µs) when the trace began; it then ran unrecorded kernels."""
     begin = trace.steps[0].start
     later = (k for k in trace.kernels if trace.launched.get(k.correlation, -1.0) >= begin)
     first = min(later, key=lambda k: trace.launched[k.correlation], default=None)
@@ -94,7 +94,7 @@ def lag_of_first(trace: RankTrace) -> float:
 
 
 def after_synchronizing(idle: Stretches, synchronizing: Stretches) -> Stretches:
-    """Those stretches at whose beginning Python had just waited for the GPU, or still did."""
+    """The idle stretches that begin while or just after Python waits for the GPU."""
     found, ends = [], [end for _, end in synchronizing]
     for start, end in idle:
         at = bisect_left(ends, start - SLACK)
@@ -144,13 +144,13 @@ def mean_step(steps: Sequence[StepTimes]) -> StepTimes:
 
 
 def odd_steps(steps: Sequence[StepTimes]) -> list[StepTimes]:
-    """Those that take much longer than the middle one."""
+    """The steps that take much longer than the median step."""
     middle = median(step.total for step in steps)
     return [step for step in steps if step.total > ODD * middle]
 
 
 def whole(trace: RankTrace) -> Whole:
-    """Kernels of the whole trace, without regard to steps; of a GPU alone."""
+    """Kernels of the whole trace, regardless of steps; only for a GPU."""
     compute, sent = trace.busy("compute"), trace.busy("communication")
     busy = union((k.start, k.end) for k in trace.kernels)
     total = busy[-1][1] - busy[0][0]

@@ -1,8 +1,8 @@
-"""The events of a Chrome trace, one after the other, while its bytes arrive.
+"""Streaming parser for a Chrome trace: yields each event while its bytes arrive.
 
-A trace of a few steps is easily 500 MB of JSON, most of which no reader needs. So neither the text
-nor the list of its events is ever whole in memory: bytes go in by the piece, plain or gzipped, and
-each event is handed on as soon as it is complete.
+A trace of a few steps is easily 500 MB of JSON, and the analysis needs little of it. So neither the
+text nor the list of events is ever complete in memory: bytes arrive in pieces, plain or gzipped,
+and each event is yielded as soon as it is complete.
 
 PyTorch does not escape every name, so a complete file may have events that aren't JSON. They are
 left out, and `notes` names the first one.
@@ -23,20 +23,20 @@ NEXT = re.compile(r'\}\s*,\s*(?=\{\s*")')  # between two events
 END = re.compile(r'\}\s*\](?:(?:\s*,\s*"[^{}\[\]]*)?\s*\})?\s*\Z')  # of all events, and of a file
 NAME = re.compile(r'"name"\s*:\s*(.{1,60})')
 FIELD = re.compile(r',\s*"(?:ph|cat|pid|tid|ts|dur|args|id|s)":')
-HEADER = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds")  # what is needed of it
+HEADER = ("distributedInfo", "deviceProperties", "baseTimeNanoseconds")  # the needed fields
 NOT_JSON = (ValueError, StopIteration, RecursionError)  # what the scanner raises
 BETWEEN = re.compile(r"[\s,]*")
-LONGEST = 16_000_000  # characters before the first event, or in one: what is longer is no trace
-PIECE = 1 << 22  # bytes that are unpacked, and characters that are read, at a time
+LONGEST = 16_000_000  # characters before the first event, or in one event; a trace never has more
+PIECE = 1 << 22  # bytes to decompress, and characters to read, at a time
 Event = dict[str, Any]
 
 
 class TraceError(ValueError):
-    """A file that cannot be read as a trace: one line, which says why."""
+    """A file that can't be read as a trace; the message is one line that says why."""
 
 
 def integer(value: object, default: int = 0) -> int:
-    """A whole number, also of text in decimal or hexadecimal; `default` for anything else."""
+    """An integer from a number, or from decimal or hexadecimal text; otherwise `default`."""
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             return int(value, 16 if value.lower().startswith("0x") else 10)
@@ -46,13 +46,13 @@ def integer(value: object, default: int = 0) -> int:
 
 
 def args_of(event: Event) -> dict[str, Any]:
-    """The `args` of an event; empty if they are not an object."""
+    """The `args` of an event; empty if they aren't an object."""
     args = event.get("args")
     return args if isinstance(args, dict) else {}
 
 
 def too_large(name: str, most: int) -> TraceError:
-    """A file that a shell can read, and a tab had better not."""
+    """Error for a file that is too large for a browser's tab, but not for a shell."""
     return TraceError(
         f"{name} has more than {most / 1e6:,.0f} MB of JSON, too much for a tab: "
         "python -m distributed.read_trace FOLDER reads it in a shell"
@@ -60,9 +60,9 @@ def too_large(name: str, most: int) -> TraceError:
 
 
 class Events:
-    """Bytes in, events out; `header` has what a file says of itself beside its events.
+    """Parser with bytes in and events out; `header` has the file's other fields.
 
-    `most` is how many bytes of JSON it takes. Raises TraceError, naming the file.
+    `most` is the maximum size of the JSON (bytes). Raises TraceError, which names the file.
     """
 
     def __init__(self, name: str, most: int | None = None) -> None:
@@ -71,11 +71,11 @@ class Events:
         self.header: dict[str, Any] = {}
         self.unpacked = 0  # bytes of JSON so far
         self.count = 0  # events so far
-        self.damaged = 0  # of these: left out, because they aren't JSON
+        self.damaged = 0  # of these, the events left out because they aren't JSON
         self._first_damaged = ""  # its number and its name
-        self._first = b""  # until two bytes tell whether they are gzip's
+        self._first = b""  # the first two bytes, which show whether it is gzip
         self._gzip: Any = None
-        self._text = ""  # what was not read yet
+        self._text = ""  # what hasn't been read yet
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._scan = json.JSONDecoder(strict=False).scan_once  # type: ignore[attr-defined]
         self._stage = "header"  # → "events" → "tail"
@@ -99,7 +99,7 @@ class Events:
                 yield from self._read_events()
 
     def close(self) -> None:
-        """The file has ended. Raises TraceError where that was in the middle, or no trace."""
+        """End of the file. Raises TraceError if it is incomplete or isn't a trace."""
         if self._gzip and not self._gzip.eof:
             raise TraceError(
                 f"{self.name} is a gzip file that ends in the middle, after {self.count:,} events: "
@@ -120,7 +120,7 @@ class Events:
 
     @property
     def notes(self) -> list[str]:
-        """What a reader should know of the file."""
+        """Remarks about the file for the user."""
         if not self.damaged:
             return []
         many = self.damaged > 1
@@ -167,7 +167,7 @@ class Events:
         self._text, self._stage = self._text[begin.end() :], "events"
 
     def _fields(self, text: str) -> dict[str, Any]:
-        """The fields that are needed, of a header that isn't JSON."""
+        """The fields that are needed, from a header that isn't JSON."""
         found = {}
         for name in HEADER:
             if begin := re.search(rf'"{name}"\s*:\s*', text):
@@ -186,7 +186,7 @@ class Events:
         self.count += len(events)
 
     def _after_damage(self, text: str, at: int) -> int:
-        """Where the first whole event after a damaged one begins; −1 if it is still to come."""
+        """Start of the first whole event after a damaged one; −1 if it hasn't arrived yet."""
         for between in NEXT.finditer(text, at + 1):
             with contextlib.suppress(*NOT_JSON):
                 event, _ = self._scan(text, between.end())
@@ -212,7 +212,7 @@ class Events:
                     raise TraceError(
                         f"{self.name} is damaged after {self.count:,} events"
                     ) from None
-                break  # the rest of it is still to come
+                break  # the rest of it hasn't arrived yet
             self.count += 1
             if isinstance(event, dict):
                 yield event

@@ -1,7 +1,7 @@
-"""Recordings: which file is of which rank, and which recording of a rank is read.
+"""Recordings of each rank: assigns files to ranks, and chooses one recording per rank.
 
 `torch.profiler` writes a new file for each cycle of its schedule, and torchtitan a new folder. So
-several files of one rank are recordings of that rank, and not further ranks.
+several files can be recordings of the same rank.
 """
 
 import re
@@ -16,9 +16,9 @@ WORKER = re.compile(
 
 
 def one_for_each_rank(traces: Sequence[RankTrace], number: int = 0) -> list[RankTrace]:
-    """One recording of each rank, in the order of the ranks.
+    """One recording per rank, in rank order.
 
-    `number` counts the recordings of a rank from 1, in the order of time. By default it is the last
+    `number` counts the recordings of a rank from 1, in order of time. By default it is the last
     one whose steps were recorded on all ranks, or the last one if there are no such steps. If there
     was a choice, the first trace gets a note. Raises ValueError for a number that a rank doesn't
     have.
@@ -45,10 +45,10 @@ def one_for_each_rank(traces: Sequence[RankTrace], number: int = 0) -> list[Rank
 
 
 def by_rank(traces: Sequence[RankTrace]) -> dict[int, list[RankTrace]]:
-    """The recordings of each rank in the order of time.
+    """The recordings of each rank in order of time.
 
-    A trace that doesn't say its rank gets a number that no other has, in the order of the files;
-    files that are named after one worker are of one rank.
+    A trace without a rank gets a number that no other rank has, in the order of the files. Files
+    named after the same worker belong to the same rank.
     """
     taken = {trace.rank for trace in traces}
     free = (rank for rank in range(2 * len(traces)) if rank not in taken)

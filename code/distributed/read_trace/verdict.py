@@ -1,7 +1,7 @@
-"""Which rule broke, what it costs at most, and the one change to begin with.
+"""Verdict on a step: which rules are broken, what each costs at most, and what to change first.
 
-Each rule looks at one of the bars of a step. What a finding costs is an upper bound: were nothing
-of it left, the step would be shorter by so much. The first finding is the largest.
+Each rule looks at one of the bars of a step. The cost of a finding is an upper bound: removing the
+problem completely would shorten the step by at most that time. The first finding is the largest.
 """
 
 import re
@@ -18,16 +18,16 @@ from distributed.read_trace.messages import Collective, Late, who_comes_last
 from distributed.read_trace.rank_trace import Kernel, RankTrace
 from distributed.read_trace.rules import ADVICE, COMPUTE, FAST, RULES
 
-LEAST = 0.05  # of a step: what costs less is not told
-GOOD = 0.6  # of a GPU's peak: what well-made kernels of a large model reach while they run
-MANY = 10  # collectives in a step, from which on one for each gradient is a mistake
-LARGE = 1_000_000  # bytes, from which on a collective shows a link's bandwidth
+LEAST = 0.05  # of a step; a smaller cost isn't reported
+GOOD = 0.6  # of a GPU's peak, which good kernels of a large model reach while they run
+MANY = 10  # collectives per step; from here on, one per gradient is a mistake
+LARGE = 1_000_000  # bytes; from here on, a collective shows a link's bandwidth
 WAY = re.compile(r"(?<=Memcpy )\w+")
 HIDING = 2 / 3  # of the computation is the backward pass, behind which gradients can travel
 
 
 class StepWork(NamedTuple):
-    """What the reader's model has to compute: on one rank, in one step."""
+    """Work of the user's model, per rank and step."""
 
     flops: float
     peak: float  # FLOP/s of the GPU's data sheet
@@ -47,7 +47,7 @@ class RankSteps(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A rule that broke: µs of a mean step, in a sentence, and the page to read."""
+    """A broken rule: its cost (µs of a mean step), a sentence, and the page to read."""
 
     cause: str
     time: float
@@ -56,9 +56,9 @@ class Finding(NamedTuple):
 
 
 def finding(cause: str, time: float, shows: str = "", **facts: object) -> Finding:
-    """A rule of RULES that broke; `facts` are what its first sentence names.
+    """Finding for a broken rule of RULES; `facts` fill in its first sentence.
 
-    `shows` is what the trace shows of the job, which may have its own advice.
+    `shows` is a property of the job that the trace shows, and which may have its own advice.
     """
     rule = RULES[cause]
     advice = ADVICE.get((cause, shows), rule.advice)
@@ -66,13 +66,13 @@ def finding(cause: str, time: float, shows: str = "", **facts: object) -> Findin
 
 
 class Verdict(NamedTuple):
-    """All that is said of the traces together."""
+    """Result of the analysis of all traces together."""
 
     ranks: list[RankSteps]
     step: StepTimes  # the mean over the ranks that are not the slow one
     late: Late | None
-    findings: list[Finding]  # the dearest first
-    mfu: float  # 0 where the model is not known
+    findings: list[Finding]  # the most expensive first
+    mfu: float  # 0 if the model isn't known
     slow_kernels: float  # µs of the computation beyond what the peak needs; 0 without a model
     notes: list[str]
 
@@ -83,7 +83,7 @@ def of_rank(trace: RankTrace) -> RankSteps:
 
 
 def judge(traces: Sequence[RankTrace], work: StepWork | None = None) -> Verdict:
-    """What is wrong with a step, of which one rank or several were traced."""
+    """Verdict on a step from the traces of one or several ranks."""
     ranks = [of_rank(trace) for trace in traces]
     notes = list(dict.fromkeys(note for each in ranks for note in each.trace.notes))
     late = slow_rank(ranks)
@@ -118,7 +118,7 @@ def judge(traces: Sequence[RankTrace], work: StepWork | None = None) -> Verdict:
 
 
 def slow_rank(ranks: Sequence[RankSteps]) -> Late | None:
-    """The rank that the others wait for, if that costs enough to be told."""
+    """The rank that the others wait for, if that costs enough to be reported."""
     if not recorded_together(ranks):
         return None
     late = who_comes_last(
@@ -146,7 +146,7 @@ def check_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -
 def check_communication(
     ranks: Sequence[RankSteps], step: StepTimes, waits: float, work: StepWork | None
 ) -> Finding:
-    """What is exposed without waiting for a slow rank, and why it did not hide."""
+    """Exposed communication, without waits for a slow rank, and why it wasn't hidden."""
     exposed = max(0.0, step.exposed - waits)
     sent = max(0.0, step.communication - waits)
     one = min(ranks, key=lambda each: each.mean.communication)
@@ -231,17 +231,17 @@ def recorded_together(ranks: Sequence[RankSteps]) -> bool:
 
 
 def inside(rank: RankSteps) -> list[Collective]:
-    """The collectives of the steps, and not of what lies before or after them."""
+    """The collectives of the steps, without those before or after them."""
     return [each for each in rank.trace.collectives if is_inside(each.start, rank)]
 
 
 def kernels_inside(rank: RankSteps) -> list[Kernel]:
-    """The kernels and copies of the steps, and not of what comes before or after them."""
+    """The kernels and copies of the steps, without those before or after them."""
     return [each for each in rank.trace.kernels if is_inside(each.start, rank)]
 
 
 def most_copied(rank: RankSteps) -> str:
-    """Which way most of the copies' time goes, such as DtoH; nothing if they don't say."""
+    """The direction that takes most of the copies' time, such as DtoH; empty if unknown."""
     times: dict[str, float] = defaultdict(float)
     for each in kernels_inside(rank):
         if each.kind == "copy" and (way := WAY.search(each.name)):
@@ -250,7 +250,7 @@ def most_copied(rank: RankSteps) -> str:
 
 
 def most_exposed(rank: RankSteps) -> tuple[str, float]:
-    """The kind of collective that is exposed most, and its µs in a mean step."""
+    """The kind of collective with the most exposed time, and that time per step (µs)."""
     compute = rank.trace.busy("compute")
     times = defaultdict(list)
     for each in inside(rank):
@@ -261,7 +261,7 @@ def most_exposed(rank: RankSteps) -> tuple[str, float]:
 
 
 def left_at(rank: RankSteps) -> float:
-    """Which share of a step's computation is done when its first gradients leave."""
+    """The share of a step's computation that is done when its first gradients are sent."""
     compute, found = rank.trace.busy("compute"), []
     for step in rank.steps:
         starts = [
@@ -275,12 +275,12 @@ def left_at(rank: RankSteps) -> float:
 
 
 def link(rank: RankSteps) -> float:
-    """W: the bandwidth that large collectives reach (bytes/s); 0 where sizes are not told."""
+    """W: the bandwidth that large collectives reach (bytes/s); 0 if sizes are unknown."""
     return median([c.bandwidth for c in inside(rank) if c.bytes >= LARGE and c.bandwidth] or [0.0])
 
 
 def threshold(rank: RankSteps, work: StepWork | None) -> str:
-    """The book's rule T > gC/2W with what was measured, in bf16 where nothing else is known."""
+    """The book's rule T > gC/2W with measured values, assuming bf16 gradients (g = 2)."""
     w = link(rank)
     if work is None or not work.tokens or not w or not rank.mean.compute:
         return ""
@@ -292,5 +292,5 @@ def threshold(rank: RankSteps, work: StepWork | None) -> str:
 
 
 def ms(time: float) -> str:
-    """µs as milliseconds, with two or three digits that count."""
+    """µs as milliseconds, with two or three significant digits."""
     return f"{time / 1e3:.0f} ms" if time >= 99.5e3 else f"{time / 1e3:.2g} ms"

@@ -1,4 +1,4 @@
-"""Arrays as tensors on the same memory, and what a sum or a mean of them is made of."""
+"""Arrays as tensors on the same memory, and the operations that sum or average them."""
 
 import contextlib
 from array import array
@@ -22,11 +22,11 @@ COMBINE: dict[str, Callable[..., Any]] = {  # combine(a, b, out=a): a[n] ← a[n
 def as_tensor(
     x: "torch.Tensor | np.ndarray | array[Any] | memoryview", writes: bool = True
 ) -> Iterator[torch.Tensor]:
-    """x as a contiguous tensor on the same memory; what has gaps is copied in, and back out.
+    """x as a contiguous tensor on the same memory; an array with gaps is copied in and back out.
 
-    So are views that PyTorch conjugates or negates only when they are read. What is only read
-    (`writes=False`) is not copied back: its owner may have changed it since.
-    Raises as `in_place` does.
+    Views that PyTorch conjugates or negates only on reading are copied, too. An array that is only
+    read (`writes=False`) isn't copied back, because its owner may have changed it since.
+    Raises the same errors as `in_place`.
     """
     view = in_place(x, writes)
     tensor = view.contiguous().resolve_conj().resolve_neg()
@@ -40,10 +40,9 @@ def in_place(
 ) -> torch.Tensor:
     """x as a tensor on the same memory.
 
-    An `array.array` of Python, or a `memoryview` of one, is an array, too. Raises TypeError for
-    what is no array, or sparse, and ValueError for an array that is to be written and is read-only
-    (NumPy would raise where it is written, PyTorch would write) or in which several elements are
-    one.
+    Python's `array.array`, or a `memoryview` of one, is an array, too. Raises TypeError if x isn't
+    an array or is sparse. If x will be written, raises ValueError if several of its elements share
+    an address, or if it is read-only: NumPy would raise at the write, and PyTorch would write.
     """
     if isinstance(x, array | memoryview):
         x = np.asarray(x)
@@ -62,31 +61,31 @@ def in_place(
 
 
 def is_expanded(x: torch.Tensor) -> bool:
-    """Whether several elements of x are in one place."""
+    """Whether several elements of x share one address."""
     return any(k > 1 and step == 0 for k, step in zip(x.shape, x.stride(), strict=True))
 
 
 def as_bytes(x: torch.Tensor) -> torch.Tensor:
-    """x[...] without gaps as bytes[n]: what is only moved can have dtypes that a backend lacks."""
-    empty = x.new_empty(0, dtype=torch.uint8)  # one of NumPy can have strides that have no bytes
+    """x[...] without gaps as bytes[n]: a backend can move dtypes that it can't compute with."""
+    empty = x.new_empty(0, dtype=torch.uint8)  # its strides may allow no view as bytes
     return x.view(-1).view(torch.uint8) if x.numel() else empty
 
 
 class Divisors(NamedTuple):
-    """What to divide by before and after a sum, so that it is a mean."""
+    """Factors to divide by before and after a sum, so that the result is a mean."""
 
     before: float
     after: float
 
 
 def divisors(op: str, ranks: int, dtype: torch.dtype) -> Divisors:
-    """How "avg" of so many elements is made of their sum; any other op divides by nothing.
+    """Divisors that turn a sum over `ranks` elements into "avg"; for any other op they are 1.
 
-    float16 ends at 65,504, so the sum can overflow where the mean does not; and it begins at 6e-8,
-    so to divide first would lose small gradients. Therefore half of the factor goes before the sum
-    and half after it, as in PyTorch's FSDP: first a power of two, at least √N and less than 2√N.
-    Means of up to 65,504/√N do not overflow, and elements above 1.2e-7·√N are not lost. All other
-    dtypes, also bfloat16, have float32's range or more, and are divided once, after the sum.
+    float16 ends at 65,504, so the sum can overflow even if the mean doesn't. It begins at 6e-8, so
+    dividing first would lose small gradients. Therefore about √N is divided out before the sum
+    and the rest after it, as in PyTorch's FSDP: first a power of two from √N to less than 2√N.
+    Means of up to 65,504/√N don't overflow, and elements above 1.2e-7·√N aren't lost. All other
+    dtypes, including bfloat16, have at least float32's range and are divided once, after the sum.
     """
     if op != "avg":
         return Divisors(1, 1)
@@ -97,13 +96,13 @@ def divisors(op: str, ranks: int, dtype: torch.dtype) -> Divisors:
 
 
 def divide(x: torch.Tensor, by: float) -> None:
-    """x[...] / by, in place; integers only by 1, which leaves them alone."""
+    """x[...] / by, in place; integers can be divided only by 1, which changes nothing."""
     if by != 1:
         x /= by
 
 
 def check_op(op: str, known: Collection[str], x: torch.Tensor) -> None:
-    """Raise ValueError for an unknown op, or one not defined for x's dtype."""
+    """Raise ValueError for an unknown op, or one that isn't defined for x's dtype."""
     if op not in known:
         raise ValueError(f"op={op!r}: choose one of {', '.join(known)}")
     if op == "avg" and not x.is_floating_point():

@@ -1,7 +1,7 @@
-"""A board on which ranks write what they call, so that a mismatch has a name.
+"""Mismatch detection: a board on which ranks write which collective they call.
 
-A collective that not every rank calls, or not with the same array, blocks for ever or mixes up
-numbers. Comparing notes first turns that into an error which says who called what.
+If not every rank calls a collective with the same shape and dtype, it blocks forever or mixes up
+numbers. Comparing notes first turns that into an error that says which rank called what.
 """
 
 import contextlib
@@ -19,29 +19,29 @@ import torch.distributed as dist
 
 
 class Board:
-    """Where the ranks of a group write which collective they call, for the others to compare.
+    """Notes that record which collective each rank of a group calls, for others to compare.
 
-    Nobody waits here. Whoever comes last to a meeting sees what all others came for, and can say so
-    before blocking. Ranks of one host share a file in memory, with a row for each: notes[row,
-    column] = (key, call). The key is made of the group and of how many calls it has made.
+    No rank waits here. The last rank to arrive sees what all the others called, and can report a
+    mismatch before it blocks. The ranks of one host share a mapped file with one row per rank:
+    notes[row, column] = (key, call). The key combines the group and its number of calls so far.
 
-    Where there are several hosts, the first rank of each can also ask `store`. That is a round trip
-    through the network for each call, so it does if the environment says COMPARE_HOSTS=1.
+    With several hosts, the first rank of each host can also ask `store`. That costs a network round
+    trip per call, so it happens only if the environment has COMPARE_HOSTS=1.
     """
 
-    KEPT = 256  # who does not wait for a collective runs ahead: notes that old are not compared
+    KEPT = 256  # calls; a rank that doesn't wait runs ahead, and older notes aren't compared
     NOTE = np.dtype([("key", np.int64), ("call", "S120")])
 
     def __init__(
         self, file: Path, rank: int, here: int, first: int = 0, store: dist.Store | None = None
     ):
-        """`here` ranks, from the `first` on, share the file; `store`: those of other hosts too."""
+        """`here` ranks, starting at `first`, share the file; `store` reaches the other hosts."""
         self.notes = np.memmap(file, self.NOTE, "r+", shape=(here, self.KEPT))
         self.rank, self.first, self.here = rank, first, here
         self.compares_hosts = store is not None
         self.store = AnsweringStore(store) if store and rank == first else None
         self.group, self.number = 0, 0
-        self.found: dict[str, str] = {}  # what the store had last, by its places
+        self.found: dict[str, str] = {}  # the last value seen in the store, by key
 
     @classmethod
     def create(cls, file: Path, here: int) -> None:
@@ -50,7 +50,7 @@ class Board:
 
     @classmethod
     def of_hosts(cls, local_rank: int, here: int) -> "Board":
-        """For all ranks of the process group: `here` on this host. Every rank must call it."""
+        """A board for all ranks of the process group, `here` of them on this host. Collective."""
         rank, size, world = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
         assert world is not None, "the ranks have met"
         met = world.get_group_store()
@@ -67,12 +67,12 @@ class Board:
         store.set(f"opened by {rank}", "")
         if local_rank == 0:
             store.wait([f"opened by {each}" for each in range(first, first + here)])
-            with contextlib.suppress(PermissionError):  # Windows keeps what is open
+            with contextlib.suppress(PermissionError):  # Windows can't delete an open file
                 file.unlink()
         return board
 
     def part(self, ranks: Sequence[int], backend: dist.ProcessGroup) -> "Board":
-        """The board of some ranks that are a group of their own: on the same memory."""
+        """The board of a subgroup, `ranks`, on the same memory."""
         part = copy.copy(self)
         near = [rank for rank in ranks if self.first <= rank < self.first + len(self.notes)]
         part.here = len(near)
@@ -83,12 +83,12 @@ class Board:
         return part
 
     def announce(self, call: str) -> None:
-        """Note this rank's next collective; ValueError if another rank's is a different one."""
-        call = call.encode()[:120].decode(errors="ignore")  # as much as there is room for
+        """Note this rank's next collective; ValueError if any rank has noted a different one."""
+        call = call.encode()[:120].decode(errors="ignore")  # as much as fits
         self.number += 1
         key, column = self.group << 31 | self.number, (self.group + self.number) % self.KEPT
         row = self.rank - self.first
-        # The key comes last: whoever reads it finds the call that belongs to it.
+        # The key is written last, so a rank that reads it finds the call that belongs to it.
         self.notes["key"][row, column] = 0
         self.notes["call"][row, column] = call.encode()
         self.notes["key"][row, column] = key
@@ -100,13 +100,13 @@ class Board:
             self._ask(self.store, call)
 
     def _ask(self, store: "AnsweringStore", call: str) -> None:
-        """Leave a note for the other hosts, or find that of the host which came first."""
+        """Leave a note for the other hosts, or find the note of the host that came first."""
         key, ours = str(self.number % self.KEPT), f"{self.number} {self.rank} {call}"
         number, found = 0, self.found.get(key, "")
-        while number < self.number:  # it takes ours if it still has what we last found there
+        while number < self.number:  # the store takes ours if its value is still `found`
             answer = store.compare_set(key, found, ours)
             if answer is None:
-                self.store = None  # nobody to ask: a collective that cannot be done says so itself
+                self.store = None  # no answer: a collective that can't be done raises its own error
                 return
             self.found[key] = found = answer
             number = int(found.split(" ", 1)[0])
@@ -123,7 +123,7 @@ class Board:
 
 
 class AnsweringStore:
-    """A store asked by a thread of its own: on a host that is cut off it would never answer."""
+    """A store that a separate thread asks, because on a host that is cut off it never answers."""
 
     PATIENCE = 5.0  # s
 
@@ -132,14 +132,14 @@ class AnsweringStore:
         self.answers: SimpleQueue[str] = SimpleQueue()
 
         def answer() -> None:
-            with contextlib.suppress(RuntimeError):  # its host has ended
+            with contextlib.suppress(RuntimeError):  # the host of the store has exited
                 while True:
                     self.answers.put(store.compare_set(*self.questions.get()).decode())
 
         threading.Thread(target=answer, daemon=True, name="notes of other hosts").start()
 
     def compare_set(self, key: str, last: str, new: str) -> str | None:
-        """What is there now: `new`, if `last` was there. None if no answer comes."""
+        """The value now: `new` if it was `last` before. None if no answer comes in time."""
         self.questions.put((key, last, new))
         with contextlib.suppress(Empty):
             return self.answers.get(timeout=self.PATIENCE)

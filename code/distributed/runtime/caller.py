@@ -1,4 +1,4 @@
-"""The caller's side of a set of ranks: hands out calls, shows output, collects results.
+"""World of ranks, from the caller's side: sends calls, shows output, collects results.
 
 No call outlives its timeout, and no process outlives its call.
 """
@@ -35,13 +35,13 @@ from distributed.runtime.report import (
     where_ranks_stand,
 )
 
-ENDS = 10  # lines of an error's origin that are shown from either end
-A_WHILE = 3600.0  # s; the system's own waiting cannot be told to last a year
-STARTING = threading.Lock()  # two launches at once take turns at the few lines that start ranks
+ENDS = 10  # lines of a traceback that are shown at each end
+A_WHILE = 3600.0  # s; the system can't wait for a year in one call
+STARTING = threading.Lock()  # concurrent launches take turns at the few lines that start ranks
 
 
 class World:
-    """Ranks that wait for calls, until they are dismissed, are killed, or a call fails."""
+    """Ranks that wait for calls until they are dismissed or killed, or until a call fails."""
 
     def __init__(self, ranks: int, device: str, threads: int | None = None):
         backend, shares_gpu, how = choose_backend(ranks, device)
@@ -75,16 +75,16 @@ class World:
         return self.packed(pack_call(fn, args), timeout)
 
     def packed(self, call: bytes, timeout: float | None) -> list[Any]:
-        """Make a call that `pack_call` packed. After any failure the ranks are gone."""
+        """Make a call that `pack_call` packed. Any failure ends the ranks."""
         check_timeout(timeout)
         if not self.processes:
             raise RuntimeError("these ranks have ended; open another world")
         try:
-            # By a file, not by the pipes: a rank that does not read cannot block the caller.
+            # Through a file, not the pipes, so a rank that doesn't read can't block the caller.
             file = self.folder / f"call-{next(self.call_numbers)}"
             file.write_bytes(call)
             for pipe in self.pipes:
-                with contextlib.suppress(BrokenPipeError):  # it is dead; _collect says how
+                with contextlib.suppress(BrokenPipeError):  # _collect says how it died
                     pipe.send(file)
             results = self._collect(timeout)
             for output in self.outputs:
@@ -112,7 +112,7 @@ class World:
                     prints[source].show()
             for source in ready:
                 if source in pipes:
-                    with contextlib.suppress(EOFError, ConnectionError):  # it died: see below
+                    with contextlib.suppress(EOFError, ConnectionError):  # the rank died: see below
                         self._take(pipes[source], source.recv(), results)
             for source in ready:
                 if source in lives:
@@ -120,7 +120,7 @@ class World:
         return [results[rank] for rank in range(self.size)]
 
     def _take(self, rank: int, file: Path, results: dict[int, Any]) -> None:
-        """Read the reply of a rank; RankError if it is an error, or if it cannot be read here."""
+        """Read the reply of a rank; RankError if it is an error or can't be unpickled here."""
         reply = file.read_bytes()
         file.unlink()
         try:
@@ -133,7 +133,7 @@ class World:
         results[rank] = value
 
     def _raise_first_cause(self, rank: int, error: Any) -> None:
-        """Raise the error of `rank`, unless a rank died: then its peers' errors are echoes."""
+        """Raise the error of `rank`, unless a rank died, which causes errors in its peers."""
         lives = {process.sentinel: r for r, process in enumerate(self.processes)}
         dead = [lives[sentinel] for sentinel in wait([*lives], 0.1)]
         if dead:
@@ -143,13 +143,13 @@ class World:
             hint = " (out of memory?)" if code == -9 else ""
             raise RankError(dead[0], f"{how} before it returned{hint}")
         lines = [show_line(*frame) for frame in error["frames"]]
-        if (more := len(lines) - 2 * ENDS) > 0:  # of a function that calls itself without end
+        if (more := len(lines) - 2 * ENDS) > 0:  # endless recursion
             lines[ENDS:-ENDS] = [f"… {more} lines more …"]
         where = "".join(f"\n  {line}" for line in lines)
         raise RankError(rank, f"raised {error['what']}{where}")
 
     def _stacks(self) -> list[str]:
-        """Ask every rank to write down where it stands."""
+        """Ask every rank to dump its stack."""
         if not hasattr(signal, "SIGUSR1"):
             return [""] * self.size
         for process in self.processes:
@@ -159,7 +159,7 @@ class World:
         return [file.read_text() if file.exists() else "" for file in files]
 
     def dismiss(self) -> None:
-        """Let the ranks end by themselves; what they still print is shown."""
+        """Let the ranks exit by themselves, and show what they still print."""
         for pipe in self.pipes:
             with contextlib.suppress(OSError):
                 pipe.send(None)
@@ -170,7 +170,7 @@ class World:
                 print(f"rank {rank} returned, but a thread of it did not end: killed", flush=True)
 
     def kill(self) -> None:
-        """End every rank now and keep nothing of it: no process, no pipe, no file."""
+        """End every rank now, and remove its processes, pipes and files."""
         alive = [process.pid for process in self.processes if process.is_alive()]
         started = descendants(alive)
         for process in self.processes:
@@ -188,7 +188,7 @@ class World:
 
 
 def check_timeout(timeout: float | None) -> None:
-    """Raise ValueError for a time that nobody can keep."""
+    """Raise ValueError unless the timeout is None or in the allowed range (s)."""
     if timeout is not None and not 0 < timeout <= NEVER.total_seconds():
         longest = f"{NEVER.days} days"
         raise ValueError(
@@ -197,13 +197,13 @@ def check_timeout(timeout: float | None) -> None:
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise ValueError for a number of threads that no rank can have."""
+    """Raise ValueError unless `threads` is None or a positive integer."""
     if threads is not None and (type(threads) is not int or threads < 1):
         raise ValueError(f"threads={threads!r}: a rank computes with 1 thread or more")
 
 
 def pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """A call as bytes, code included; TypeError names what does not fit or cannot be sent."""
+    """A call as bytes, code included; TypeError names an argument that doesn't fit or pickle."""
     try:
         inspect.signature(fn).bind("group", *args)
     except TypeError as error:
@@ -217,7 +217,7 @@ def pack_call(fn: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 def name_of(fn: Callable[..., Any]) -> str:
-    """The name of a function, of the one in a `functools.partial`, or of an object's class."""
+    """The name of a function, of the function in a `functools.partial`, or of an object's class."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     return getattr(fn, "__name__", type(fn).__name__)

@@ -1,7 +1,7 @@
-"""The process that forks all ranks: it has imported torch and computes nothing.
+"""Fork server: the process that forks all ranks, after it has imported torch.
 
-Forking the caller itself would copy locks that its threads hold; a fresh Python for each rank
-would import torch each time. Where there is no fork server (Windows), each rank is fresh.
+Forking the caller itself would copy locks that its threads hold, and a fresh Python process per
+rank would import torch each time. Windows has no fork server, so there each rank is fresh.
 """
 
 import atexit
@@ -14,14 +14,14 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-# torch.optim imports torch._dynamo when first used: once here, and not again in every rank.
+# torch.optim imports torch._dynamo on first use: import it here, not again in every rank.
 IMPORTED = ["distributed.runtime.no_collection", "distributed.runtime.rank"]
 IMPORTED += ["distributed.runtime.fork_server", "torch._dynamo"]
-LONGEST_FOLDER = 70  # bytes: a socket in a folder below it has a path of at most 103
+LONGEST_FOLDER = 70  # bytes: the path of a socket in a subfolder then has at most 103
 
 
 def fork_server() -> Any:
-    """The way ranks start, as a context of `multiprocessing`. This starts no process yet."""
+    """The `multiprocessing` context that starts ranks. No process starts here yet."""
     methods = multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
     if "forkserver" in methods:
@@ -32,11 +32,12 @@ def fork_server() -> Any:
 
 
 def forget_the_server_of_another_process() -> None:
-    """In a process that was forked after its parent's first launch: start a server of its own.
+    """Reset Python's fork server in a process that was forked after its parent's first launch.
 
-    Python would wait for the parent's, which only the parent can (ChildProcessError).
+    Otherwise Python would wait for the parent's server, and only the parent can do that
+    (ChildProcessError).
     """
-    from multiprocessing import forkserver  # not where there is none
+    from multiprocessing import forkserver  # Windows doesn't have it
 
     server: Any = forkserver._forkserver  # type: ignore[attr-defined]
     if server._forkserver_pid is None:
@@ -45,31 +46,31 @@ def forget_the_server_of_another_process() -> None:
         ended, _ = os.waitpid(server._forkserver_pid, os.WNOHANG)
     except ChildProcessError:
         ended = 1
-    if ended:  # or it was killed, and Python would wait for it once more
-        os.close(server._forkserver_alive_fd)  # the parent's server is not to wait for us
+    if ended:  # also if it was killed: Python would wait for it again
+        os.close(server._forkserver_alive_fd)  # the parent's server must not wait for us
         server.__init__()
 
 
 def choose_a_short_folder() -> None:
-    """Where TMPDIR is long, the fork server's socket stands in /tmp: the system limits its path."""
+    """Put the fork server's socket in /tmp if TMPDIR is long: the system limits its path."""
     if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
         usual, tempfile.tempdir = tempfile.tempdir, "/tmp"
         try:
-            util.get_temp_dir()  # chosen now, and removed at the end of this process
+            util.get_temp_dir()  # chosen now, and removed when this process exits
         finally:
             tempfile.tempdir = usual
 
 
 @atexit.register
 def remove_socket() -> None:
-    """At the end of a fork server: remove its socket, if its caller was killed and could not.
+    """When a fork server exits, remove its socket if its caller was killed and couldn't.
 
-    It ends when its caller and all ranks have. In all other processes there is nothing to remove.
+    The server exits after its caller and all ranks. Other processes have nothing to remove.
     """
     module: Any = sys.modules.get("multiprocessing.forkserver")
     address = module and module._forkserver._forkserver_address
-    if address and module._forkserver._forkserver_pid is None:  # we are it
+    if address and module._forkserver._forkserver_pid is None:  # this is the server
         with contextlib.suppress(OSError):
             Path(address).unlink()
-        with contextlib.suppress(OSError):  # not empty: the caller's other things
+        with contextlib.suppress(OSError):  # not empty: it has other files of the caller
             Path(address).parent.rmdir()

@@ -1,7 +1,7 @@
-"""A group: what one rank can do together with all others.
+"""Process group: the collectives that a rank runs together with all other ranks.
 
-Every rank holds a `Group`. Beside messages to one rank it has collectives, which every rank must
-call: they add, average, cut up and copy arrays across all of them, and here the backend does it.
+Every rank holds a `Group`. Besides messages to one rank it has collectives, which every rank must
+call. They sum, average, scatter and copy arrays across ranks, and here the backend runs them.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from distributed.runtime.queue import Handle, Queue
 from distributed.runtime.transport import Transport
 
 CPU = torch.device("cpu")
-REDUCTIONS = {  # gloo has no average of its own: it is a sum, divided
+REDUCTIONS = {  # gloo can't average, so "avg" is a sum, divided
     "sum": dist.ReduceOp.SUM,
     "avg": dist.ReduceOp.SUM,
     "max": dist.ReduceOp.MAX,
@@ -41,27 +41,27 @@ Algorithm = Callable[[Transport, torch.Tensor, Callable[..., Any]], None]
 
 
 class Group(Transport):
-    """The ranks that work together, as one of them sees them.
+    """A set of ranks that work together, as one of them sees it.
 
-    Beside what a `Transport` has, `local_size` says how many ranks share a host. Methods work in
-    place and return their array; with `async_op=True` they return a `Handle` at once. A collective
-    must be called by every rank with the same shape and dtype; a `board` notices when it is not.
-    `launch` gives one. Where you make a group yourself, give `Board.of_hosts(local_rank, here)`:
-    without a board ranks that differ hang, are aborted by gloo, or get a wrong result.
+    `local_size` is the number of ranks per host; the rest is as in `Transport`. Methods work in
+    place and return their array, or with `async_op=True` immediately a `Handle`. Every rank must
+    call a collective with the same shape and dtype, and a `board` detects if one doesn't. `launch`
+    passes a board. If you make a group yourself, pass `Board.of_hosts(local_rank, here)`: without a
+    board, ranks that call different collectives hang, are aborted by gloo, or get a wrong result.
 
-    What runs where, in this and every other kind of group: arrays live on `device`, NumPy arrays on
-    the CPU; results stand where x or `out` is, in its dtype. Sums are made in x's dtype and each of
-    the N − 1 is rounded to it, but for shared memory, which adds 16 bits in float32 and rounds
-    once. Means are sums, divided as `divisors` says.
+    In every kind of group, arrays are on `device` (NumPy arrays on the CPU), and a result is
+    written to x or `out`, in its dtype. Sums are made in x's dtype, and each of the N − 1 sums is
+    rounded to it. Only shared memory adds 16-bit numbers in float32 and rounds once. Means are
+    sums, divided as `divisors` says.
 
-    Collectives start in program order, synchronous or not: see `Queue`. A group that works on the
-    same ranks by other means takes the `queue` of the one that it is made from.
+    Collectives start in program order, synchronous or not: see `Queue`. If a group wraps a
+    group of the same ranks to use its own algorithms, both share one `queue`.
 
-    `close()`, or the end of a `with` block, gives back the sockets and threads of what `split` made
-    of it; `launch` and `world` close what is left when a call is over.
+    `close()`, or the end of a `with` block, frees the sockets and threads of the groups that
+    `split` made from this one. `launch` and `world` close the rest when a call returns.
     """
 
-    algorithm: Algorithm | None = None  # of `all_reduce`; None: what the backend chooses
+    algorithm: Algorithm | None = None  # of `all_reduce`; None: the backend's
 
     def __init__(
         self,
@@ -77,16 +77,16 @@ class Group(Transport):
         if local_size is None:
             say_where(world_store(), dist.get_rank())
         self.queue = queue or Queue(beside=Transport(device, backend, tag=1))
-        self.parts_made: list[Group] = []  # by `split`, and not closed
-        self.split_off: Group | None = None  # from which one: its process group ends with it
+        self.parts_made: list[Group] = []  # by `split`, and still open
+        self.split_off: Group | None = None  # the group that `split` made this one from
 
     @classmethod
     def default(cls) -> "Group":
         """The default process group of torch.distributed, in any program that has one.
 
-        On the current CUDA device if its back end is NCCL, else on the CPU; without a board. How
-        many ranks share a host is what torchrun says in LOCAL_WORLD_SIZE, else ranks compare their
-        hosts' names. Raises RuntimeError where there is no process group.
+        It uses the current CUDA device if the backend is NCCL, else the CPU, and has no board.
+        `local_size` comes from torchrun's LOCAL_WORLD_SIZE; without it, ranks compare their hosts'
+        names. Raises RuntimeError if there is no process group.
         """
         if not dist.is_initialized():
             raise RuntimeError("no process group: call torch.distributed.init_process_group first")
@@ -96,18 +96,18 @@ class Group(Transport):
 
     @property
     def local_size(self) -> int:
-        """How many of these ranks share a host."""
+        """Number of these ranks on this host."""
         if self._local_size is None:
             ranks = dist.get_process_group_ranks(self.backend or dist.group.WORLD)
             self._local_size = len(ranks_here(world_store(), ranks))
         return self._local_size
 
     def close(self, wait: bool = True) -> None:
-        """End what was split off this group, and it, too, if it was split off another.
+        """Close the groups split off from this one, and this one if `split` made it.
 
-        All its ranks call this, and `wait` for each other: where one has ended its side, another
-        could not finish what it is at, were it only to connect. The group of all ranks can be used
-        again.
+        All its ranks call this and `wait` for each other, because once a rank has closed its side,
+        the others can't finish what they have begun, not even connecting. The group of all ranks
+        can be used again.
         """
         for part in [*self.parts_made]:
             part.close(wait)
@@ -117,21 +117,21 @@ class Group(Transport):
                 self.barrier()
             self.split_off.parts_made.remove(self)
             self.split_off, self.is_closed = None, True
-            with contextlib.suppress(ValueError):  # PyTorch has been told to end it
+            with contextlib.suppress(ValueError):  # already destroyed through PyTorch
                 dist.destroy_process_group(self.backend)
 
     def __enter__(self) -> "Group":
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        if error is None:  # else the others may never come
+        if error is None:  # after an error, the other ranks may never arrive
             self.close()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Group":
-        return self  # these ranks, their queue and their board are there once
+        return self  # the ranks, their queue and their board can't be copied
 
     def __reduce__(self) -> Any:
-        """What holds the group of all ranks can be saved: loaded, it has the default group."""
+        """Pickle the group of all ranks only; unpickling returns the default group."""
         if type(self) is not Group or self.size != dist.get_world_size():
             raise TypeError(
                 f"a {type(self).__name__} of {self.size} ranks cannot be saved, only the group of "
@@ -139,17 +139,17 @@ class Group(Transport):
             )
         return Group.default, ()
 
-    costly_buffers = False  # whether `empty` takes long: then keep a buffer, and use it again
+    costly_buffers = False  # whether `empty` is slow, so that buffers should be kept and reused
 
     def empty(self, n: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        """x[n], its elements undefined, where this group's collectives reach it best."""
+        """x[n], uninitialized, in the memory that suits this group's collectives best."""
         return torch.empty(n, dtype=dtype, device=self.device)
 
     def all_reduce(self, x: Array, op: str = "sum", async_op: bool = False) -> Any:
         """x[...]{partial over ranks} → x[...], equal on every rank.
 
-        `op` is one of REDUCTIONS. The backend adds in x's dtype, and rounds each of the N − 1 sums
-        to it; the mean of float16 is divided as `divisors` says. Raises ValueError for another op,
+        `op` is one of REDUCTIONS. The backend adds in x's dtype and rounds each of the N − 1 sums
+        to it; a mean of float16 is divided as `divisors` says. Raises ValueError for an unknown op,
         and for "avg" of integers, which would have to round.
         """
         if self.algorithm:
@@ -166,7 +166,7 @@ class Group(Transport):
     ) -> Any:
         """x[N·s]{partial over ranks} → out[s]: rank r gets the r-th of N equal parts.
 
-        x is spent: what is left in it means nothing, in any kind of group. `out` may be this rank's
+        In every kind of group, the contents of x are undefined afterward. `out` may be this rank's
         part of x. Sums are made as in `all_reduce`.
         """
 
@@ -179,7 +179,7 @@ class Group(Transport):
         return self._by_backend(f"reduce_scatter {op}", x, start, async_op, op, out)
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, async_op: bool = False) -> Any:
-        """x[s], another one on each rank → out[N·s], equal on every rank, in rank order."""
+        """x[s], different on each rank → out[N·s], equal on every rank, in rank order."""
 
         self.check_parts(out, x)
 
@@ -190,7 +190,7 @@ class Group(Transport):
         return self._by_backend("all_gather", x, start, async_op, out=out)
 
     def broadcast(self, x: Array, root: int = 0, async_op: bool = False) -> Any:
-        """x[...] of rank `root` → x[...] on every rank. Raises ValueError for no such rank."""
+        """x[...] of rank `root` → x[...] on every rank. ValueError if out of range."""
         self.check_rank("root", root)
 
         def start(tensor: torch.Tensor) -> Any:
@@ -205,14 +205,14 @@ class Group(Transport):
         self._by_backend("barrier", nothing, lambda _: dist.barrier(self.backend, async_op=True))
 
     def split(self, colour: int) -> "Group":
-        """The ranks that gave the same colour, as a group of their own; every rank must call it.
+        """Subgroup of the ranks that passed the same colour; every rank must call it.
 
-        Groups that have no rank in common can be split at the same time. A part waits as long in
-        its collectives as this group does. A part of a `RingGroup` or `SharedGroup` is one, too.
+        Groups that have no rank in common can be split at the same time. A part has this group's
+        timeout and its kind: a part of a `RingGroup` is a `RingGroup`, and so for `SharedGroup`.
         Close it, or use it in a `with` block.
         """
-        # Parts need names that no other group has, made meanwhile by whatever other ranks. So each
-        # rank draws a number that is drawn once in the world, and a part takes that of its first.
+        # Each part needs a unique name, even if other ranks make groups at the same time. So each
+        # rank draws a number that is unique in the world, and a part takes its first rank's number.
         drawn = world_store().add("parts of groups", 1)
         table = torch.zeros(self.size, 2, dtype=torch.int64, device=self.device)
         table[self.rank] = torch.tensor([colour, drawn])
@@ -228,7 +228,7 @@ class Group(Transport):
         return part
 
     def alike(self, part: "Group") -> "Group":
-        """`part`, which `split` made, as a group that works by the means of this one."""
+        """`part`, which `split` made, as a group of the same kind as this one."""
         return part
 
     def reduce_by(
@@ -236,8 +236,8 @@ class Group(Transport):
     ) -> Any:
         """x[...]{partial over ranks} → x[...] by `algorithm(wire, flat x, combine)`, in its turn.
 
-        The algorithm sends what it adds up, so sums are made in x's dtype, and rounded to it. A
-        mean is divided as `divisors` says.
+        The algorithm sends partial sums, so each sum is made in x's dtype and rounded to it. A mean
+        is divided as `divisors` says.
         """
 
         def work(wire: Transport, tensor: torch.Tensor) -> None:
@@ -258,11 +258,11 @@ class Group(Transport):
         async_op: bool = False,
         out: Any = None,
     ) -> Any:
-        """A collective that `work(wire, tensor)` does itself: check, announce, do it in its turn.
+        """A collective that `work(wire, tensor)` runs: check it, announce it, run it in its turn.
 
-        x becomes a contiguous tensor here, and nowhere else. Returns `out` (x, if there is none),
-        or with `async_op` a Handle immediately. Raises ValueError for an op that isn't defined, or
-        not for x's dtype, before anything is sent.
+        Only here does x become a contiguous tensor. Returns `out` (x, if there is none), or with
+        `async_op` a Handle immediately. Raises ValueError before anything is sent, if the op isn't
+        defined at all or isn't defined for x's dtype.
         """
         finish, tensor = self._enter(call, x, op, out)
         result = x if out is None else out
@@ -275,7 +275,7 @@ class Group(Transport):
     def _enter(
         self, call: str, x: Any, op: str, out: Any
     ) -> tuple[contextlib.ExitStack, torch.Tensor]:
-        """The entrance of every collective: x as a contiguous tensor, and what copies it back."""
+        """Start of every collective: the stack that copies x back, and x as a contiguous tensor."""
         finish = contextlib.ExitStack()
         tensor = finish.enter_context(as_tensor(x, writes=out is None))
         check_op(op, REDUCTIONS, tensor)
@@ -285,7 +285,7 @@ class Group(Transport):
     def in_background(
         self, x: Any, work: Callable[[Transport], Any], finish: Callable[[], None] = lambda: None
     ) -> Handle:
-        """Do `work(wire)` in its turn, beside what this rank does. The handle returns x."""
+        """Run `work(wire)` in its turn, in a second thread. The handle returns x."""
         beside, trace = self.queue.beside, self.trace
 
         def work_beside() -> None:
@@ -295,7 +295,7 @@ class Group(Transport):
         return Handle(x, self.queue.submit(work_beside), finish)
 
     def announce(self, call: str, x: Array) -> None:
-        """Tell the other ranks of a collective on x, if there is a board; see `Board.announce`."""
+        """Announce a collective on x to the other ranks, if there is a board: `Board.announce`."""
         self.check_open()
         if self.board:
             seen = x if isinstance(x, torch.Tensor) else in_place(x, writes=False)
@@ -310,9 +310,9 @@ class Group(Transport):
         op: str = "sum",
         out: Any = None,
     ) -> Any:
-        """A collective of the backend, which `start(tensor)` begins, and which then runs itself.
+        """A collective of the backend, which `start(tensor)` begins and the backend then runs.
 
-        Otherwise as `in_turn`.
+        Arguments, result and errors are those of `in_turn`.
         """
         finish, tensor = self._enter(call, x, op, out)
         after = divisors(op, self.size, tensor.dtype).after
@@ -327,7 +327,7 @@ class Group(Transport):
     def _recorded(
         self, call: str, tensor: torch.Tensor, start: Callable[[torch.Tensor], Any]
     ) -> Callable[[], Any]:
-        """Begin what `start` begins, and record in the trace when it ends; what waits for it."""
+        """Call `start`, record in the trace when its work ends, and return what waits for it."""
         trace = self.trace
         if trace is None:
             return start(tensor).wait
@@ -337,7 +337,7 @@ class Group(Transport):
         recorded = work.get_future().then(lambda _: trace.end(span))
 
         def wait() -> None:
-            # First as without a trace: only this orders NCCL's stream, and raises its errors.
+            # Wait for the work itself, too: only this orders NCCL's stream and raises its errors.
             work.wait()
             recorded.wait()
 
@@ -345,24 +345,24 @@ class Group(Transport):
 
 
 def world_store() -> dist.Store:
-    """Where the ranks of the default process group leave notes for each other."""
+    """Key-value store of the default process group."""
     world = dist.group.WORLD
     assert world is not None, "the ranks have met"
     return world.get_group_store()
 
 
 def timeout_of(backend: dist.ProcessGroup | None, device: torch.device) -> timedelta:
-    """How long a process group's collectives wait (None: the group of all ranks)."""
+    """Timeout of a process group's collectives (backend None: the group of all ranks)."""
     group = backend or dist.group.WORLD
     assert group is not None, "the ranks have met"
     return group._get_backend(device).options._timeout
 
 
 def new_group(ranks: list[int], number: int, timeout: timedelta) -> dist.ProcessGroup:
-    """`ranks` as a process group, called by these alone; `number` is in no other group's name.
+    """`ranks` as a process group. Only these ranks call it; `number` is unique to this group.
 
-    PyTorch names a group by how many its own process has made: two groups without a common rank
-    then have one name, and meet in one place of the store. There is no other way to say the name.
+    PyTorch names a group by how many groups its process has made. Two groups without a common rank
+    could then get the same name, and share keys of the store. This is the only way to set the name.
     """
     names = dist.distributed_c10d._world
     groups_made = names.group_count
@@ -374,7 +374,7 @@ def new_group(ranks: list[int], number: int, timeout: timedelta) -> dist.Process
 
 
 def _name_in_torch(new: str, old: str) -> Callable[..., Any]:
-    """A collective that torch 2.13 renamed."""
+    """A collective of torch.distributed that torch 2.13 renamed."""
     return getattr(dist, new, None) or getattr(dist, old)
 
 

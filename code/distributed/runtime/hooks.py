@@ -14,11 +14,11 @@ from torch.utils.hooks import RemovableHandle
 
 
 def check_can_be_wrapped(module: nn.Module) -> None:
-    """Raise ValueError for a module that is wrapped already, and for two options of embeddings.
+    """Raise ValueError if a module is wrapped already, or for two options of embeddings.
 
     Those are sparse gradients, and max_norm, with which the forward pass writes into the weight.
-    The DDP versions and ZeRO's optimizers are known by their hooks, FSDP by its kind of parameters,
-    and PyTorch's DDP only if it is the module itself.
+    The DDP versions and ZeRO's optimizers are detected by their hooks, FSDP by the type of its
+    parameters, and PyTorch's DDP only if it is the module itself.
     """
     for name, part in module.named_modules():
         if not isinstance(part, nn.Embedding | nn.EmbeddingBag):
@@ -47,10 +47,10 @@ def check_can_be_wrapped(module: nn.Module) -> None:
 
 
 def call_last(hooks: Iterable[RemovableHandle]) -> None:
-    """Call these hooks after all others that their parameters have by now.
+    """Call these hooks after all other hooks that their parameters have now.
 
-    Others may change the gradient. So a hook that reduces it has to come last, or they would write
-    into what is already on its way, and each rank would get different numbers.
+    Other hooks may change the gradient. So a hook that reduces it has to come last, or they would
+    write into a message that is being sent, and each rank would get different numbers.
     """
     for handle in hooks:
         of_parameter: Any = handle.hooks_dict_ref()
@@ -58,7 +58,7 @@ def call_last(hooks: Iterable[RemovableHandle]) -> None:
 
 
 def refuse_to_copy(wrapper: nn.Module) -> Any:
-    """For `__getstate__`: autograd's hooks stay with the parameters that they were given to."""
+    """`__getstate__` of a wrapper: its hooks stay with their parameters, so it can't be copied."""
     name = type(wrapper).__name__
     raise TypeError(f"a {name} cannot be copied or saved: wrap a copy of its module")
 

@@ -1,4 +1,4 @@
-"""Which ranks share a host, where the engine that started them does not say it."""
+"""Ranks per host: which ranks share a host, if the launcher doesn't say it."""
 
 import os
 import socket
@@ -9,26 +9,26 @@ import torch.distributed as dist
 
 
 def names_a_host() -> str:
-    """This host's name, and what no other host of that name has: when it was started, on Linux."""
+    """This host's name and, on Linux, its boot ID, which differs if two hosts share a name."""
     boot = Path("/proc/sys/kernel/random/boot_id")
     return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
 
 
 def say_where(store: dist.Store, rank: int) -> None:
-    """Leave this host's name for the others."""
+    """Store this host's name for the other ranks."""
     store.set(f"host of rank {rank}", names_a_host())
 
 
 def ranks_here(store: dist.Store, ranks: Sequence[int]) -> list[int]:
-    """Those of `ranks` that are on this host; waits until each of them has said where it is."""
+    """The ranks among `ranks` that are on this host; waits until each has called `say_where`."""
     mine = names_a_host()
     return [rank for rank in ranks if store.get(f"host of rank {rank}").decode() == mine]
 
 
 def place_here(store: dist.Store, rank: int, size: int) -> tuple[int, int]:
-    """(LOCAL_RANK, LOCAL_WORLD_SIZE) as torchrun would have said them.
+    """(LOCAL_RANK, LOCAL_WORLD_SIZE) as torchrun would set them.
 
-    Under `srun` or `mpirun` they are unset. Raises ValueError where a host's ranks have gaps.
+    Under `srun` or `mpirun` they are unset. Raises ValueError if a host's ranks have gaps.
     """
     if "LOCAL_WORLD_SIZE" in os.environ:
         return int(os.environ.get("LOCAL_RANK", rank)), int(os.environ["LOCAL_WORLD_SIZE"])

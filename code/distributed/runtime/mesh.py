@@ -1,4 +1,4 @@
-"""Device mesh of two dimensions: the groups of a rank's row and of its column."""
+"""Device mesh with two dimensions: the groups of a rank's row and of its column."""
 
 from distributed.runtime.group import Group
 
@@ -8,9 +8,9 @@ def mesh(group: Group, across: int) -> tuple[Group, Group]:
 
         rank = row · across + column;  ranks 0 to across − 1 are row 0, and so on
 
-    A row is usually a host, whose ranks share fast links; those of a column are on different hosts.
-    PyTorch's `DeviceMesh` of two dimensions is this. Every rank must call it. Raises ValueError
-    unless all rows are full.
+    A row is usually a host, whose ranks share fast links; a column's ranks are on different hosts.
+    It corresponds to PyTorch's two-dimensional `DeviceMesh`. Every rank must call it. Raises
+    ValueError unless all rows are full.
     """
     if across < 1 or group.size % across:
         raise ValueError(f"across={across}: {group.size} ranks do not make rows of that length")

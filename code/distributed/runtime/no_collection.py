@@ -1,7 +1,7 @@
-"""Imported first by the fork server, and only there: what it imports is there to stay.
+"""Garbage collection off: the fork server, and only it, imports this module first.
 
-Python would look for garbage again and again among hundreds of thousands of objects while it
-imports torch, and there is none. Ranks look again, but not among these: see `be_a_rank`.
+While Python imports torch, it would look for garbage again and again among hundreds of thousands of
+objects, all of which stay. Ranks turn it on again, but skip these objects: see `be_a_rank`.
 """
 
 import gc

@@ -1,4 +1,4 @@
-"""The order of a group's collectives: that of the program, on every rank and on every back end."""
+"""Queue of a group's collectives: they run in program order, on every rank and backend."""
 
 import threading
 from collections.abc import Callable
@@ -9,10 +9,10 @@ import torch
 
 
 class Handle:
-    """A collective under way. `wait()` before you read or change its array; it returns the array.
+    """A collective in progress. `wait()` before you read or change its array; it returns the array.
 
-    `finish` is what is left to do when the result has come: divide, copy back. An error of the
-    collective is raised by `wait`.
+    `finish` does what is left when the result has arrived: divide, copy back. `wait` raises the
+    errors of the collective.
     """
 
     def __init__(self, array: Any, wait: Callable[[], Any], finish: Callable[[], Any]):
@@ -28,11 +28,11 @@ class Handle:
 
 
 class OnGPU:
-    """`work` that another thread does, on `stream`, after what the caller's stream has by now.
+    """`work` for a second thread, on `stream`, after the work now on the caller's stream.
 
-    A thread begins on device 0 and on that device's default stream, whatever its caller was on. So
-    the arrays could be read before they are written, and the caller could read the result before
-    it is there.
+    A thread begins on device 0 and on that device's default stream, whatever its caller used. So
+    without this class it could read arrays before they are written, and the caller could read a
+    result that isn't ready.
     """
 
     def __init__(self, work: Callable[[], Any], stream: torch.cuda.Stream):
@@ -41,7 +41,7 @@ class OnGPU:
         self.filled.record()
 
     def __call__(self) -> Any:
-        """In the thread: the device and the stream are set until the end of the block."""
+        """Called in the thread; the device and the stream are set until the end of the block."""
         with torch.cuda.stream(self.stream):
             self.stream.wait_event(self.filled)
             try:
@@ -50,35 +50,35 @@ class OnGPU:
                 self.done.record()
 
     def let_caller_wait(self) -> None:
-        """What the caller's stream does from here on begins when the work is done on the GPU."""
+        """Make the caller's stream wait until the work is done on the GPU."""
         torch.cuda.current_stream().wait_event(self.done)
 
 
 class Queue:
-    """Starts the collectives of a group one after the other, as the program calls them.
+    """Starts the collectives of a group one after the other, in the order of the program.
 
-    All ranks call them in the same order, so each meets its own counterpart, however long another
-    one takes somewhere. What blocks (algorithms on messages or on shared memory) runs in the
-    caller, after `wait_turn`, or in one thread beside it. What a back end runs by itself is only
-    begun in its turn: gloo and NCCL keep the order of what they have been given.
+    All ranks call them in the same order, so each collective meets its counterpart, however long a
+    different one takes on some rank. Algorithms on messages or on shared memory block, so they run
+    in the caller after `wait_turn`, or in one thread beside it. A backend's own collectives are
+    only started in their turn, because gloo and NCCL keep the order.
 
-    One queue, one thread, and one wire on which that thread sends, for all groups on the same ranks
-    of which one was made from the other.
+    If one group is made from another, on the same ranks, both share one queue, one thread, and one
+    wire on which that thread sends.
     """
 
     def __init__(self, beside: Any = None) -> None:
-        self.beside = beside  # a wire whose messages are not mixed with those of the caller
+        self.beside = beside  # a wire whose messages don't mix with the caller's
         self._thread: futures.ThreadPoolExecutor | None = None
-        self._number: int | None = None  # of the thread, as it says itself
-        self._last: futures.Future[Any] | None = None  # the youngest that is not the caller's
-        self._stream: torch.cuda.Stream | None = None  # of the thread, where there is a GPU
-        self._last_on_gpu: OnGPU | None = None  # what the GPU has to do for it, if there is one
+        self._number: int | None = None  # identifier of the thread
+        self._last: futures.Future[Any] | None = None  # the newest work of the thread
+        self._stream: torch.cuda.Stream | None = None  # of the thread, if there is a GPU
+        self._last_on_gpu: OnGPU | None = None  # the GPU's part of _last, if any
 
     def wait_turn(self, wire: Any = None) -> Any:
-        """Wait until all is done that was called before; the wire that the caller then works on.
+        """Wait until all earlier collectives are done; returns the wire for the caller to use.
 
-        That is `wire`, or inside the thread its own: what a collective is made of is a part of its
-        turn, and waits for nothing. An error of what was before is for its own handle to raise.
+        That is `wire`, except in the thread, which has its own wire and doesn't wait: the steps of
+        a collective are part of its turn. Errors of earlier collectives are left to their handles.
         """
         if self.in_thread():
             return self.beside
@@ -89,19 +89,19 @@ class Queue:
         return wire
 
     def is_free(self) -> bool:
-        """Whether what does not block can begin here and now, because all before it is done."""
+        """Whether a non-blocking collective can start now, because all earlier ones are done."""
         return self._last is None or self._last.done() or self.in_thread()
 
     def submit(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """Do `work()` beside the caller, when all before it is done; what waits for its result."""
-        if self.in_thread():  # a part of the collective that is under way there
+        """Run `work()` in the thread after all earlier work; returns what waits for its result."""
+        if self.in_thread():  # a step of the collective that runs in it
             result = work()
             return lambda: result
         if self._thread is None:
             self._thread = futures.ThreadPoolExecutor(1, "collectives", self._enter_thread)
         on_gpu = None
         if torch.cuda.is_initialized():
-            # One for all: what they do follows on each other there, too.
+            # One stream for all work, so that it also runs in order on the GPU.
             self._stream = self._stream or torch.cuda.Stream()  # on the caller's device
             on_gpu = OnGPU(work, self._stream)
         self._last = self._thread.submit(on_gpu or work)
@@ -117,7 +117,7 @@ class Queue:
         return wait
 
     def close(self) -> None:
-        """End the thread when all is done; a later collective has a new one."""
+        """End the thread when all is done; a later collective starts a new one."""
         if self._thread:
             self._thread.shutdown()
         self._thread = self._number = self._last = self._last_on_gpu = None

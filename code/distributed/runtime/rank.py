@@ -1,7 +1,7 @@
-"""The life of a rank: how each process of a world starts, and what happens inside it.
+"""Main function of a rank: how each process of a world starts, and what it does.
 
-It joins the group, waits for calls, answers each with a result or an error, and never outlives
-the process that started it.
+It joins the group, waits for calls, answers each with a result or an error, and exits at the
+latest when its caller does.
 """
 
 import contextlib
@@ -34,15 +34,15 @@ from distributed.runtime.report import describe
 
 # The caller keeps the time: this only has to be longer than any call.
 NEVER = timedelta(days=365)
-# What lives on the CPU is reduced as well: arrays of NumPy, counts, losses. NCCL could not.
+# gloo reduces what is on the CPU: NumPy arrays, counts, losses. NCCL can't do that.
 WITH_NCCL = "cpu:gloo,cuda:nccl"
-LIBRARIES = ThreadpoolController()  # NumPy's, which has threads of its own; to find it takes 3 ms
-LARGEST_RESULT = 1 << 30  # bytes; the caller holds all ranks' results at once
+LIBRARIES = ThreadpoolController()  # NumPy's, with its own threads; finding it takes 3 ms
+LARGEST_RESULT = 1 << 30  # bytes; the caller holds the results of all ranks
 
 
 @dataclass(frozen=True)
 class RankSpec:
-    """Where a rank stands: its number, the world around it, and the folder where they meet."""
+    """Settings of one rank: its number, its world, and the folder where the ranks meet."""
 
     rank: int
     size: int
@@ -53,26 +53,26 @@ class RankSpec:
 
     @property
     def device(self) -> torch.device:
-        """A GPU of its own under NCCL, one shared with others, or the CPU."""
+        """A GPU for this rank alone (NCCL), a GPU shared with other ranks, or the CPU."""
         if self.backend == WITH_NCCL or self.shares_gpu:
             return torch.device("cuda", self.rank % torch.cuda.device_count())
         return torch.device("cpu")
 
     @property
     def stack_file(self) -> Path:
-        """Where the rank writes, on SIGUSR1, the line on which it stands."""
+        """File for the rank's stack, written on SIGUSR1."""
         return self.folder / f"stack-{self.rank}"
 
     @property
     def reply_file(self) -> Path:
-        """Where the rank puts what a call returned or raised."""
+        """File for the result or the error of a call."""
         return self.folder / f"reply-{self.rank}"
 
 
 def choose_backend(ranks: int, device: str) -> tuple[str, bool, str]:
-    """The backend, whether ranks share a GPU, and the words that say so.
+    """The backend, whether ranks share a GPU, and a description of both.
 
-    Never silently another one than was asked for. Raises ValueError for what cannot be.
+    A different device is never chosen silently: raises ValueError if the request can't be met.
     """
     if type(ranks) is not int or ranks < 1:
         raise ValueError(f"ranks={ranks!r}: a world has 1 rank or more")
@@ -101,13 +101,13 @@ def main_hidden() -> Iterator[None]:
 
 
 def start_rank(context: Any, spec: RankSpec) -> tuple[Any, Connection, Connection]:
-    """Start one rank; its process, the pipe for calls and results, the pipe of what it prints."""
+    """Start one rank: its process, the pipe for calls and results, the pipe for its output."""
     pipe, its_pipe = context.Pipe()
     printed, its_output = context.Pipe(duplex=False)
     arguments = (spec, its_pipe, its_output, dict(os.environ))
     process = context.Process(target=be_a_rank, args=arguments, name=f"rank {spec.rank}")
     process.start()
-    its_pipe.close()  # ours would keep the pipe open when the rank has ended
+    its_pipe.close()  # our copy would keep the pipe open after the rank exits
     its_output.close()
     return process, pipe, printed
 
@@ -116,13 +116,13 @@ def be_a_rank(
     spec: RankSpec, calls: Connection, output: Connection, environ: dict[str, str]
 ) -> None:
     """Join the group and answer calls until None comes. The main function of every rank."""
-    gc.freeze()  # of what the fork server has imported: to look at it would copy its pages
+    gc.freeze()  # the fork server's imports: a collection would copy their pages
     gc.enable()
     die_with_parent(spec.folder)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, who ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the caller, which ends us
     print_into(output)
     os.environ.clear()
-    os.environ.update(environ)  # the fork server's own may be older
+    os.environ.update(environ)  # the fork server's may be older
     with spec.stack_file.open("w") as stack:
         if hasattr(signal, "SIGUSR1"):
             faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
@@ -130,26 +130,26 @@ def be_a_rank(
         while (call := calls.recv()) is not None:
             try:
                 group = group or join(spec)
-                group.close(wait=False)  # what the last call left: all have returned from it by now
+                group.close(wait=False)  # what the last call left open on all ranks
                 fn, args = cloudpickle.loads(call.read_bytes())
                 reply = pack_result(fn(group, *args))
             except BaseException as error:
                 reply = cloudpickle.dumps(("error", describe(error)))
             sys.stdout.flush()
             sys.stderr.flush()
-            # By a file: whoever reads it never waits for a rank that stopped in the middle of it.
+            # Through a file: the caller never waits for a rank that stopped while writing.
             spec.reply_file.write_bytes(reply)
             calls.send(spec.reply_file)
         end_children()
-        # The process group ends with the process: taking it apart takes longer than a launch.
+        # The process group ends with the process: destroying it takes longer than a launch.
 
 
 def join(spec: RankSpec) -> Group:
-    """Meet the other ranks at a fresh file: no port to choose, so none that is taken."""
+    """Join the process group through a new file: no port to choose, so no conflict."""
     compute_with(spec.threads)
     if spec.device.type == "cuda":
         torch.cuda.set_device(spec.device)
-    # Talk over the loopback interface: the ranks of `launch` are all on this machine.
+    # Use the loopback interface: the ranks of `launch` are all on this machine.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     store = dist.FileStore(str(spec.folder / "rendezvous"), spec.size)
     dist.init_process_group(
@@ -160,13 +160,13 @@ def join(spec: RankSpec) -> Group:
 
 
 def compute_with(threads: int) -> None:
-    """How many threads PyTorch and NumPy compute with in this process."""
+    """Set the number of threads that PyTorch and NumPy use in this process."""
     torch.set_num_threads(threads)
     LIBRARIES.limit(limits=threads, user_api="blas")
 
 
 def pack_result(value: Any) -> bytes:
-    """The reply that carries a result; TypeError or ValueError when it cannot leave the process."""
+    """The reply with a result; TypeError if it can't be pickled, ValueError if it is too large."""
     what = f"the result, of type {type(value).__name__},"
     try:
         reply = cloudpickle.dumps(("result", value))
@@ -181,7 +181,7 @@ def pack_result(value: Any) -> bytes:
 
 
 def print_into(output: Connection) -> None:
-    """Send all that this process prints, from Python or from C++, to the caller, line by line."""
+    """Redirect this process's output, from Python and C++, to the caller, line by line."""
     for fd in (1, 2):
         os.dup2(output.fileno(), fd)
     output.close()
@@ -192,15 +192,15 @@ def print_into(output: Connection) -> None:
 
 
 def die_with_parent(folder: Path) -> None:
-    """End this process when its caller ends, however that happens, and remove their folder."""
-    if sys.platform == "linux":  # the kernel does it, also while Python is stuck
+    """Exit when the caller exits, for whatever reason, and remove the folder of the world."""
+    if sys.platform == "linux":  # the kernel does it, even while Python is stuck
         kill_me_when_my_parent_ends = 1  # PR_SET_PDEATHSIG
         ctypes.CDLL(None).prctl(kill_me_when_my_parent_ends, signal.SIGKILL)
     caller = multiprocessing.parent_process()
     if caller is None:
         return
 
-    def watch() -> None:  # that parent is the fork server: watch the caller itself as well
+    def watch() -> None:  # the parent is the fork server, so watch the caller, too
         wait([caller.sentinel])
         shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)

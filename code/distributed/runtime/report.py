@@ -1,7 +1,7 @@
-"""What ranks say, told so that one reader can follow: output, errors, and where they stand.
+"""Reports from ranks, readable as one text: output, errors, and the line where each rank waits.
 
-Lines come whole and carry their rank's number. An error names the rank and the reader's own
-lines. A world that hangs is described by the line on which each rank waits.
+Lines are printed whole, labelled with their rank. An error names the rank and the lines of the
+user's code. If ranks hang, the report gives the line on which each of them waits.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 
 class WorldError(Exception):
-    """Something went wrong in a world of ranks. The message is all that there is to tell."""
+    """An error in a world of ranks. The message is complete, without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the message alone, for the lines of `launch` are no news."""
+        """IPython's traceback: the message alone, because the lines of `launch` don't help."""
         return [f"{type(self).__name__}: {self}"]
 
 
 class RankError(WorldError, RuntimeError):
-    """A rank raised or died, and the others were ended. `rank` is its number."""
+    """A rank raised an error or died, and the others were killed. `rank` is its number."""
 
     def __init__(self, rank: int, what: str):
         super().__init__(f"rank {rank} {what}")
@@ -36,17 +36,17 @@ class RankError(WorldError, RuntimeError):
 
 
 class RanksHang(WorldError, TimeoutError):
-    """The ranks did not finish in time; the message says on which line each of them stands."""
+    """The ranks didn't finish in time; the message says on which line each of them waits."""
 
 
 class Screen:
-    """Where the lines of all ranks appear, and below them the progress bar of rank 0."""
+    """Terminal output: the lines of all ranks, and below them the progress bar of rank 0."""
 
     def __init__(self) -> None:
         self.bar = ""
 
     def show(self, lines: Iterable[str], bar: str) -> None:
-        """Print whole lines above the bar, and draw the bar anew where it has changed."""
+        """Print whole lines above the bar, and redraw the bar if it has changed."""
         text = "".join(f"{line}\n" for line in lines)
         if text or bar != self.bar:
             wipe = f"\r{' ' * len(self.bar)}\r" if self.bar else ""
@@ -55,15 +55,15 @@ class Screen:
 
 
 class Output:
-    """What one rank prints, shown in whole lines with its number in front.
+    """Output of one rank, shown in whole lines with its number in front.
 
-    A line is what ends in a newline. Of what was written over with carriage returns, as progress
-    bars are, only the last counts. After LIMIT bytes in one call, lines are counted, not shown.
+    A line ends in a newline. If carriage returns overwrite it, as in a progress bar, only its last
+    state is shown. After LIMIT bytes in one call, lines are only counted.
     """
 
     LIMIT = 100_000  # bytes
     LONGEST = 10_000  # bytes; a longer line is cut
-    READS = 20  # more than a full pipe has; who still writes then would be read for ever
+    READS = 20  # more than a full pipe needs; a rank that goes on printing would never end it
 
     def __init__(self, rank: int, source: "Connection", screen: Screen):
         self.label, self.source, self.screen = f"[rank {rank}] ", source, screen
@@ -72,7 +72,7 @@ class Output:
         os.set_blocking(source.fileno(), False)
 
     def show(self) -> bool:
-        """Print the lines that have come whole; whether there may be more to read at once."""
+        """Print the complete lines; returns whether there may be more to read immediately."""
         piece = b""
         with contextlib.suppress(BlockingIOError):
             piece = os.read(self.source.fileno(), 1 << 16)
@@ -96,12 +96,12 @@ class Output:
         self.screen.show(shown, bar if self.has_bar else self.screen.bar)
 
     def last_state(self, line: bytes) -> str:
-        """A line as it looks in the end, labelled."""
+        """The final state of a line, labelled with its rank."""
         states = [state for state in line.split(b"\r") if state]
         return self.label + (states[-1].decode("utf-8", "replace") if states else "")
 
     def end_call(self) -> None:
-        """Show what is left of a call's output, and say how much was not shown."""
+        """Show the rest of a call's output, and how many lines were hidden."""
         for _ in range(self.READS):
             if not self.show():
                 break
@@ -114,7 +114,7 @@ class Output:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """What went wrong and on which lines, in plain values that any process can read."""
+    """An error's message and lines, as plain values that any process can unpickle."""
     frames = [(f.filename, f.lineno, f.name) for f in traceback.extract_tb(error.__traceback__)]
     return {
         "what": "".join(traceback.format_exception_only(error)).strip(),
@@ -123,7 +123,7 @@ def describe(error: BaseException) -> dict[str, Any]:
 
 
 def is_machinery(path: str) -> bool:
-    """Whether a line of this file is no news to a reader: torch, Python itself, the runtime."""
+    """Whether a file isn't the user's code but torch's, Python's or the runtime's."""
     runtime = Path(__file__).parent
     code = runtime.parents[1]
     ours = [
@@ -132,13 +132,13 @@ def is_machinery(path: str) -> bool:
         str(code / "playground/tab"),
     ]
     theirs = [sysconfig.get_paths()["stdlib"], str(Path(os.__file__).parent), "<frozen"]
-    if "torch" in sys.modules:  # where ranks are workers of a browser's tab, there is none
+    if "torch" in sys.modules:  # a browser's tab has no torch
         theirs.append(str(Path(sys.modules["torch"].__file__ or "").parent))
     return path.startswith((*ours, *theirs))
 
 
 def show_line(path: str, line: int, name: str) -> str:
-    """`at file:line, in function: code`; a notebook's cell is called by its number."""
+    """`at file, line n, in function: code`; a notebook's cell is named by its number."""
     code = linecache.getline(path, line).strip()
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     cell = shell.compile.format_code_name(path) if shell else None
@@ -147,9 +147,9 @@ def show_line(path: str, line: int, name: str) -> str:
 
 
 def where_ranks_stand(stacks: list[str], done: Collection[int]) -> str:
-    """One line a rank, from Python's own dumps of their stacks (innermost frame first).
+    """One line per rank, from Python's dumps of their stacks (innermost frame first).
 
-    The line is the reader's own; the call in it that the rank waits in is named beside it.
+    It shows the innermost line of the user's code, and the call in it in which the rank waits.
     """
     lines = []
     for rank, stack in enumerate(stacks):

@@ -1,8 +1,8 @@
-"""One file, three ways to run it: as a script, as one rank under torchrun, as a cell of a page.
+"""Command line of a file that runs as a script, as one rank under torchrun, or as a page's cell.
 
-`run_script(main)` turns the parameters of `main` into options of a command line, and its wrong
-arguments into one line of error. Under torchrun every rank runs the whole file: there rank 0 alone
-speaks outside of `launch`, and inside it every line carries its rank's number.
+`run_script(main)` turns the parameters of `main` into command-line options, and an invalid argument
+into a one-line error. Under torchrun every rank runs the whole file. There, only rank 0 prints
+outside of `launch`, and inside it every line is labelled with its rank.
 """
 
 import argparse
@@ -20,7 +20,7 @@ UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
 class Parser(argparse.ArgumentParser):
-    """A command line whose errors are one line, without the usage above it."""
+    """Argument parser whose errors are one line, without the usage above it."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: error: {message}\n")
@@ -35,7 +35,7 @@ def to_bytes(size: str | int) -> int:
 
 
 def reader_of(parameter: inspect.Parameter) -> Callable[[str], Any]:
-    """What reads a parameter's value from its text: its type, or for `int | None`, `int`."""
+    """The function that parses a parameter's text: its type, or `int` for `int | None`."""
     annotation = parameter.annotation
     types = get_args(annotation) if isinstance(annotation, UnionType) else [annotation]
     first = next(kind for kind in types if kind is not NoneType)
@@ -50,8 +50,8 @@ def to_bool(text: str) -> bool:
 
 
 def run_script(main: Callable[..., Any]) -> None:
-    """Call `main` with the options given on the command line; in a cell, with its defaults."""
-    if "__file__" not in main.__globals__:  # a cell: the command line is the kernel's, not ours
+    """Call `main` with the options from the command line; in a cell, with its defaults."""
+    if "__file__" not in main.__globals__:  # in a cell, the command line is the kernel's
         main()
         return
     parser = Parser(description=inspect.getdoc(main))
@@ -67,7 +67,7 @@ def run_script(main: Callable[..., Any]) -> None:
 
 
 def under_torchrun() -> bool:
-    """Whether torchrun, or an engine like it, started this process as one rank."""
+    """Whether torchrun or a similar launcher started this process as one rank."""
     return {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ)
 
 

@@ -1,9 +1,9 @@
-"""Memory that all ranks of a host can read and write, and a barrier in it.
+"""Shared memory that all ranks of a host can read and write, and a barrier in it.
 
-    buffers[rank][bytes], the same on every rank: whoever writes is seen by all
+    buffers[rank][bytes], the same on every rank: all ranks see what one writes
 
-Ranks write and read where they stand, so that a barrier is all the communication there is: first
-write, then wait until all have written, then read.
+Ranks read and write the buffers in place, so the barrier is their only communication: first write,
+then wait until all have written, then read.
 """
 
 import math
@@ -18,14 +18,14 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from distributed.runtime.group import Group, timeout_of
 
-# Processors that show a rank's stores to the others in the order in which it made them. All else
-# here rests on that: elements first, then the count that says so. Elsewhere a fence would have to
-# stand between, and Python has none.
+# Processors that show a rank's stores to the others in the order in which it made them. This module
+# depends on that: a rank writes the elements first, then the count. Other processors would need a
+# fence between the two, and Python has none.
 STORES_IN_ORDER = ("x86_64", "AMD64", "i686", "i386")
 
 
 def stores_in_order() -> bool:
-    """Whether this processor is one on which ranks can share memory; see STORES_IN_ORDER."""
+    """Whether ranks can share memory on this processor; see STORES_IN_ORDER."""
     return platform.machine() in STORES_IN_ORDER
 
 
@@ -41,12 +41,12 @@ def check_can_share(group: Group) -> None:
 
 
 class Shared:
-    """As many bytes on every rank of a host, which all of them can read and write."""
+    """A buffer of `size` bytes per rank of a host, which all of them can read and write."""
 
     def __init__(self, group: Group, size: int):
-        if hasattr(os, "memfd_create"):  # it has no name in any folder: nothing is ever left behind
+        if hasattr(os, "memfd_create"):  # it has no name in any folder, so it can't be left behind
             file, path = os.memfd_create(f"rank {group.rank}"), "/proc/{}/fd/{}"
-        else:  # macOS: a file, until all have opened it
+        else:  # macOS: a file, deleted when all have opened it
             file, drawn = tempfile.mkstemp()
             path = f"{tempfile.gettempdir()}/shared-{{}}-{{}}"
             os.replace(drawn, path.format(os.getpid(), file))
@@ -65,34 +65,34 @@ class Shared:
         os.close(file)
 
     def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:
-        """What `rank` has there, in the dtype and shape of x."""
+        """View of `rank`'s buffer at `offset` (bytes), with the dtype and shape of x."""
         return view_in(self.buffers[rank], offset, x)
 
 
 def view_in(buffer: torch.Tensor, offset: int, x: torch.Tensor) -> torch.Tensor:
-    """What is in buffer[bytes] from `offset` on, in the dtype and shape of x."""
+    """View of buffer[bytes] from `offset` on, with the dtype and shape of x."""
     return buffer[offset : offset + x.nbytes].view(x.dtype).view(x.shape)
 
 
 class Resident:
-    """Shared memory of a tensor from `SharedGroup.empty`: used as long as a tensor lives in it."""
+    """Shared memory of a tensor from `SharedGroup.empty`, in use as long as a tensor is in it."""
 
     def __init__(self, shared: Shared, rank: int):
         self.buffers: list[torch.Tensor | None] = [*shared.buffers]
-        self.buffers[rank] = None  # ours would keep it alive
+        self.buffers[rank] = None  # our own reference would keep it alive
         self.start, self.size = shared.mine.data_ptr(), shared.mine.nbytes
         self.storage = StorageWeakRef(shared.mine.untyped_storage())
 
     def view(self, rank: int, offset: int, x: torch.Tensor) -> torch.Tensor:
-        """What `rank` has there, in the dtype and shape of x, which is what this rank has there."""
+        """View of `rank`'s buffer at `offset`, like x; for this rank it is x itself."""
         buffer = self.buffers[rank]
         return x if buffer is None else view_in(buffer, offset, x)
 
     def offset(self, x: torch.Tensor) -> int | None:
-        """At which byte of this rank's buffer x begins; None if x is not in there."""
+        """The byte of this rank's buffer at which x begins; None if x isn't in it."""
         start = x.data_ptr() - self.start
         inside = 0 <= start <= start + x.nbytes <= self.size
-        # Where nothing lives any more, the same addresses may belong to any other tensor.
+        # After the memory is freed, its addresses may belong to a different tensor.
         return start if inside and self.is_used() else None
 
     def is_used(self) -> bool:
@@ -100,12 +100,12 @@ class Resident:
 
 
 class SharedBarrier:
-    """Where ranks of a host wait for each other, and tell each other two integers.
+    """Barrier for the ranks of a host, which can also exchange two integers.
 
-    cells[0]                how often this rank has been here
-    cells[1:3], cells[3:5]  what it tells, in turns: others may still read what it told before
+    cells[0]                how often this rank has arrived
+    cells[1:3], cells[3:5]  its integers, alternating: others may still read the previous ones
 
-    TimeoutError names a rank that is not here in the time in which the group's collectives end.
+    TimeoutError names a rank that doesn't arrive within the timeout of the group's collectives.
     """
 
     def __init__(self, group: Group):
@@ -116,7 +116,7 @@ class SharedBarrier:
         self.timeout = timeout_of(group.backend, group.device).total_seconds()
 
     def wait(self) -> None:
-        """Nobody passes before all are here: each writes how often it was, reads the others'."""
+        """Wait until all ranks are here: each writes its count, then reads the others'."""
         self.count += 1
         self.mine[0] = self.count
         for rank, cells in enumerate(self.of_ranks):
@@ -127,11 +127,11 @@ class SharedBarrier:
                     give_up = time.monotonic() + self.timeout
                 elif time.monotonic() > give_up:
                     raise TimeoutError(f"rank {rank} has not come within {self.timeout:g} s")
-                # Whoever we wait for may need this core: let it go, and for longer after a while.
+                # The other rank may need this core: yield it, after a while for longer.
                 time.sleep(0 if tries < 200 else 20e-6)
 
     def tell(self, first: int, second: int) -> list[tuple[int, int]]:
-        """What every rank tells, in rank order. A barrier."""
+        """All-gather of two integers: every rank's pair, in rank order. A barrier, too."""
         self.told += 1
         at = 1 + 2 * (self.told % 2)
         self.mine[at], self.mine[at + 1] = first, second
@@ -139,23 +139,23 @@ class SharedBarrier:
         return [(int(cells[at]), int(cells[at + 1])) for cells in self.of_ranks]
 
 
-# use(here, parts): parts[r] is what rank r has of x[k, s], along [here] of s, for all to read.
+# use(here, parts): parts[r] is rank r's x[:, here], of x[k, s], which every rank can read.
 Use = Callable[[slice, list[torch.Tensor]], None]
 
 
 class SharedMemory:
-    """The shared memory of a group: tensors that live in it, and two scratch buffers for others."""
+    """Shared memory of a group: tensors in it, and two scratch buffers for all other tensors."""
 
     def __init__(self, group: Group, scratch: int):
         self.group, self.barrier = group, SharedBarrier(group)
         self.scratch = [Shared(group, scratch), Shared(group, scratch)]
         self.next_id = 0
-        self.resident: dict[int, Resident] = {}  # by ids that are alike on all ranks
+        self.resident: dict[int, Resident] = {}  # by id, which is equal on all ranks
 
     def empty(self, n: int, dtype: torch.dtype) -> torch.Tensor:
-        """x[n] in shared memory, the same n and dtype on every rank, which all have to call it.
+        """x[n] in shared memory. All ranks must call it, with the same n and dtype.
 
-        Memory that no rank uses any more is freed here, where all of them meet.
+        It also frees memory that no rank uses anymore, because all ranks meet here.
         """
         if self.resident:
             used = torch.tensor([each.is_used() for each in self.resident.values()]).int()
@@ -170,9 +170,9 @@ class SharedMemory:
         return x
 
     def with_all_ranks(self, x: torch.Tensor, use: Use) -> None:
-        """Call use(here, parts) with what every rank has of x[k, s]: parts[N] of [k, here].
+        """Call use(here, parts) on every rank's x[k, s]: parts[N], each x[:, here] of one rank.
 
-        What is shared, on all ranks, is worked on where it stands. Anything else is copied into
+        If x is in shared memory on all ranks, they work on it in place. Otherwise it is copied into
         shared memory, a chunk at a time.
         """
         found = self.barrier.tell(*self.find(x))  # all have written their x
@@ -184,9 +184,9 @@ class SharedMemory:
         self.barrier.wait()  # all have read: x may be written again
 
     def _with_copies(self, x: torch.Tensor, use: Use) -> None:
-        """The same through scratch memory: a rank can fill one while others still read the other.
+        """Copy x through two scratch buffers: a rank fills one while others still read the other.
 
-        So one barrier a chunk is enough. Nobody passes the next one before all have read this.
+        So one barrier per chunk is enough. No rank passes the next one before all have read this.
         """
         k, s = x.shape
         width = self.scratch[0].mine.nbytes // (k * x.itemsize)
@@ -199,7 +199,7 @@ class SharedMemory:
             use(here, [scratch.view(rank, 0, chunk) for rank in range(self.group.size)])
 
     def find(self, x: torch.Tensor) -> tuple[int, int]:
-        """In which shared memory x is, by its id, and at which byte; (-1, 0) if in none."""
+        """The id of the shared memory that has x, and x's first byte in it; (-1, 0) if none."""
         for id, resident in self.resident.items():
             if (offset := resident.offset(x)) is not None:
                 return id, offset

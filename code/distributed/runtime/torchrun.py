@@ -1,4 +1,4 @@
-"""torchrun, or an engine like it, has started this process as one rank: call a function in it."""
+"""Rank under torchrun or a similar launcher: call a function in this process as one rank."""
 
 import atexit
 import contextlib
@@ -28,11 +28,11 @@ def run_as_torchrun_rank(
     threads: int | None = None,
     timeout: float | None = None,
 ) -> list[Any]:
-    """Call `fn(group, *args)` as the rank that the environment says; every rank's result.
+    """Call `fn(group, *args)` as the rank that the environment describes; every rank's result.
 
-    The first call makes the world, all use it, and each has the timeout that it was given (None:
-    PyTorch's). Raises ValueError for a device whose back end the world has not got, where another
-    than `launch` has made it.
+    The first call makes the world and later calls use it, each with its own timeout (None:
+    PyTorch's default). Raises ValueError if the world wasn't made by `launch` and doesn't have the
+    backend that the device needs.
     """
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     longest = default_pg_timeout if timeout is None else timedelta(seconds=timeout)
@@ -45,7 +45,7 @@ def run_as_torchrun_rank(
     if here.device.type == "cuda":
         torch.cuda.set_device(here.device)
     if not dist.is_initialized():
-        widest, *_ = choose_backend(on_this_host, "auto")  # a later call may ask for the GPUs
+        widest, *_ = choose_backend(on_this_host, "auto")  # a later call may want GPUs
         dist.init_process_group(widest, timeout=longest, store=store, rank=rank, world_size=size)
         atexit.register(dist.destroy_process_group)
     needed, there = "nccl" if backend == WITH_NCCL else "gloo", dist.get_backend_config()
@@ -59,16 +59,16 @@ def run_as_torchrun_rank(
     with contextlib.redirect_stdout(_Labelled(f"[rank {rank}] ")):
         try:
             result = fn(group, *args)
-        except Exception as error:  # what `launch` raises without torchrun, too
+        except Exception as error:  # as `launch` does without torchrun
             raise RankError(rank, f"raised {describe(error)['what']}") from error
     results: list[Any] = [None] * size
     dist.all_gather_object(results, result, of_all)
-    group.close(wait=False)  # all have returned by now
+    group.close(wait=False)  # all ranks have returned
     return results
 
 
 def _meeting_point(timeout: timedelta) -> dist.Store:
-    """The store of the world that is there, or of the one that the environment describes."""
+    """The store of the existing world, or of the world that the environment describes."""
     if dist.is_initialized():
         return world_store()
     store, *_ = next(dist.rendezvous("env://", timeout=timeout))
@@ -78,12 +78,12 @@ def _meeting_point(timeout: timedelta) -> dist.Store:
 
 @cache
 def _world_that_waits(timeout: timedelta) -> dist.ProcessGroup:
-    """All ranks, with this timeout: kept, as a gloo group made right after one ended may fail."""
+    """All ranks, with this timeout; cached, as a gloo group made right after one ends may fail."""
     return dist.new_group(timeout=timeout)
 
 
 class _Labelled(io.TextIOBase):
-    """Writes whole lines only, so that ranks on one terminal do not mix theirs."""
+    """Writes whole lines only, so that ranks on one terminal don't mix them."""
 
     def __init__(self, label: str):
         self.label, self.rest = label, ""

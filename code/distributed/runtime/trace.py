@@ -1,4 +1,4 @@
-"""Count what a rank sends, and time what it does.
+"""Trace of a rank: counts what it sends, and times what it does.
 
 A `Trace` belongs to one rank. Spans of computation and of communication are recorded on the clock
 that all processes of a machine share, and bytes are counted where they are handed over, never
@@ -16,7 +16,7 @@ from typing import Any
 
 @dataclass
 class Span:
-    """One thing that a rank did, from `start` to `end` (s, on the machine's monotonic clock)."""
+    """One activity of a rank, from `start` to `end` (s, on the machine's monotonic clock)."""
 
     name: str
     kind: str  # "compute", "communication" or "waiting"
@@ -36,8 +36,8 @@ class Trace:
     """What one rank did, sent and received.
 
     `sent`, `received` (bytes) and `messages` count point-to-point messages as they are handed to
-    the transport. A collective of the backend moves its bytes where Python does not see them: its
-    span counts none, and `handed_over` (bytes) is what this rank gave it to work on.
+    the transport. A collective of the backend moves its bytes where Python can't count them, so
+    its span has none, and `handed_over` (bytes) is the size of the arrays that it was given.
     """
 
     rank: int
@@ -70,16 +70,16 @@ class Trace:
         self.spans.append(span)
 
     def count_sent(self, size: int) -> None:
-        """One message of `size` bytes has left."""
+        """Count one message of `size` bytes that was sent."""
         self.sent += size
         self.messages += 1
 
     def count_received(self, size: int) -> None:
-        """`size` bytes have come."""
+        """Count `size` bytes that have arrived."""
         self.received += size
 
     def seconds(self, kind: str) -> float:
-        """Time in which at least one span of this kind was open (s): what overlaps counts once."""
+        """Time in which at least one span of this kind was open (s); overlaps count once."""
         total, until = 0.0, float("-inf")
         for span in sorted((s for s in self.spans if s.kind == kind), key=lambda s: s.start):
             total += max(0.0, span.end - max(span.start, until))
@@ -95,7 +95,7 @@ def overlap(trace: Trace) -> float:
 
 
 def overlapped(ready: Sequence[float], messages: Sequence[float], computed: float) -> float:
-    """When all is done (s): message i leaves when it is ready and i − 1 has been sent."""
+    """End of a step (s) in which message i leaves when it is ready and i − 1 has been sent."""
     end = 0.0
     for at, seconds in zip(ready, messages, strict=True):
         end = max(end, at) + seconds

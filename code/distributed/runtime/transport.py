@@ -1,7 +1,7 @@
-"""Messages between two ranks: what every algorithm of this book stands on.
+"""Point-to-point messages between two ranks, on which every algorithm of this book is built.
 
-A `Transport` knows its rank and how many ranks there are. It sends an array to one of them,
-receives one, or does both at once; and it counts what it sends.
+A `Transport` has a rank and the number of ranks. It sends an array to one of them, receives one, or
+does both at the same time, and it counts what it sends.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ import torch.distributed as dist
 from distributed.runtime.arrays import Array, as_tensor, in_place
 from distributed.runtime.trace import Trace
 
-AHEAD = 1 << 23  # bytes of messages that are asked for before they come, if they need a buffer
-Message = tuple[Callable[..., Any], torch.Tensor, int]  # dist.isend or dist.irecv, what, and whom
+AHEAD = 1 << 23  # bytes of buffered messages that are requested before they arrive
+Message = tuple[Callable[..., Any], torch.Tensor, int]  # dist.isend or dist.irecv, array, peer
 
 
 class Transport:
     """Point-to-point messages of one rank with the others of a process group.
 
-    `rank` is the number of this process, `size` how many there are (the world size), `device` where
-    its tensors live. Both sides of a message give arrays of the same size and dtype, and messages
-    match by `tag`. Set `trace` to a `Trace` and communication is recorded there.
+    `rank` is the number of this process, `size` the number of processes (the world size), and
+    `device` has its tensors. Both sides of a message pass arrays of the same size and dtype, and
+    messages match by `tag`. If `trace` is set to a `Trace`, it records communication.
     """
 
     is_closed = False
@@ -39,18 +39,18 @@ class Transport:
         self.backend = backend  # None: the group of all ranks
         self.tag = tag
         self.trace: Trace | None = None
-        # Of the last messages: gloo makes whoever lets go of one wait for its own thread, unless
-        # that has had the time of another message to be done with it.
+        # The last messages: freeing one waits for gloo's thread, unless that thread has already
+        # finished with it while the next message was sent.
         self._kept: list[dist.Work] = []
         self._buffer = torch.empty(0, dtype=torch.uint8)
 
     def send(self, x: Array, to: int) -> None:
-        """Give x[...] to rank `to`, which must receive it: the call can wait until it does."""
+        """Send x[...] to rank `to`, which must receive it; the call may block until it does."""
         with as_tensor(x, writes=False) as tensor, self._traced("send"):
             self._start([(dist.isend, tensor, to)])[0].wait()
 
     def receive(self, x: Array, source: int) -> Array:
-        """Fill x[...] with what rank `source` sends."""
+        """Fill x[...] with the message from rank `source`."""
         with as_tensor(x) as tensor, self._traced("receive"):
             self._start([(dist.irecv, tensor, source)])[0].wait()
         return x
@@ -77,8 +77,8 @@ class Transport:
     ) -> None:
         """Send all of `outgoing`, in order, while a message arrives for each of `incoming`.
 
-        The first `adds` are combined with what is there, the others replace it. What is in both
-        lists is sent on after that.
+        The first `adds` messages are combined with `incoming`, the others replace it. A tensor in
+        both lists is sent on after that.
         """
         if not incoming:
             return
@@ -89,12 +89,12 @@ class Transport:
             buffers = self.buffer(buffered, longest, incoming[0])
             into[:adds] = [buffers[i % buffered][: len(x)] for i, x in enumerate(incoming[:adds])]
             if buffered < adds:
-                ahead = buffered  # the next message needs a buffer that has been used
+                ahead = buffered  # the next message reuses a buffer
         arriving = [(dist.irecv, x, source) for x in into]
         leaving = [(dist.isend, x, to) for x in outgoing]
         with self._traced("relay"):
             if self.device.type == "cpu":
-                # The rest is passed on, each after one more message has been used.
+                # The rest is forwarded, each after one more message has been combined.
                 at_once = sum(1 for _ in takewhile(lambda x: x is not incoming[0], outgoing))
                 messages = self._relay_ahead(arriving, leaving, ahead, at_once)
             else:
@@ -106,10 +106,11 @@ class Transport:
     def _relay_ahead(
         self, arriving: list[Message], leaving: list[Message], ahead: int, at_once: int
     ) -> Iterator[torch.Tensor]:
-        """Ask for messages before those in front of them are there, and wait for no send.
+        """Request messages before the previous ones have arrived, and don't wait for sends.
 
-        gloo sends at once what the other side has asked for. Otherwise the sender offers it, and
-        one of gloo's threads has to be woken by the answer: `python -m bench.cpu` shows the cost.
+        gloo sends a message immediately if the other side has requested it. Otherwise the sender
+        offers it, and the answer has to wake one of gloo's threads: `python -m bench.cpu` shows the
+        cost.
         """
         received, sent = self._start(arriving[:ahead]), self._start(leaving[:at_once])
         for i, (_, arrived, _) in enumerate(arriving):
@@ -123,7 +124,7 @@ class Transport:
     def _relay_in_batches(
         self, arriving: list[Message], leaving: list[Message]
     ) -> Iterator[torch.Tensor]:
-        """Message i arrives while message i leaves: NCCL matches what begins in one batch."""
+        """Send and receive message i together: NCCL matches messages that start in one batch."""
         for i in range(max(len(arriving), len(leaving))):
             for work in self._start(arriving[i : i + 1] + leaving[i : i + 1]):
                 work.wait()
@@ -131,27 +132,27 @@ class Transport:
                 yield arriving[i][1]
 
     def empty_like(self, x: Any) -> Any:
-        """An array as x, for what comes: its elements mean nothing yet."""
+        """An uninitialized array like x, to receive into."""
         if isinstance(x, array | memoryview):
             view = memoryview(x)
             return memoryview(array(view.format, bytes(view.nbytes)))
         return torch.empty_like(x)
 
     def copy(self, x: Array, into: Array) -> Array:
-        """x[...] → into[...] of as many elements."""
+        """x[...] → into[...], which has the same number of elements."""
         target = in_place(into)
         target.copy_(in_place(x, writes=False).view_as(target))
         return into
 
     def buffer(self, k: int, n: int, like: torch.Tensor) -> torch.Tensor:
-        """A buffer of [k, n], the same memory each time: to touch new memory takes longer."""
+        """A buffer of [k, n], the same memory each time, because new memory is slower."""
         size = k * n * like.itemsize
         if len(self._buffer) < size or self._buffer.device != like.device:
             self._buffer = torch.empty(size, dtype=torch.uint8, device=like.device)
         return self._buffer[:size].view(like.dtype).view(k, n)
 
     def check_parts(self, whole: torch.Tensor, part: torch.Tensor) -> None:
-        """Raise ValueError unless whole[N·s] is made of one part[s] from each rank."""
+        """Raise ValueError unless whole[N·s] has room for exactly one part[s] per rank."""
         fits = whole.numel() == self.size * part.numel() and whole.dtype == part.dtype
         if not (fits and part.is_contiguous()):
             raise ValueError(
@@ -160,9 +161,9 @@ class Transport:
             )
 
     def parts(self, x: Array, part: Array | None = None) -> list[torch.Tensor]:
-        """Views of x[N·s], one for each rank: [s] each, or as many elements as `part` has.
+        """Views of x[N·s], one per rank: [s] each, or as many elements as `part` has.
 
-        Raises ValueError where it cannot be cut like that, or only with a copy.
+        Raises ValueError if x can't be split like that, or only with a copy.
         """
         whole = in_place(x)
         if not whole.is_contiguous():
@@ -172,11 +173,11 @@ class Transport:
         return list(flat.tensor_split(self.size))
 
     def announce(self, call: str, x: Array) -> None:
-        """Before a collective on x. A `Group` compares here what all ranks call."""
+        """Called before a collective on x. A `Group` compares here what all ranks call."""
         self.check_open()
 
     def _start(self, messages: Sequence[Message]) -> list[dist.Work]:
-        """Begin to send and to receive; NCCL, on GPUs, matches only what begins in one batch."""
+        """Start sends and receives; NCCL, on GPUs, matches only those that start in one batch."""
         self.check_open()
         for call, x, peer in messages:
             self._check_peer("to" if call is dist.isend else "source", peer)
@@ -200,7 +201,7 @@ class Transport:
             )
         if started:
             self._kept, before = [*started], self._kept
-            del before  # not earlier
+            del before  # only after the new ones have started
         return started
 
     @contextlib.contextmanager
@@ -209,7 +210,7 @@ class Transport:
             yield self.trace
 
     def check_open(self) -> None:
-        """Raise ValueError where the process group has ended."""
+        """Raise ValueError if the process group is closed."""
         if self.is_closed:
             raise ValueError("this group is closed: use it before close(), within its with block")
 

@@ -1,8 +1,8 @@
-"""A network that takes its time: layers wait as long as a device of some speed would compute.
+"""Emulated network: its layers wait as long as a device of a given speed would compute.
 
-Where ranks share few cores, their computation and their messages are in each other's way, and no
-measurement says what overlap would save on devices of their own. Waiting needs no core. What is
-measured with this network is therefore real in its messages, and stated in its computation.
+If ranks share a few cores, computation and messages slow each other down, so a measurement can't
+show what overlap would save with one device per rank. Waiting doesn't use a core. So measurements
+with this network have real messages, and computation times that you choose.
 """
 
 import time
@@ -56,7 +56,7 @@ def train_step(model: nn.Module) -> None:
 
 
 def main(layers: int = 8, step: float = 0.06) -> None:
-    """How long a step takes, beside how long it was asked to take."""
+    """Time of a step, next to the time that was requested."""
     model = emulated_network(layers, 30, step)
     train_step(model)
     begun = time.perf_counter()

@@ -1,8 +1,8 @@
-"""What a rank really holds, in bytes: count the storages that are alive, after every operation.
+"""Memory meter: the bytes that a rank really holds, counted as live storages after every operation.
 
-Tensors that share memory share a storage, so views count once. Autograd keeps what the backward
-pass will need where no Python variable shows it; but each storage was made by an operation, and
-those can be watched.
+Tensors that share memory share a storage, so views count once. Autograd keeps tensors for the
+backward pass that no Python variable refers to. But every storage was made by an operation, and a
+dispatch mode sees every operation.
 """
 
 import contextlib
@@ -19,11 +19,11 @@ from distributed.runtime.script import run_script
 from distributed.workbench.data import batches
 from distributed.workbench.training import Alone, make_network, train
 
-Named = Mapping[str, Iterable[torch.Tensor]]  # what tensors are for → the tensors
+Named = Mapping[str, Iterable[torch.Tensor]]  # purpose → tensors
 
 
 def nbytes(tensors: Iterable[torch.Tensor]) -> int:
-    """Bytes of the storages behind tensors; what two of them share counts once."""
+    """Bytes of the storages of tensors; a storage that two of them share counts once."""
     storages = (tensor.untyped_storage() for tensor in tensors)
     return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
 
@@ -31,10 +31,10 @@ def nbytes(tensors: Iterable[torch.Tensor]) -> int:
 class MemoryUse(TorchDispatchMode):
     """Within `with MemoryUse(names) as use:`, watch every storage that operations make.
 
-    `names()` tells what the known tensors are for. All others go by the phase in which they were
-    made: "activations" unless `use.phase(...)` says otherwise. `use.after[phase]` is what was alive
-    at the end of a phase, `use.peak` when most was (bytes, by name). What a kernel uses within one
-    operation is not seen, nor what other threads make.
+    `names()` maps names to the known tensors. All others are named after the phase in which they
+    were made: "activations" unless `use.phase(...)` sets another name. `use.after[phase]` is the
+    memory at the end of a phase, and `use.peak` is the memory at its peak (bytes, by name). Memory
+    that a kernel uses only within one operation isn't seen, and neither are other threads.
     """
 
     def __init__(self, names: Callable[[], Named] = dict):
@@ -47,7 +47,7 @@ class MemoryUse(TorchDispatchMode):
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Storages that are made in here, and that nobody names, are called so."""
+        """Give `name` to the storages that are made in the block and aren't in `names()`."""
         before, self.current = self.current, name
         try:
             yield
@@ -57,9 +57,9 @@ class MemoryUse(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, DTensor) for kind in types):
-            return NotImplemented  # it calls operations on what this rank has: they come here
+            return NotImplemented  # it calls operations on its local tensors, which come here
         result = func(*args, **(kwargs or {}))
-        # Forget what is gone first: a new storage can have the address of an old one.
+        # Remove freed storages first: a new storage can have the address of an old one.
         self.made = {key: made for key, made in self.made.items() if made[0]() is not None}
         for tensor in result if isinstance(result, tuple | list) else [result]:
             if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.device.type != "meta":
@@ -72,7 +72,7 @@ class MemoryUse(TorchDispatchMode):
         return result
 
     def now(self) -> dict[str, int]:
-        """Bytes that are alive now, by what they are for."""
+        """Bytes that are alive now, by name."""
         found: dict[str, int] = {}
         seen = set()
         named = [(name, t.untyped_storage()) for name, ts in self.names().items() for t in ts]
@@ -85,9 +85,9 @@ class MemoryUse(TorchDispatchMode):
 
 
 def peak_of_step(make: Callable[[], Callable[[], Any]], warm_up: int = 2) -> int:
-    """Bytes that are alive when most is, in a step after the first ones.
+    """Peak memory (bytes) of a step after `warm_up` steps.
 
-    `make()` returns the step. All that was made since `make` began counts, whatever it is for.
+    `make()` returns the step. Every storage made since `make` began counts, whatever its purpose.
     """
     with MemoryUse() as use:
         step = make()
@@ -99,9 +99,9 @@ def peak_of_step(make: Callable[[], Callable[[], Any]], warm_up: int = 2) -> int
 
 
 def watch(model: nn.Module, trained: Any, batch: int, examples: float) -> MemoryUse:
-    """Watch the second of two steps, for the first makes the optimizer's states.
+    """Watch the second of two steps, because the first makes the optimizer's states.
 
-    `trained` has `step()` and `tensors()`, as `Alone`; `batch` is how many rows this rank takes.
+    `trained` has `step()` and `tensors()`, as `Alone` does; `batch` is the number of rows per rank.
     """
     first, last = batches(1797, batch, 2)
     train(model, trained.step, [first], examples)

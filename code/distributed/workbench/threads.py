@@ -1,7 +1,7 @@
-"""Ranks that are threads, and messages that are lists: a transport without any library.
+"""Transport between threads: ranks are threads and messages are lists, without any library.
 
-An algorithm that runs here as well as between processes knows nothing about tensors. An array is a
-`memoryview` of an `array.array`: it can be cut without a copy, as a tensor can.
+An algorithm that runs here as well as between processes doesn't depend on tensors. An array is a
+`memoryview` of an `array.array`, which can be sliced without a copy, as a tensor can.
 """
 
 import threading
@@ -16,11 +16,11 @@ from distributed.runtime.trace import Trace
 Mailboxes = dict[tuple[int, int], "SimpleQueue[list[Any]]"]
 
 
-PATIENCE = 10  # seconds: who waits longer has a partner that does not send
+PATIENCE = 10  # seconds; a rank that waits longer has a peer that doesn't send
 
 
 def numbers(values: list[Any], kind: str = "q") -> memoryview:
-    """x[n] of `values`; `kind` is a type code of `array.array`, "q" for whole numbers."""
+    """x[n] of `values`; `kind` is a type code of `array.array`, "q" for integers."""
     return memoryview(array(kind, values))
 
 
@@ -31,7 +31,7 @@ def add(a: memoryview, b: memoryview, out: memoryview) -> None:
 
 
 class ThreadGroup:
-    """One of the ranks that are threads of this process: what algorithms need of a `Group`."""
+    """One rank as a thread of this process: the methods of `Group` that algorithms need."""
 
     def __init__(self, rank: int, size: int, mailboxes: Mailboxes):
         self.rank, self.size = rank, size
@@ -39,12 +39,12 @@ class ThreadGroup:
         self.trace = Trace(rank)
 
     def send(self, x: memoryview, to: int) -> None:
-        """A copy of x[n] for rank `to`; does not wait for it."""
+        """Send a copy of x[n] to rank `to`, without waiting for it."""
         self.mailboxes[self.rank, to].put(x.tolist())
         self.trace.count_sent(x.nbytes)
 
     def receive(self, x: memoryview, source: int) -> memoryview:
-        """Fill x[n] with what rank `source` sends."""
+        """Fill x[n] with the message from rank `source`."""
         values = self.mailboxes[source, self.rank].get(timeout=PATIENCE)
         for i, value in enumerate(values):
             x[i] = value
@@ -81,7 +81,7 @@ class ThreadGroup:
                 combine(x, arrived, out=x)
 
     def empty_like(self, x: memoryview) -> memoryview:
-        """An array as x, for what comes."""
+        """An array like x, to receive into."""
         return numbers([0] * len(x), x.format)
 
     def copy(self, x: memoryview, into: memoryview) -> memoryview:
@@ -90,7 +90,7 @@ class ThreadGroup:
         return into
 
     def parts(self, whole: memoryview, part: memoryview | None = None) -> list[memoryview]:
-        """Views of whole[N·s], one for each rank: [s] each, or as long as `part`."""
+        """Views of whole[N·s], one per rank: [s] each, or as long as `part`."""
         whole = memoryview(whole)
         s = len(whole) // self.size if part is None else len(part)
         if len(whole) != s * self.size:
@@ -103,7 +103,7 @@ class ThreadGroup:
             raise ValueError(f"{name}={rank}: the ranks are 0 to {self.size - 1}")
 
     def announce(self, call: str, x: memoryview) -> None:
-        """Other groups check here that all ranks call the same."""
+        """Other groups check here that all ranks call the same collective."""
 
 
 def run_in_threads(

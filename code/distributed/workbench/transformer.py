@@ -1,7 +1,7 @@
-"""A small transformer that reads characters: the model that the chapters on DDP and ZeRO train.
+"""A small character-level transformer: the model that the chapters on DDP and ZeRO train.
 
-It is the decoder of Vaswani et al. (2017) with norms before each part: attention, then a two-layer
-network, each added to what came in. Small enough for a laptop, and with all that large ones have.
+It is the decoder of Vaswani et al. (2017) with a norm before each part: attention, then a two-layer
+network, each added to its input. It fits on a laptop, and has every part that large ones have.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from distributed.runtime.script import run_script
 
 @dataclass(frozen=True)
 class Config:
-    """Sizes: v characters, t of context, d wide, and so many layers and heads."""
+    """Sizes: v characters, context length t, width d, and the numbers of layers and heads."""
 
     v: int = 96
     t: int = 32
@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 class CharTransformer(nn.Module):
-    """characters[b, t] (whole numbers below v) → logits[b, t, v] of each next character."""
+    """characters[b, t] (whole numbers below v) → logits[b, t, v] of the next characters."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -74,25 +74,25 @@ class CharTransformer(nn.Module):
         return self.head(self.norm(self.blocks(x)))
 
     def loss(self, characters: torch.Tensor) -> torch.Tensor:
-        """`text_loss` of this model itself; a wrapped one is called through its wrapper."""
+        """`text_loss` of this model; for a wrapped model, pass its wrapper to `text_loss`."""
         return text_loss(self, characters)
 
 
 def text_loss(model: nn.Module, characters: torch.Tensor) -> torch.Tensor:
-    """characters[b, t + 1] → the mean cross-entropy of each character after those before."""
+    """characters[b, t + 1] → mean cross-entropy of each character, given those before it."""
     logits = model(characters[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), characters[:, 1:].flatten())
 
 
 def make_model(config: Config, seed: int = 0) -> CharTransformer:
-    """The same weights for the same seed, whatever random numbers were drawn before."""
+    """A model with the same weights for the same seed, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return CharTransformer(config)
 
 
 class Text:
-    """A text as whole numbers: which character is which, and back."""
+    """A text as integers: encodes characters to numbers, and decodes them."""
 
     def __init__(self, text: str):
         self.characters = sorted(set(text))
@@ -106,7 +106,7 @@ class Text:
         return "".join(self.characters[i] for i in numbers.tolist())
 
     def batches(self, b: int, t: int, steps: int, seed: int = 0) -> Iterator[torch.Tensor]:
-        """`steps` batches of x[b, t + 1], cut out at positions that the seed alone decides."""
+        """`steps` batches x[b, t + 1], cut out at positions that depend only on the seed."""
         generator = torch.Generator().manual_seed(seed)
         for _ in range(steps):
             starts = torch.randint(len(self.data) - t, (b,), generator=generator)
@@ -114,7 +114,7 @@ class Text:
 
 
 def corpus() -> str:
-    """The text of this book: its pages, as they are written."""
+    """The text of this book: the Markdown of its pages."""
     book = Path(distributed.__file__).parents[2] / "book"
     pages = sorted(book.rglob("*.md"))
     if not pages:

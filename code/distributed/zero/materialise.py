@@ -65,8 +65,8 @@ def materialise(
 
     Each part of the module that holds a wanted one is initialised as a whole. It sees copies of its
     other tensors, which are as before afterward. Raises ValueError for a wanted one that has no
-    value then, and for a write into a module inside, whose own turn would undo it. Where torch
-    refuses such a write, because what is sharded has no memory, its error has a note.
+    value then, and for a write into a module inside, whose own turn would undo it. If torch
+    refuses that write, because sharded parameters have no memory, its error gets a note.
     """
     remaining = set(wanted)
     for path, part in module.named_modules():

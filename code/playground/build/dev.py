@@ -3,7 +3,7 @@
 The server is that of `make serve`. It serves a copy of the last successful build, so a reader never
 sees half a build, and a page that doesn't build leaves the previous version in place.
 
-Files are watched by their modification times (a few hundred files, four times per second). An open
+The preview checks the modification times of a few hundred files, four times per second. An open
 page asks for one small file of the copy, twice per second. So the server needs no changes and no
 additional library.
 """
@@ -23,10 +23,10 @@ from playground.server.app import on_stop
 ROOT = Path(__file__).parents[3]
 WATCHED = ("book", "code", "exercises", "bench/recorded", "_config.yml", "_toc.yml")
 STATIC = "book/_static/"  # scripts and styles, which are copied unchanged
-MACHINERY = ("_config.yml", "book/_ext/")  # changes of these affect every page
+MACHINERY = ("_config.yml", "book/_ext/")  # changes to these affect every page
 NOT_OURS = {"__pycache__", ".ipynb_checkpoints", "node_modules"}
 LOOK = 0.25  # s between two checks
-OWN = ("_static/reload.js", "_static/builds.txt")  # the script, the number of builds shown
+OWN = ("_static/reload.js", "_static/builds.txt")  # the script, and the number of builds so far
 
 RELOAD = """\
 const shown = "BUILDS";

@@ -48,7 +48,7 @@ def gradient(state: State, data: Rows) -> torch.Tensor:
 
 
 def counts(moved: torch.Tensor, gradients: Sequence[torch.Tensor]) -> list[float] | None:
-    """c of moved[Ψ] = Σ c_i gradients[i]; None where no c does it."""
+    """c with moved[Ψ] = Σ c_i gradients[i]; None if there is no such c."""
     a = torch.stack(list(gradients), 1)
     found = torch.linalg.lstsq(a, moved[:, None]).solution[:, 0]
     if (a @ found - moved).norm() > 1e-6 * max(float(moved.norm()), 1e-12):
@@ -57,7 +57,7 @@ def counts(moved: torch.Tensor, gradients: Sequence[torch.Tensor]) -> list[float
 
 
 def largest_difference(found: State, expected: State) -> tuple[str, float, float, float]:
-    """Which number of which tensor differs most: its name, both values, and by how much."""
+    """The element that differs most: its name, both values, and the difference."""
     worst = ("", 0.0, 0.0, 0.0)
     for name, right in expected.items():
         off = (found[name].double() - right.double()).abs().nan_to_num(nan=torch.inf)
@@ -71,7 +71,7 @@ def largest_difference(found: State, expected: State) -> tuple[str, float, float
 
 
 def difference(found: State, expected: State, what: str, tolerance: float = 1e-9) -> str:
-    """That difference in words; empty where there is none beyond the tolerance."""
+    """That difference in words; empty if it is within the tolerance."""
     name, a, b, off = largest_difference(found, expected)
     if not off > tolerance * max(1.0, abs(b)):
         return ""
@@ -79,7 +79,7 @@ def difference(found: State, expected: State, what: str, tolerance: float = 1e-9
 
 
 def check_replicas(states: Sequence[State], when: str, meaning: str = "") -> None:
-    """Raise `Wrong` where the weights or buffers of a rank are not rank 0's."""
+    """Raise `Wrong` if a rank's weights or buffers differ from rank 0's."""
     for rank, state in enumerate(states[1:], start=1):
         if said := difference(state, states[0], "on rank 0"):
             raise Wrong(
@@ -94,7 +94,7 @@ def times(number: float) -> str:
 
 
 def name_of(at: int) -> str:
-    """Which number of the network's weights stands at this place of flat[Ψ]."""
+    """Name of the weight at this index of flat[Ψ]."""
     for name, tensor in network().state_dict().items():
         if at < tensor.numel():
             place = torch.unravel_index(torch.tensor(at), tensor.shape)

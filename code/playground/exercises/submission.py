@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def checked(name: str, file: Path, timeout: float) -> Verdict:
-    """Run a submission in a separate process; its verdict. Afterward kills all processes of it."""
+    """Run a submission in a separate process; return its verdict. Then kill all its processes."""
     with tempfile.TemporaryFile("w+") as told:
         process = subprocess.Popen(
             [sys.executable, "-P", "-c", IN_ITS_PROCESS, name, str(file), str(told.fileno())],
@@ -129,7 +129,7 @@ def verdict_on(name: str, file: Path) -> Verdict:
 
 
 def as_row(verdict: Verdict, file: Path) -> dict[str, Any]:
-    """Verdict as the JSON output has it; `rank` and `line` are None if its message has none."""
+    """The verdict's row in the JSON output; `rank` and `line` are None if its message has none."""
     message = verdict.message
     place = rf'{re.escape(str(file))}(?:", line |:)'
     return {

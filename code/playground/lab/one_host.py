@@ -36,8 +36,8 @@ def torchrun(
 ) -> list[Any]:
     """Run a script (a path from the book's root), or a `main` that was defined in a cell.
 
-    `dtype` is what the ranks have for numbers where the script names none: in `torch.float64` one
-    sees whether two runs differ by more than rounding.
+    `dtype` is the ranks' default dtype. With `torch.float64`, you can see whether two runs differ
+    by more than rounding.
     """
     store = loopback_store()
     what = script if isinstance(script, str) else cloudpickle.dumps(script)
@@ -50,8 +50,8 @@ def torchrun(
 def loopback_store() -> dist.TCPStore:
     """A store on a free port of 127.0.0.1.
 
-    Left to itself, TCPStore listens on all interfaces, whatever host it is given, and lets in
-    anyone who reaches them.
+    By default, TCPStore listens on all interfaces, whatever host it is given, and accepts anyone
+    who can reach them.
     """
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
@@ -71,11 +71,11 @@ def run_as_rank(
 ) -> Any:
     """One rank: leave the group that `launch` made, and call `main` as torchrun would start it."""
     rank, ranks = str(group.rank), str(group.size)
-    dist.barrier()  # who leaves closes connections, which another rank may still be making
+    dist.barrier()  # a rank that leaves closes connections that others may still be opening
     dist.destroy_process_group()
     os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store is there already
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # the store exists already
     torch.set_default_dtype(dtype)
     torch.manual_seed(group.rank)  # fresh processes draw different numbers; these are forks of one
     multiprocessing.set_start_method(None, force=True)  # Python's own, for a loader's workers
@@ -91,7 +91,7 @@ def run_as_rank(
 
 
 def as_module(path: Path) -> ModuleType:
-    """A script as a module: its `main` is there, and was not called."""
+    """A script as a module: its `main` is defined, but was not called."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec
     assert spec.loader

@@ -24,7 +24,7 @@ LANES = {
 
 
 def streams(axis: Axes, step: SimulatedStep, until: float | None = None) -> None:
-    """What every stream does when."""
+    """Draw the spans of every stream over time."""
     lanes = list(dict.fromkeys(span.stream for span in step.spans))
     lanes.sort(key=["compute", "gather", "reduce", "reduce between hosts"].index)
     for span in step.spans:
@@ -37,7 +37,7 @@ def streams(axis: Axes, step: SimulatedStep, until: float | None = None) -> None
 
 
 def compare_streams(steps: Mapping[str, SimulatedStep]) -> Figure:
-    """Several schedules of the same work, one below the other, on one clock."""
+    """Several schedules of the same work, one below the other, on the same time axis."""
     use_style()
     until = max(step.total for step in steps.values())
     figure, axes = plt.subplots(
@@ -54,22 +54,22 @@ def compare_streams(steps: Mapping[str, SimulatedStep]) -> Figure:
 
 
 def tokens_that_hide(work: Work, name: str, waits: float = 0.02) -> float:
-    """By the simulator: from how many tokens on less than `waits` of a step is exposed.
+    """Threshold by the simulator: tokens from which less than `waits` of a step is exposed.
 
-    `work` is that of one token; halving an interval finds the border.
+    `work` is that of one token; bisection finds the threshold.
     """
     low, high = 1.0, 1e9
     for _ in range(20):
         middle = (low * high) ** 0.5
         longer = work._replace(forward=work.forward * middle, backward=work.backward * middle)
-        stack = "megatron" if name == "ZeRO-1" else "pytorch"  # PyTorch's hides no broadcast
+        stack = "megatron" if name == "ZeRO-1" else "pytorch"  # PyTorch's can't hide broadcasts
         step = simulate(STACKS[stack][name], longer)
         low, high = (low, middle) if step.exposed < waits * step.total else (middle, high)
     return high
 
 
 def error_table(runs: Sequence[Run], together: str, apart: Sequence[Run] = ()) -> Table:
-    """Errors by source, of all of them as `together`, if that is not empty, and of some `apart`."""
+    """Errors by source, of all runs as `together` (unless it is empty), and of some `apart`."""
 
     def row(name: str, errors: Errors) -> tuple[str, ...]:
         shares = (errors.median, errors.nine_in_ten, errors.worst)
@@ -86,7 +86,7 @@ def error_table(runs: Sequence[Run], together: str, apart: Sequence[Run] = ()) -
 
 
 def error_strip(runs: Sequence[Run]) -> Figure:
-    """The error of every run, a line for each source; those that were fitted stand below a line."""
+    """The error of every run, one row per source; below a line, the runs that were fitted."""
     use_style()
     held_out = [run for run in runs if run.row["use"] == "test"]
     fitted = [run for run in runs if run.row["use"] == "calibrate"]
@@ -109,7 +109,7 @@ def error_strip(runs: Sequence[Run]) -> Figure:
 
 
 def every_row(runs: Iterable[Run]) -> Table:
-    """Each published run with the planner's number beside it."""
+    """Each published run, next to the planner's number."""
     rows = [
         (
             run.source, run.row["model"], f"{run.gpus} × {run.row['gpu']}", run.row["strategy"],
@@ -133,7 +133,7 @@ def every_row(runs: Iterable[Run]) -> Table:
 
 
 def fits_table(verdicts: Iterable[Verdict]) -> Table:
-    """Each configuration published as out of memory, or as running beside it."""
+    """Each configuration published as out of memory, and those from the same sources that ran."""
     rows = []
     for found in verdicts:
         row, right = found.row, "yes" if found.right else "no"

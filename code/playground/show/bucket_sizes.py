@@ -18,21 +18,21 @@ def read() -> dict[str, Any]:
 
 
 def costs_of(swept: dict[str, Any], link: str) -> Costs:
-    """What was measured of the parts of a step: a third of what is computed is the forward pass."""
+    """Measured costs of the parts of a step; the forward pass is a third of the computation."""
     run = swept[link]
     return Costs(run["alpha"], run["beta"], run["computed"] / 3, run["computed"] * 2 / 3)
 
 
 def predicted(swept: dict[str, Any], link: str, bucket: float) -> float:
-    """Seconds of a step with buckets of so many bytes, followed one by one."""
+    """Seconds of a step with buckets of `bucket` bytes, simulated bucket by bucket."""
     whole = swept["bytes"]
     count = round(whole / bucket)
     return predict_step(costs_of(swept, link), [whole / count] * count)
 
 
 def best_by_formula(swept: dict[str, Any], link: str) -> float:
-    """The size (bytes) that the chapter's formulas give: if the network is slower, the best; if
-    it is faster, S_least, at which messages just keep up."""
+    """Bucket size (bytes) by the chapter's formulas: the best one if the network is slower than
+    the computation; if it is faster, S_least, at which messages just keep up."""
     return best_size(costs_of(swept, link), swept["bytes"])
 
 

@@ -1,7 +1,7 @@
-"""Losses of 16 bits, as two charts with controls: updates that round away, gradients that are zero.
+"""Two interactive charts of 16-bit rounding: updates that round away, gradients that become zero.
 
-The charts compute on the page itself, so the rounding is written again in their language. A test
-compares both with torch's results for the same numbers.
+The charts compute on the page itself, so their expressions repeat the rounding. A test compares
+both with torch's results for the same numbers.
 """
 
 import altair as alt
@@ -12,13 +12,13 @@ from playground.show.colours import RANKS
 
 AFTER_ONE = {"bfloat16": 2.0**-7, "float16": 2.0**-10}  # from 1 to the next number
 ENDS = (0.983, 1.025)
-ZERO, LARGEST = -25, 16  # powers of two: float16 has nothing at or below, or from here on
-STEP = "(update < 0 ? after_one / 2 : after_one)"  # below 1 numbers lie twice as close
+ZERO, LARGEST = -25, 16  # powers of two: float16 has only numbers between them
+STEP = "(update < 0 ? after_one / 2 : after_one)"  # below 1, the spacing is half as wide
 LANDED = f"1 + {STEP} * round(update / {STEP})"
 
 
 def rounding_chart(update: float = 0.003, dtype: str = "bfloat16") -> Calculator:
-    """The numbers of a format around 1, an update to drag, and the number that the sum becomes."""
+    """The numbers of a format around 1, an update to drag, and the result of rounding the sum."""
     x = alt.X(
         "value:Q",
         scale=alt.Scale(domain=ENDS, nice=False),
@@ -67,16 +67,16 @@ def rounding_chart(update: float = 0.003, dtype: str = "bfloat16") -> Calculator
 
 
 def by_power(gradient: torch.Tensor) -> dict[int, int]:
-    """How many elements lie between 2^e and 2^(e + 1), for each e; zeros are left out."""
+    """Number of elements between 2^e and 2^(e + 1), for each e; zeros are left out."""
     exponents = gradient[gradient != 0].abs().log2().floor().int()
     found, counts = exponents.unique(return_counts=True)
     return dict(zip(found.tolist(), counts.tolist(), strict=True))
 
 
 def scale_chart(counts: dict[str, dict[int, int]], scale: int = 0) -> Calculator:
-    """Sizes of gradients, layer by layer, and how many float16 makes zero at a loss scale.
+    """Sizes of gradients per layer, and how many become zero in float16 at a loss scale.
 
-    `counts[layer][e]` gradients lie between 2^e and 2^(e + 1). It opens with a scale of 2^scale.
+    `counts[layer][e]` gradients are between 2^e and 2^(e + 1). The initial scale is 2^scale.
     """
     rows = [
         {"layer": layer, "exponent": exponent, "count": count}

@@ -13,19 +13,19 @@ from playground.show.calculator import Calculator, slider, style
 from playground.show.colours import KINDS
 
 FORWARD, BACKWARD = 200 / 3, 400 / 3  # ms
-BYTES = 2.1e6  # of gradients, as in the lab of hosts
+BYTES = 2.1e6  # of gradients, as in the lab with hosts
 MOST = 32  # buckets
 # In a ring of four ranks, each rank sends 2 · 3/4 of all bytes.
-SEND_ALL = f"{1.5 * BYTES * 8 / 1e3} / link"  # ms, at so many Mbit/s
+SEND_ALL = f"{1.5 * BYTES * 8 / 1e3} / link"  # ms; link is in Mbit/s
 MESSAGE = f"(alpha + {SEND_ALL} / buckets)"
 LANES = ["by hand: computes", "by hand: sends", "overlapped: computes", "overlapped: sends"]
 
 
 def overlap_chart(buckets: int = 8, link: float = 100, latency: float | None = None) -> Calculator:
-    """A step by hand and one with overlap; the link can be dragged, and the number of buckets.
+    """A step by hand and one with overlap, with sliders for the link and the number of buckets.
 
-    With `latency` (ms), what each message costs before its first byte is a third slider, which
-    stands there at first.
+    With `latency` (ms), the latency of each message gets a third slider, which starts at that
+    value.
     """
     rows = [
         {"lane": lane, "part": part, "i": i}

@@ -1,9 +1,9 @@
 """Recorded run of a collective, message by message, as a figure to step through.
 
 `record(ring, ranks=4)` runs the algorithm on real ranks. Every element of rank r's array is 2ʳ, so
-the bits of a sum show which ranks are in it. Each message is noted by its sender, with its position
-in the array and its number. Steps follow from which rank had to wait for which.
-`record(ring, ranks=range(2, 9))` records a run for each number of ranks, to drag between them.
+the bits of a sum show which ranks are in it. The sender records each message with its position in
+the array and its number. Steps follow from which rank had to wait for which.
+`record(ring, ranks=range(2, 9))` records a run per number of ranks, for a slider between them.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class Message:
 
 
 class Recorder(Group):
-    """A `group` that notes all messages of the array `x`, and the state of x between them."""
+    """A `group` that records all messages of the array `x`, and the state of x between them."""
 
     def __init__(self, group: Group, x: torch.Tensor):
         super().__init__(group.device, group.board, group.local_size, group.backend)
@@ -42,7 +42,7 @@ class Recorder(Group):
         self.states: list[list[int]] = []  # before each call
         self.calls: list[list[tuple[str, int, int, int]]] = []  # (what, with whom, start, end)
 
-    relay: Any = ThreadGroup.relay  # one at a time: what is asked for ahead makes no step
+    relay: Any = ThreadGroup.relay  # one at a time: messages queued ahead don't count as a step
 
     def _start(self, messages: Sequence[Any]) -> list[Any]:
         self.states.append(self.x.tolist())
@@ -54,7 +54,7 @@ class Recorder(Group):
 def note_call(
     x: torch.Tensor, messages: Sequence[tuple[str, torch.Tensor, int]]
 ) -> list[tuple[str, int, int, int]]:
-    """(what, with whom, start, end) of messages that begin together: which part of x each is."""
+    """The part of x in each of the messages that begin together: (what, with whom, start, end)."""
     call = []
     for what, tensor, peer in messages:
         offset = tensor.data_ptr() - x.data_ptr()
@@ -83,9 +83,9 @@ def record(
 ) -> "Steps":
     """Run `algorithm(group, x, combine)` on `ranks` ranks; each has an array of `parts` parts.
 
-    By default an array has one part per rank. With `parts=1`, each rank has a single number. Of
-    several numbers of ranks, the figure opens with `start`. If it `plays`, it does so once, when it
-    comes into view, unless the reader prefers reduced motion.
+    By default an array has one part per rank. With `parts=1`, each rank has a single number. If
+    there are several numbers of ranks, the figure opens with `start`. If `plays`, it plays once,
+    when it comes into view, unless the reader prefers reduced motion.
     """
     runs = []
     for size in [ranks] if isinstance(ranks, int) else ranks:
@@ -100,7 +100,7 @@ def put_in_steps(
 ) -> tuple[list[Message], list[list[list[int]]]]:
     """Messages with their steps, and all ranks' arrays after each step: [step][rank][place].
 
-    A message takes the step after the latest that either side had to do before it.
+    A message's step comes after all earlier steps of its sender and its receiver.
     """
     pairs = match([calls for calls, _ in recorded])
     done = [[0] * (len(calls) + 1) for calls, _ in recorded]  # [rank][calls made]: the step
@@ -128,7 +128,7 @@ def put_in_steps(
 
 
 def match(calls: list[list]) -> list[tuple[int, int, int, int, int, int]]:
-    """(sender, its call, receiver, its call, start, end) of each message: first sent, first in."""
+    """Match sends with receives in order: sender, its call, receiver, its call, start, end."""
     sent: dict[tuple[int, int], list] = {}
     came: dict[tuple[int, int], list] = {}
     for rank, of_rank in enumerate(calls):
@@ -149,7 +149,7 @@ def match(calls: list[list]) -> list[tuple[int, int, int, int, int, int]]:
 class Run:
     """One recorded run: its messages, and all ranks' arrays after each step: [step][rank][part].
 
-    Bit r of a number says that rank r's numbers are in that part; 0 is a part with nothing in it.
+    Bit r of a number says that rank r's numbers are in that part; 0 means an empty part.
     """
 
     messages: list[Message]
@@ -176,7 +176,7 @@ class Run:
         return f"Step {step} of {self.last}: {pairs}. {doing}{self.result() * (step == self.last)}"
 
     def result(self) -> str:
-        """What stands there in the end, and what it took."""
+        """The result of the run, and what it cost."""
         busiest = max(self.sent(rank) for rank in range(self.ranks))
         complete = sum(part.bit_count() == self.ranks for row in self.arrays[-1] for part in row)
         if len(self.arrays[0][0]) == 1:
@@ -188,7 +188,7 @@ class Run:
 
     @property
     def recording(self) -> dict[str, Any]:
-        """What `book/_static/steps.js` draws."""
+        """The data that `book/_static/steps.js` draws."""
         return {
             "arrays": self.arrays,
             "messages": [[m.step, m.sender, m.to, m.start, m.end] for m in self.messages],
@@ -196,7 +196,7 @@ class Run:
         }
 
     def sent(self, rank: int) -> float:
-        """What a rank has sent in all, in arrays."""
+        """Total that a rank has sent, in arrays."""
         parts = [m.end - m.start for m in self.messages if m.sender == rank]
         return sum(parts) / len(self.arrays[0][rank])
 

@@ -1,8 +1,8 @@
 """Recorded sweep of collectives over sizes and ranks, predicted from the cost of one message.
 
-α and β are the costs of a message between two ranks, fitted to the collectives that consist of one
-message there. All other times are predicted in two ways: from the messages of the busiest rank, or
-from the messages of all ranks together.
+α and β are the costs of a message, fitted to the collectives that consist of a single message on
+two ranks. All other times are predicted in two ways: from the messages of the busiest rank, or from
+the messages of all ranks together.
 """
 
 import json
@@ -40,27 +40,27 @@ class Sweep:
 
     @property
     def bandwidth(self) -> float:
-        """Bytes in a second."""
+        """Bandwidth (bytes/s)."""
         return float(1 / self.cost[1])
 
     def on(self, ranks: int, *names: tuple[str, str]) -> list[Row]:
-        """The rows of so many ranks: all, or those of some (op, algorithm)."""
+        """The rows for this number of ranks: all, or those of some (op, algorithm)."""
         return [
             row for row in self.rows
             if row["ranks"] == ranks and (not names or (row["op"], row["algorithm"]) in names)
         ]  # fmt: skip
 
     def predicted(self, row: Row, way: str) -> float:
-        """Seconds of a row's collective, by the model in which `way` is what counts."""
+        """Seconds of a row's collective, by the model that counts messages by `way`."""
         return float(self.cost @ counts(row, WAYS[way]))
 
     def misses(self, rows: list[Row], way: str) -> list[float]:
-        """How far the times are from what was predicted, as shares of that."""
+        """Deviations of the times from their predictions, as shares of the predictions."""
         return [row["s"] / self.predicted(row, way) - 1 for row in rows]
 
 
 def counts(row: Row, whose: Callable[..., Any]) -> tuple[int, int]:
-    """Messages and bytes that count."""
+    """Messages and bytes that the model counts."""
     of_rank, ranks = SENDS[row["op"], row["algorithm"]], row["ranks"]
     sent = [of_rank(row["bytes"] // 4, rank, ranks) for rank in range(ranks)]
     return whose(s.messages for s in sent), 4 * whose(s.elements for s in sent)

@@ -1,4 +1,4 @@
-"""Figures of the examples that are in each array of a training step, made by running the code.
+"""Figures that show which examples are in each array of a training step, made by running the code.
 
 A cell has a slot for each example, which is filled if the cell depends on that example. A cell with
 only some of its slots filled is a partial sum and is hatched; a cell with all of them filled is
@@ -19,7 +19,7 @@ from distributed.dp import DataParallel, shard
 from distributed.single_device import Arrays, SingleDevice, Sizes, einsum, initial_weights
 from playground.show.colours import RANKS
 
-WIDTH = 400  # px: as wide as a phone shows it, so that its words stay as large
+WIDTH = 400  # px: as wide as on a phone, so that its text isn't scaled down
 
 
 class Box(NamedTuple):
@@ -58,7 +58,7 @@ class Frames:
         return f'<div class="frames-run" data-ranks="{ranks}"{hidden}>{figures}</div>'
 
     def _figure(self, name: str, frame: Frame) -> str:
-        """One picture; `name` is that of its pattern, which no other picture may have."""
+        """One picture; `name` is the ID of its pattern, which no other picture may have."""
         drawing = frame.drawing.replace("url(#hatch)", f"url(#{self.name[:3]}{name})")
         hatch = HATCH.replace("NAME", self.name[:3] + name) if drawing != frame.drawing else ""
         return (
@@ -80,7 +80,7 @@ HATCH = (
 
 
 def cell(box: Box, colours: Sequence[str | None], partial: bool = False, done: bool = False) -> str:
-    """A cell with a slot for each colour; None is an empty one."""
+    """A cell with a slot for each color; None is an empty slot."""
     wide = box.wide / len(colours)
     slots = []
     for i, colour in enumerate(colours):
@@ -180,7 +180,7 @@ def data_parallel_step(ranks: Sequence[int] = (4,), rows: int = 8) -> Frames:
 
 
 def _pictures(recorded: Sequence[tuple[list[int], int, int]], rows: int) -> list[Frame]:
-    """Five frames, of what each rank recorded: its rows, its own gradient, and the average."""
+    """Five frames, from what each rank recorded: its rows, its own gradient, and the average."""
     ranks = len(recorded)
     owner = {row: rank for rank, (mine, *_) in enumerate(recorded) for row in mine}
     local = [partial for _, partial, _ in recorded]
@@ -208,7 +208,7 @@ def _pictures(recorded: Sequence[tuple[list[int], int, int]], rows: int) -> list
 def rows_in_gradients(group: Group, rows: int) -> tuple[list[int], int, int]:
     """This rank's rows; its gradient before and after the average, with row i as the number 2ⁱ.
 
-    One weight a layer, and inputs of 1: the gradient of W1 is then the sum of dy over the rows.
+    With one weight per layer and inputs of 1, the gradient of W1 is the sum of dy over the rows.
     """
     mine = shard(np.arange(rows), group.rank, group.size)
     names = ("layer_0/weights", "layer_1/weights")

@@ -1,15 +1,15 @@
-"""train.py as a job of Ray Train, on the devices that its cluster has.
+"""train.py as a Ray Train job, on the devices of its cluster.
 
     RAY_ADDRESS=10.0.0.1:6379 python ray_train.py --workers 16 DATA RUN --batch 512
 
 Change DATA and RUN (folders that all hosts see), and the address of Ray's head; all other words are
 train.py's. This repository is on all hosts at the same path, or in the image of their containers:
 `docker run --gpus all --network host --shm-size 16g IMAGE ray start --address … --block`, and with
-InfiniBand `--device /dev/infiniband --ulimit memlock=-1`. Where a host's own name leads nowhere, or
-to 127.0.1.1, start Ray with GLOO_SOCKET_IFNAME, the network card that gloo has to take.
+InfiniBand `--device /dev/infiniband --ulimit memlock=-1`. If a host's own name doesn't
+resolve, or resolves to 127.0.1.1, set GLOO_SOCKET_IFNAME to gloo's network card for Ray's start.
 
-Ray starts the workers, gives them ranks, makes their process group, and starts all of them again
-when one dies: train.py then goes on from its checkpoint.
+Ray starts the workers, gives them ranks, creates their process group, and restarts all of them
+when one dies. Then train.py continues from its checkpoint.
 """
 
 import argparse
@@ -27,7 +27,7 @@ SCRIPTS = str(Path(__file__).resolve().parents[1])
 
 
 def worker(given: dict[str, Any]) -> None:
-    """One rank, in a thread of Ray: no signal comes there, so what stops it loses steps."""
+    """One rank, in a thread of Ray. It gets no signals, so stopping it loses unsaved steps."""
     sys.path.insert(0, given["scripts"])
     from train import main
 
@@ -37,7 +37,7 @@ def worker(given: dict[str, Any]) -> None:
 def a_gpu_each(workers: int, resources: Mapping[str, float]) -> bool:
     """Whether each worker gets a GPU; if the cluster has none at all, they train on CPUs.
 
-    Raises ValueError where some of them would get one: no group spans NCCL and gloo.
+    Raises ValueError if only some of them would get one: no group spans NCCL and gloo.
     """
     gpus = int(resources.get("GPU", 0))
     if 0 < gpus < workers:
