@@ -50,7 +50,7 @@ def main(
 ) -> None:
     """Train. Without a folder: kill a rank, restart, and compare with an uninterrupted run.
 
-    Under torchrun, a rank that waits longer than `patience` (s) for another one fails, and torchrun
+    Under torchrun, a rank that waits longer than `patience` (s) for one more fails, and torchrun
     restarts all ranks.
     """
     from distributed.checkpoint_folder import steps
