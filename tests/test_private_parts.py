@@ -123,6 +123,9 @@ USED = {
     "_version": Use(
         "torch", lambda: hasattr(torch.ones(1), "_version"), "how often it was written"
     ),
+    "_make_subclass": Use(
+        "torch", lambda: torch.Tensor._make_subclass, "a parameter of the user's own class"
+    ),
     "_make_wrapper_subclass": Use(
         "torch", lambda: torch.Tensor._make_wrapper_subclass, "a tensor that stands for another"
     ),

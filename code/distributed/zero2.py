@@ -73,8 +73,7 @@ def shard_gradients(
     order in which they start. The step updates the parameters and clears the gradients. Ranks may
     leave out different parameters. Several backward passes may share a step, and each of them
     reduces; then all ranks leave out the same. All ranks start with rank 0's weights and buffers.
-    The optimizer must update each element by itself, as SGD and Adam do.
-    Raises ValueError for a bucket of several dtypes.
+    The optimizer must update each element separately. ValueError for a bucket of several dtypes.
     """
     queue: list[ShardedBucket] = []  # the one that is to be reduced next comes first
 

@@ -112,7 +112,7 @@ def test_groups_must_hold_each_trained_parameter_once():
         check_groups(names, [{"params": first}])
     with pytest.raises(ValueError, match=r"param_groups: 0\.weight is in two"):
         check_groups(names, [{"params": first}, {"params": [*last, first[0]]}])
-    with pytest.raises(ValueError, match="not one of the module's"):
+    with pytest.raises(ValueError, match="all of them the module's"):
         check_groups(names, [{"params": [nn.Parameter(torch.ones(1))]}])
     frozen = {p.requires_grad_(False): name for p, name in names.items()}
     with pytest.raises(ValueError, match="nothing is to be trained"):

@@ -188,7 +188,7 @@ def backward_after_clipping(zero):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (step_without_gradients, r"step\(\) without gradients: call backward\(\) first"),
+        (step_without_gradients, r"step\(\) without any gradient on this rank: call backward"),
         (backward_after_clipping, r"step\(\) comes first"),
     ],
 )

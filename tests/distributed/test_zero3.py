@@ -383,12 +383,81 @@ def fill_inside(group, fill):
     [
         (nn.init.zeros_, "ValueError: initialise= of 0 wrote into inner.weight, of a module "),
         # What is sharded has no memory, and most functions of torch refuse to write there.
-        (nn.init.trunc_normal_, "RuntimeError(.|\n)*in initialise= of 0: let it fill "),
+        (nn.init.trunc_normal_, "RuntimeError(.|\n)*in initialise= of 0, which may fill "),
     ],
 )
 def test_first_values_of_a_module_inside_are_refused(pools, fill, said):
     with pytest.raises(RankError, match=said):
         pools[2](fill_inside, fill)
+
+
+def emptied(module):
+    """A habit of FSDP's users, which gives memory to all modules inside as well."""
+    module.to_empty(device="cpu")
+    module.reset_parameters()
+
+
+def test_memory_for_a_module_inside_is_refused():
+    with torch.device("meta"):
+        model = nn.Sequential(Parent(lambda weight: None))
+    with pytest.raises(ValueError, match=r"initialise= of 0 wrote into inner\.weight"):
+        materialise(model, leave_meta(model, torch.device("cpu")), emptied)
+
+
+class Unfinished(nn.Module):
+    """Its first values fail in the way that is given by name."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        self.register_buffer("cache", None)
+        self.register_buffer("steps", torch.tensor(5, device="cpu"))
+        self.way = way
+
+    def reset_parameters(self):
+        self.steps.zero_()
+        self.cache = torch.zeros(3)  # a buffer that was not there
+        if self.way == "half":
+            self.weight[0].zero_()
+        elif self.way == "shape":
+            self.weight = nn.Parameter(torch.zeros(4, dtype=torch.complex64))
+        elif self.way == "none":
+            self.weight = None
+        else:
+            self.weight.zero_()
+        if self.way == "raise":
+            raise RuntimeError("no disk")
+
+
+@pytest.mark.parametrize("way", ["half", "shape", "none", "raise"])
+def test_first_values_that_fail_leave_the_rest_as_it_was(way):
+    with torch.device("meta"):
+        model = Unfinished(way)
+    unmade = leave_meta(model, torch.device("cpu"))
+    said = "no disk" if way == "raise" else "^weight is on the meta device and has no value of its "
+    with pytest.raises(RuntimeError if way == "raise" else ValueError, match=said):
+        materialise(model, unmade, by_reset_parameters)
+    assert model.steps == 5
+
+
+def test_first_values_can_make_a_buffer_that_was_not_there():
+    with torch.device("meta"):
+        model = Unfinished("no way")
+    materialise(model, leave_meta(model, torch.device("cpu")), by_reset_parameters)
+    assert (model.weight == 0).all()
+    assert model.cache.tolist() == [0, 0, 0]
+    assert model.steps == 5
+
+
+class Scale(nn.Parameter):
+    """A class of the user's own."""
+
+
+def test_parameters_keep_their_class():
+    model = nn.Linear(2, 2)
+    model.weight = Scale(torch.empty(2, 2, device="meta"))
+    materialise(model, leave_meta(model, torch.device("cpu")), by_reset_parameters)
+    assert type(model.weight) is Scale
 
 
 def test_attributes_and_hooks_stay_with_what_leaves_the_meta_device():
@@ -543,9 +612,9 @@ def test_blocks_that_cannot_be():
         check_blocks(model, [nn.Linear(2, 2)])
     with pytest.raises(ValueError, match="blocks: Sequential is not inside of the module"):
         check_blocks(model, [model])
-    with pytest.raises(ValueError, match=r"blocks: 1\.0 is inside of another block"):
+    with pytest.raises(ValueError, match=r"blocks: 1\.0 is in another block, too"):
         check_blocks(model, [model[1], model[1][0]])
-    with pytest.raises(ValueError, match="blocks: 0 is given twice"):
+    with pytest.raises(ValueError, match="blocks: 0 is in another block, too, or given twice"):
         check_blocks(model, [model[0], model[1], model[0]])
     assert check_blocks(model, None) == [model[0], model[1]]
     assert check_blocks(nn.Linear(2, 2), None) == []

@@ -183,9 +183,15 @@ class Output:
     others: list
 
 
-class Object:
+class Plain:
     def __init__(self, y):
         self.y = y
+
+
+class Object(Plain):
+    """Its tensor is in a place where nothing looks for one."""
+
+    __slots__ = ("y",)
 
 
 class Wrapping(nn.Linear):
@@ -215,13 +221,18 @@ class Dataclasses(nn.Module):
         return x
 
 
+class PlainObjects(Dataclasses):
+    kind = Plain
+
+
 class Objects(Dataclasses):
     kind = Object
 
 
 @EACH
-def test_frozen_blocks_that_return_a_dataclass(pools, options):
-    assert_as_alone(pools[RANKS](sharded, Dataclasses, options), alone(Dataclasses))
+@pytest.mark.parametrize("made", [Dataclasses, PlainObjects])
+def test_frozen_blocks_that_return_an_object(pools, options, made):
+    assert_as_alone(pools[RANKS](sharded, made, options), alone(made))
 
 
 def test_an_output_in_which_no_tensor_is_found_is_refused(pools):

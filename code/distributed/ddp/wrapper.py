@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from distributed import Group
 from distributed.bucketed_ddp import Bucket, Hook, Reducer, all_reduce_hook
@@ -23,7 +22,7 @@ from distributed.ddp.bucket_memory import BucketMemory, order_of
 from distributed.ddp.join import Join, share_optimizer
 from distributed.ddp.usage import Usage
 from distributed.replicas import broadcast_module, describe
-from distributed.runtime.hooks import call_last, check_can_be_wrapped
+from distributed.runtime.hooks import call_last, check_can_be_wrapped, parts_of
 from distributed.runtime.script import run_script
 
 
@@ -91,8 +90,10 @@ class DistributedDataParallel(nn.Module):
 
     Gradient hooks of your own see this rank's gradient, and what they leave in `p.grad` is
     averaged. A backward pass that raises has to raise on every rank: what it computed is dropped,
-    so begin the step again. A deep copy works with the same group, what `torch.load` reads back
-    with the default one. The reference (*Modules*) compares this with PyTorch's class.
+    except within `no_sync()`, so begin the step again. With `find_unused_parameters`, a pass for
+    gradients of inputs alone, as a penalty needs, sends zeros: run it in `no_sync()`. A deep copy
+    works with the same group, what `torch.load` reads back with the default one. The reference
+    (*Modules*) compares this with PyTorch's class.
     """
 
     def __init__(
@@ -462,14 +463,6 @@ def renamed(state_dict: Mapping[str, Any], before: str, after: str) -> dict[str,
 def layout(parameter: nn.Parameter) -> tuple[Any, ...]:
     """Properties that a gradient shares with its parameter, so a view of a bucket fits both."""
     return parameter.dtype, parameter.device, parameter.shape, parameter.stride()
-
-
-def parts_of(output: Any) -> Iterator[Any]:
-    """What an output is made of, and the attributes of objects in it."""
-    for part in tree_leaves(output):
-        yield part
-        if not isinstance(part, torch.Tensor):
-            yield from tree_leaves(getattr(part, "__dict__", None))
 
 
 def is_opaque(part: Any) -> bool:

@@ -4,12 +4,14 @@ Two wrappers would average a module's gradients twice. One whose hooks come too 
 gradients that other hooks still change.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 
@@ -55,6 +57,20 @@ def call_last(hooks: Iterable[RemovableHandle]) -> None:
     for handle in hooks:
         of_parameter: Any = handle.hooks_dict_ref()
         of_parameter[handle.id] = of_parameter.pop(handle.id)
+
+
+def parts_of(output: Any) -> Iterator[Any]:
+    """Tensors and other objects in the output of a module, whose gradients a wrapper waits for.
+
+    It looks into what `torch.utils._pytree` knows, such as tuples and dicts, into dataclasses, and
+    into the attributes of other objects.
+    """
+    for part in tree_leaves(output):
+        yield part
+        if is_dataclass(part):
+            yield from parts_of([getattr(part, field.name) for field in fields(part)])
+        elif not isinstance(part, torch.Tensor):
+            yield from tree_leaves(getattr(part, "__dict__", None))
 
 
 def refuse_to_copy(wrapper: nn.Module) -> Any:

@@ -299,8 +299,6 @@ def check_blocks(module: nn.Module, blocks: Sequence[nn.Module] | None) -> list[
     for block in blocks:
         if block not in inside or block is module:
             raise ValueError(f"blocks: {type(block).__name__} is not inside of the module")
-        if any(block is not other and block in other.modules() for other in blocks):
-            raise ValueError(f"blocks: {inside[block]} is inside of another block")
-        if sum(block is other for other in blocks) > 1:
-            raise ValueError(f"blocks: {inside[block]} is given twice: a block has one turn")
+        if sum(block in other.modules() for other in blocks) > 1:
+            raise ValueError(f"blocks: {inside[block]} is in another block, too, or given twice")
     return list(blocks)

@@ -20,8 +20,8 @@ REFUSED = {
     "nothing would update it: unfreeze it first, and make the optimizer then",
     "frozen": "{name} requires no gradient now, but was trained when the module was sharded, so "
     "momentum and weight decay would move it on: freeze it first, and make the optimizer then",
-    "no gradients": "step() without gradients: call backward() first, and note that it doesn't "
-    "reach the module's own parameters through functional_call with other tensors",
+    "no gradients": "step() without any gradient on this rank: call backward() first; it has to "
+    "reach a parameter of the module itself, as 0 * p.sum() does, and functional_call does not",
     "failed": "the last backward pass raised: call zero_grad() of the optimizer, which drops what "
     "that pass has reduced, and begin the step anew",
     "shards": "shards were written outside of step(), and the module has other values: call "

@@ -13,16 +13,14 @@ A checkpoint computes blocks again within the backward pass. That doesn't count 
 sends only what must be gathered again.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
-from distributed.runtime.hooks import call_last
+from distributed.runtime.hooks import call_last, parts_of
 from distributed.zero.blocks import Block, BlockwiseWeights
 from distributed.zero.guards import Hook
 from distributed.zero.reduce_in_backward import GradientReducer
@@ -185,7 +183,7 @@ class Schedule(Gradients):
 
     def _tensors_of(self, block: Block, output: Any) -> list[torch.Tensor]:
         """What a block returns. RuntimeError where its backward pass or its values are at risk."""
-        tensors = [*tensors_in(output)]
+        tensors = [part for part in parts_of(output) if isinstance(part, torch.Tensor)]
         if not block.takes_turns:
             return tensors
         name = self.module_names[block.module]
@@ -283,13 +281,3 @@ class Schedule(Gradients):
 
     def tensors(self) -> dict[str, list[torch.Tensor]]:
         return self.reducer.tensors()
-
-
-def tensors_in(output: Any) -> Iterator[torch.Tensor]:
-    """Tensors in tuples, lists, dicts, dataclasses, and what else torch.utils._pytree knows."""
-    for leaf in tree_leaves(output):
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif is_dataclass(leaf):
-            for field in fields(leaf):
-                yield from tensors_in(getattr(leaf, field.name))

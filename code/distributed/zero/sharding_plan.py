@@ -24,9 +24,9 @@ ELEMENTWISE = (
 class Precision(NamedTuple):
     """FSDP2's policy: gather in `param_dtype`, reduce in `reduce_dtype`, update in neither.
 
-    Shards and the optimizer's states have the dtype of the module's own parameters, and so has what
-    is None here. Micro-batches that are reduced one by one are added up in it, too; those of
-    stage 1 and of no_sync() in `reduce_dtype`: 400 ones are 256 in bfloat16.
+    Shards, the optimizer's states and what is None here keep the dtype of the module's parameters.
+    Micro-batches that are reduced one by one add up in it, too. Those of stage 1 and of no_sync()
+    add up in `reduce_dtype`, where 400 ones make 256 in bfloat16.
     `Precision(torch.bfloat16)` of a module in float32 is called mixed precision: weights,
     activations and the parameters' messages have 16 bits, while gradients are added up, averaged
     and applied in 32.
@@ -84,14 +84,13 @@ def check_module(module: Any) -> None:
     ValueError for what DDP, FSDP or another such optimizer has already, for sparse gradients, for
     weights that share only their memory, and for complex ones.
     """
-    if isinstance(module, nn.Module):
-        check_can_be_wrapped(module)
-        check_tensors(module)
-    else:
+    if not isinstance(module, nn.Module):
         raise TypeError(
             f"module={type(module).__name__}: give the module itself, not its parameters: "
             "Zero1(model, torch.optim.AdamW, lr=1e-3)"
         )
+    check_can_be_wrapped(module)
+    check_tensors(module)
 
 
 def check_tensors(module: nn.Module) -> None:
@@ -148,7 +147,7 @@ def check_groups(
     given: set[nn.Parameter] = set()
     for parameter in (p for g in groups for p in g["params"]):
         if parameter not in names:
-            raise ValueError("param_groups: a parameter is not one of the module's")
+            raise ValueError("param_groups: give lists of parameters, all of them the module's")
         if parameter in given:
             raise ValueError(f"param_groups: {names[parameter]} is in two groups")
         given.add(parameter)

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 
 from distributed import Group
+from distributed.runtime.hooks import parts_of
 from distributed.zero.flat_unit import MOVED, FlatUnit
 from distributed.zero.guards import Hook
 from distributed.zero.sharded import Gradients, ShardedOptimizer, Weights, layouts
@@ -20,8 +20,9 @@ class Zero1(ShardedOptimizer):
 
     `optimizer_class` and `settings` are those of `torch.optim`, `param_groups` a list of dicts as
     torch takes it, `group` by default the process group of `init_process_group`. After
-    `backward()`, `step()` averages gradients over the ranks, updates, and drops them; a gradient
-    that didn't come counts as zero. Raises what `ShardingPlan` raises, before anything is written.
+    `backward()`, `step()` averages gradients over the ranks, updates, and drops them; on a rank
+    that has any, a missing one counts as zero. Raises what `ShardingPlan` raises, before anything
+    is written.
 
     `param_dtype` and `reduce_dtype` are FSDP2's: see `Precision`. Inputs need `param_dtype`, too.
     """
@@ -54,7 +55,7 @@ class Zero1(ShardedOptimizer):
         """The module has computed: listen for the gradients of what it returns."""
         if torch.is_grad_enabled():
             self.gradients.was_synced = self.gradients.sync
-            for tensor in tree_leaves(output):
+            for tensor in parts_of(output):
                 if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
                     tensor.register_hook(partial(self.gradients.begin_pass, self.gradients.sync))
 

@@ -38,10 +38,11 @@ class Zero3(ShardedOptimizer):
     only has a shape: its mean is in all ranks' shards.
 
     In a forward pass all ranks must call the same blocks in the same order; with a board, ranks
-    that don't get a ValueError with the block and the rank. A gradient that a rank doesn't have
-    counts as zero, except in a block that is checkpointed with `use_reentrant=True`. A pass that
-    raises must do so on all ranks. Evaluate within `torch.no_grad()`, or whole gradients stay to
-    the end of the next backward pass, because the evaluation could get one as well.
+    that don't get a ValueError with the block and the rank. On a rank that has any gradient, one
+    that is missing counts as zero, except in a block that is checkpointed with
+    `use_reentrant=True`. A pass that raises must do so on all ranks. Evaluate within
+    `torch.no_grad()`, or whole gradients stay to the end of the next backward pass, because the
+    evaluation could get one as well.
 
     Raises RuntimeError if it would otherwise compute with parameters of a different block, at the
     latest autograd's "modified by an inplace operation".

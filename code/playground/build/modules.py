@@ -21,9 +21,9 @@ HEAD = """\
 # Lessons, in reading order
 
 **A file in this folder is a lesson; a folder is an engine.** A lesson teaches one idea, in at most
-150 lines that end at its `main` (`bucketed_ddp`: 200). It imports at most two lessons of the same or
-earlier chapters, and `runtime`. An engine does a whole job for any module and any program: `ddp`
-takes its buckets from a lesson, and `zero` works out the same formulas as the lessons of ZeRO with
+150 lines that end at its `main` (`bucketed_ddp`: 200). It imports at most two lessons of the
+same or earlier chapters, and `runtime`. An engine does a whole job for any module and any program:
+`ddp` takes its buckets from a lesson, and `zero` computes the formulas of the lessons of ZeRO with
 its own parts.
 """
 BEGIN, END = "in reading order:\n\n", "\n\nREADME.md in this"  # in the docstring of the package
