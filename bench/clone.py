@@ -1,9 +1,9 @@
 """From a bare clone to the first live output: `python -m bench.clone --record`.
 
-Clones the last commit into a new folder, says `make serve` there, opens the page in a browser and
-presses Run: at once, and as another reader who has read for some seconds. Packages come from where
-pip finds them on this machine. Keeps the seconds in `bench/recorded/clone.json`, and writes them
-into the README.
+Clones the last commit into a new folder, runs `make serve` there, opens the page in a browser and
+presses Run: immediately, and again as a reader who has read for some seconds. Packages come from
+where pip finds them on this machine. Keeps the seconds in `bench/recorded/clone.json`, and writes
+them into the page *Running the book*.
 """
 
 import os
@@ -20,8 +20,8 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from bench.live import OPTIONS, PAGE, READING, LivePage, press
+from bench.on_page import main
 from bench.pairs import ROOT
-from bench.readme import main
 from playground.build.pdf import find_browser
 from playground.environment import environment
 
@@ -104,20 +104,20 @@ def measure() -> dict[str, Any]:
     }
 
 
-def readme_sentence(measured: dict[str, Any]) -> str:
-    """What the README says of it."""
+def sentence(measured: dict[str, Any]) -> str:
+    """What *Running the book* says of it."""
     env = measured["env"]
     packages = measured["packages"]
     return (
-        f"From `git clone` to the first live output it takes {measured['total_s']:.0f} s, of which "
-        f"the build {measured['build_s']:.0f} s. From pressing Run to the output of four ranks it "
-        f"takes {measured['first_run_s']:.1f} s as soon as the page is there, and "
-        f"{measured['run_after_reading_s']:.1f} s for who has read for {READING} s. (One run of "
-        f"`python -m bench.clone`, in which {packages['downloaded']} of {packages['installed']} "
-        f"packages were downloaded and the others lay on the disk, on {env['cores']} cores of "
-        f"{env['cpu']}, torch {env['torch']}, {env['date']}, commit {env['commit']}.)"
+        f"From `git clone` to the first live output, it takes {measured['total_s']:.0f} s, "
+        f"including {measured['build_s']:.0f} s for the build. From pressing Run to the output of "
+        f"four ranks, it takes {measured['first_run_s']:.1f} s if you press as soon as the page is "
+        f"there, and {measured['run_after_reading_s']:.1f} s after {READING} s of reading. (This "
+        f"is one run of `python -m bench.clone` on {env['cores']} cores of {env['cpu']} with torch "
+        f"{env['torch']}, {env['date']}. It downloaded {packages['downloaded']} of "
+        f"{packages['installed']} packages, and found the others on its disk.)"
     )
 
 
 if __name__ == "__main__":
-    main("bench.clone", __doc__, RECORD, measure, readme_sentence)
+    main("bench.clone", __doc__, RECORD, measure, sentence)

@@ -4,7 +4,7 @@ For Linux on x86-64 and the Python that runs this, with PyTorch for CPUs and for
 `make constraints` installs, names the wheels and their sizes on the package index, and the table of
 contents at the end of a wheel says what it unpacks to, so that only PyTorch's wheel for CPUs has to
 be downloaded. Keeps the sums in `bench/recorded/downloads.json`, which `requirements/install.py`
-reads, and writes a line of the README.
+reads, and writes a sentence of the page *Running the book*.
 """
 
 import io
@@ -23,8 +23,8 @@ from packaging.tags import sys_tags
 from packaging.utils import parse_wheel_filename
 from requirements.install import CONSTRAINTS, CPU_INDEX, RECORD, TORCH, Size
 
+from bench.on_page import main
 from bench.pairs import ROOT
-from bench.readme import main
 from playground.environment import environment
 
 ONLY_FOR_GPUS = re.compile(r"cuda-|nvidia-|triton$|torch$")
@@ -131,17 +131,18 @@ def measure() -> dict[str, Any]:
     }
 
 
-def readme_sentence(measured: dict[str, Any]) -> str:
-    """What the README says of it."""
+def sentence(measured: dict[str, Any]) -> str:
+    """What *Running the book* says of it."""
     cpu, cuda = (Size(**measured["wheels"][kind]) for kind in ("cpu", "cuda"))
     return (
-        f"With PyTorch {measured['torch']} for CPUs, {cpu.download / 1e6:.0f} MB of packages are "
-        f"downloaded and take {cpu.disk / 1e6:.0f} MB on disk; with that for NVIDIA GPUs it is "
-        f"{cuda.download / 1e6:.0f} MB and {cuda.disk / 1e6:.0f} MB. (The sizes of the wheels for "
-        f"Python {measured['env']['python'].rpartition('.')[0]} on Linux, x86-64, "
+        f"With PyTorch {measured['torch']} for CPUs, the set-up downloads "
+        f"{cpu.download / 1e6:.0f} MB of packages, which take {cpu.disk / 1e6:.0f} MB on disk. "
+        f"With PyTorch for NVIDIA GPUs, it downloads {cuda.download / 1e6:.0f} MB, which take "
+        f"{cuda.disk / 1e6:.0f} MB. (These are the sizes of the wheels for Python "
+        f"{measured['env']['python'].rpartition('.')[0]} on Linux, x86-64, "
         f"{measured['env']['date']}, by `python -m bench.downloads`.)"
     )
 
 
 if __name__ == "__main__":
-    main("bench.downloads", __doc__, RECORD, measure, readme_sentence)
+    main("bench.downloads", __doc__, RECORD, measure, sentence)

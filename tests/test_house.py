@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from playground.build.needs_of_modules import needs, sentence, share
+from playground.build.needs_of_modules import PAGE, needs, sentence, share
 from playground.build.tab import imported
 from playground.build.toc import pages_in_order
 
@@ -111,10 +111,10 @@ def test_the_planner_uses_recipes_only_in_its_command():
         assert "recipes" not in used or path.name == "command.py"
 
 
-def test_most_lessons_need_at_most_one_other_and_the_readme_counts_them():
+def test_most_lessons_need_at_most_one_other_and_a_page_counts_them():
     needed = needs(ROOT)
     make = "update it: PYTHONPATH=code .venv/bin/python -m playground.build.needs_of_modules"
-    assert sentence(needed) in (ROOT / "README.md").read_text(), make
+    assert sentence(needed) in (ROOT / PAGE).read_text(), make
     few, all_of_them = share(needed)
     assert few >= all_of_them * 4 / 5
 
@@ -268,10 +268,15 @@ def test_nothing_generated_is_committed():
         assert not name.endswith((".ipynb", ".min.js", ".pyc"))
 
 
-def test_the_readme_says_what_was_recorded():
-    from bench.clone import RECORD, readme_sentence
+def test_the_page_on_running_the_book_says_what_was_recorded():
+    from bench.clone import RECORD, sentence
+    from bench.on_page import PAGE
 
-    assert readme_sentence(json.loads(RECORD.read_text())) in (ROOT / "README.md").read_text()
+    assert sentence(json.loads(RECORD.read_text())) in PAGE.read_text()
+
+
+def test_the_readme_is_read_in_two_minutes():
+    assert len((ROOT / "README.md").read_text().split()) <= 500
 
 
 def test_no_two_tests_have_one_file_name():

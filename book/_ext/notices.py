@@ -331,7 +331,11 @@ def write_notices(app: Sphinx, failed: Exception | None) -> None:
 
 def link_from_every_page(app: Sphinx, config: Config) -> None:
     """Drop the theme's line with the authors, because the copyright names them."""
-    config.html_theme_options["footer_content_items"] = ["copyright.html", "licences-link.html"]
+    config.html_theme_options["footer_content_items"] = [
+        "copyright.html",
+        "licences-link.html",
+        "maintainers-link.html",
+    ]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

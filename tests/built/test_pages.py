@@ -4,13 +4,14 @@ import re
 import subprocess
 import sys
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from playground.build import outputs
 from playground.build.pieces import read_page
-from playground.build.toc import core_path
+from playground.build.toc import MAINTAINERS, chapters, core_path
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -78,3 +79,29 @@ def test_every_page_stands_in_the_table_of_contents():
     toc = (BOOK.parent / "_toc.yml").read_text()
     for page in PAGES:
         assert f"file: {page}" in toc or page == "book/index"
+
+
+def test_the_side_bar_opens_only_the_part_in_hand(built: Path) -> None:
+    text = (built / "book/ddp/overlap.html").read_text()
+    side_bar = text[text.index("bd-docs-nav") : text.index("</nav>", text.index("bd-docs-nav"))]
+    opened = re.findall(r'<details class="book-part" open>\s*<summary>(.*?)</summary>', side_bar)
+    current = re.findall(r'aria-current="page">(.*?)</a>', side_bar)
+    assert (opened, current) == (["DDP"], ["Overlap"])
+    assert {*re.findall("<summary>(.*?)</summary>", side_bar)} == {*chapters(ROOT)} - {MAINTAINERS}
+    assert "maintainers/runtime" not in side_bar
+    footer = text[text.index("bd-footer") :]
+    assert all(f'href="../../{page}.html"' in footer for page in chapters(ROOT)[MAINTAINERS])
+
+
+def test_next_leads_along_the_core_path(built: Path) -> None:
+    core = [*core_path(ROOT)]
+    for page, following in pairwise(core):
+        text = (built / f"{page}.html").read_text()
+        found = re.search(r'<a class="right-next"\s+href="(.*?)"', text)
+        assert found, page
+        assert (built / page).parent.joinpath(found[1]).resolve() == built / f"{following}.html"
+
+
+def test_a_reader_has_at_most_fifty_pages():
+    parts = chapters(ROOT)
+    assert sum(len(pages) for part, pages in parts.items() if part != MAINTAINERS) + 1 <= 50

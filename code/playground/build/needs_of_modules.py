@@ -2,7 +2,7 @@
 
     python -m playground.build.needs_of_modules
 
-prints them for each lesson, with their lines of code together, and updates the count in the README.
+prints them for each lesson, with their lines of code together, and updates the count on a page.
 Empty lines, comments and docstrings aren't lines of code. Every lesson needs `runtime`. Imports of
 a demonstration or for a type checker don't count.
 """
@@ -16,7 +16,8 @@ from pathlib import Path
 from playground.build.reach import ROOT
 from playground.build.tab import imports_of
 
-SENTENCE = r"\d+ of the \d+ need only\n`runtime/` and at most one other"  # in the README
+PAGE = "book/maintainers/running.md"
+SENTENCE = r"\d+ of the \d+ need only\n`runtime/` and at most one other"  # on that page
 
 
 def needs(root: Path) -> dict[str, set[str]]:
@@ -43,7 +44,7 @@ def share(needed: dict[str, set[str]]) -> tuple[int, int]:
 
 
 def sentence(needed: dict[str, set[str]]) -> str:
-    """The sentence in the README with these numbers."""
+    """The sentence on *Running the book* with these numbers."""
     few, all_of_them = share(needed)
     return f"{few} of the {all_of_them} need only\n`runtime/` and at most one other"
 
@@ -74,9 +75,9 @@ def lines_with_needs(root: Path, name: str, others: set[str]) -> int:
 
 
 def main() -> None:
-    """Print a line per lesson, the shortest list first, and update the README's sentence."""
-    needed, readme = needs(ROOT), ROOT / "README.md"
-    readme.write_text(re.sub(SENTENCE, sentence(needed), readme.read_text("utf-8")), "utf-8")
+    """Print a line per lesson, the shortest list first, and update the page's sentence."""
+    needed, page = needs(ROOT), ROOT / PAGE
+    page.write_text(re.sub(SENTENCE, sentence(needed), page.read_text("utf-8")), "utf-8")
     for name in sorted(needed, key=lambda name: (len(needed[name]), name)):
         others = sorted(needed[name])
         total = lines_with_needs(ROOT, name, needed[name])

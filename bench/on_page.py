@@ -1,4 +1,4 @@
-"""A sentence of the README that says what was measured: `main` of the modules that measure it."""
+"""Measured sentences on the page *Running the book*: `main` of the modules that measure them."""
 
 import argparse
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 from bench.pairs import ROOT
 
-README = ROOT / "README.md"
+PAGE = ROOT / "book/maintainers/running.md"
 
 
 def main(
@@ -19,9 +19,9 @@ def main(
     measure: Callable[[], dict[str, Any]],
     sentence: Callable[[dict[str, Any]], str],
 ) -> None:
-    """Measure and print; with `--record`, keep it, and say it between the README's marks."""
+    """Measure and print; with `--record`, keep it, and write it between the page's marks."""
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=doc)
-    parser.add_argument("--record", action="store_true", help="keep the result, update the README")
+    parser.add_argument("--record", action="store_true", help="keep the result, update the page")
     keep = parser.parse_args().record
     measured = measure()
     print(sentence(measured))
@@ -29,4 +29,4 @@ def main(
         record.write_text(json.dumps(measured, indent=1) + "\n")
         marks = rf"(<!-- {re.escape(name)} -->\n).*?(<!-- end -->)"
         said = rf"\1{sentence(measured)}\n\2"
-        README.write_text(re.sub(marks, said, README.read_text(), flags=re.S))
+        PAGE.write_text(re.sub(marks, said, PAGE.read_text(), flags=re.S))
