@@ -15,7 +15,6 @@ from sphinx.config import Config
 
 from playground.build.toc import MAINTAINERS, chapters, core_path, pages_in_order
 
-
 SIDE_BAR = ["navbar-logo.html", "icon-links.html", "search-button-field.html", "parts.html"]
 
 
