@@ -22,16 +22,12 @@ from distributed.runtime.script import run_script
 
 
 class LoRALinear(nn.Module):
-    """x[..., i] → y[..., o]: a frozen linear layer, plus an adapter of rank r that is trained.
-
-    `alpha` / r scales the adapter, so that a different rank doesn't need a different learning rate.
-    The adapter has the base's dtype and device. Raises ValueError for rank < 1.
-    """
+    """x[..., i] → y[..., o]: a frozen linear layer, plus an adapter of rank r that is trained."""
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float):
         super().__init__()
         if rank < 1:
-            raise ValueError(f"rank={rank}: 1 or more columns for B, and rows for A")
+            raise ValueError(f"rank={rank}: 1 or more rows of A, and columns of B")
         self.base, self.scale = base.requires_grad_(False), alpha / rank
         self.lora_a = nn.Parameter(base.weight.new_empty(rank, base.in_features))
         self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
@@ -40,15 +36,6 @@ class LoRALinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # Two thin products. B A as one matrix [o, i] would cost what training W costs.
         return self.base(x) + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
-
-    @torch.no_grad()
-    def merge(self) -> nn.Linear:
-        """W[o, i] + α/r BA: the base, changed. It computes what this layer has computed.
-
-        The sum is rounded to W's dtype, so in bf16 a small change may be lost.
-        """
-        self.base.weight += self.scale * self.lora_b @ self.lora_a
-        return self.base
 
 
 def add_adapters(module: nn.Module, rank: int, alpha: float) -> None:
@@ -72,12 +59,17 @@ def add_adapters(module: nn.Module, rank: int, alpha: float) -> None:
         setattr(module.get_submodule(parent), attribute, LoRALinear(layer, rank, alpha))
 
 
+@torch.no_grad()
 def merge_adapters(module: nn.Module) -> None:
-    """Add each adapter to its base, and put the base back in its place."""
+    """W[o, i] + α/r BA in the place of each layer with an adapter: plain layers, the same outputs.
+
+    The sum is rounded to W's dtype, so in bf16 a small change may be lost.
+    """
     for parent in [*module.modules()]:
         for name, child in [*parent.named_children()]:
             if isinstance(child, LoRALinear):
-                setattr(parent, name, child.merge())
+                child.base.weight += child.scale * child.lora_b @ child.lora_a
+                setattr(parent, name, child.base)
 
 
 def adapter_parameters(module: nn.Module, rank: int) -> int:
