@@ -61,7 +61,7 @@ def add_adapters(module: nn.Module, rank: int, alpha: float) -> None:
 
 @torch.no_grad()
 def merge_adapters(module: nn.Module) -> None:
-    """W[o, i] + α/r BA in the place of each layer with an adapter: plain layers, the same outputs.
+    """Replace each layer with an adapter by a plain one, W[o, i] + α/r BA, with the same outputs.
 
     The sum is rounded to W's dtype, so in bf16 a small change may be lost.
     """
