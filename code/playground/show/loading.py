@@ -38,24 +38,22 @@ def loading_chart(model: str = "Llama 3 8B", doublings: int = 3) -> Calculator:
         )
         .transform_calculate(
             GB="datum.bytes / 1e9",
-            said="format(datum.bytes / 1e9, ',.1f') + ' GB'"
+            said="datum.way + ': ' + format(datum.bytes / 1e9, ',.1f') + ' GB'"
             " + (datum.bytes <= memory ? '' : ', too much')",
         )
     )
-    y = alt.Y("way:N", sort=WAYS, axis=alt.Axis(title=None, labelLimit=220))
+    y = alt.Y("way:N", sort=WAYS, axis=None)
     x = alt.X("GB:Q", title="GB of host memory at the peak")
-    bars = base.mark_bar(size=34).encode(
+    bars = base.mark_bar(size=20, yOffset=10).encode(
         x=x,
         y=y,
         color=alt.Color("way:N", scale=alt.Scale(domain=WAYS, range=RANKS[:3]), legend=None),
         tooltip=["way:N", alt.Tooltip("GB:Q", format=",.1f")],
     )
-    said = base.mark_text(dx=6, align="left").encode(x=x, y=y, text="said:N")
+    said = base.mark_text(dx=2, dy=-13, align="left").encode(x=alt.value(0), y=y, text="said:N")
     limit = alt.Chart(alt.Data(values=[{}])).transform_calculate(GB="memory / 1e9")
     line = limit.mark_rule(strokeDash=[6, 4]).encode(x="GB:Q")
-    # Space to the right of the longest bar, for its label
-    space = base.transform_calculate(GB="1.35 * datum.GB").mark_point(opacity=0).encode(x="GB:Q")
-    chart = alt.layer(bars, said, line, space).add_params(
+    chart = alt.layer(bars, said, line).add_params(
         *slider("doublings", "GPUs of the host", (0, 4, 1), doublings, f"format({ranks}, ',')"),
         *choice("model", "model", numbers, model),
         *choice("size", "loaded in", BYTES, "bf16"),
