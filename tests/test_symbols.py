@@ -9,7 +9,7 @@ import pytest
 from playground.build.toc import pages_in_order
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "book/reference/symbols.md").read_text()
+PAGE = (ROOT / "book/reference/glossary.md").read_text()
 GREEK = "alpha beta gamma delta epsilon eta theta kappa lambda mu rho sigma tau phi omega Psi Sigma"
 ROWS = [line.split("|")[3] for line in PAGE.splitlines() if line.startswith("| $")]
 # No letters of a formula: words, and the space after a line.

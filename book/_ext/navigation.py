@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.config import Config
 
 from playground.build.toc import MAINTAINERS, chapters, core_path, pages_in_order
+
+SIDE_BAR = ["navbar-logo.html", "icon-links.html", "search-button-field.html", "parts.html"]
+
+
+def list_parts_in_the_side_bar(app: Sphinx, config: Config) -> None:
+    config.html_sidebars = {"**": SIDE_BAR}
 
 
 def offer_pages(
@@ -38,5 +45,6 @@ def offer_pages(
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
+    app.connect("config-inited", list_parts_in_the_side_bar)
     app.connect("html-page-context", offer_pages)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

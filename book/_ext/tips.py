@@ -33,7 +33,7 @@ LINK = ' <a href="{href}" tabindex="-1">{text}</a>'
 
 class Definition(NamedTuple):
     text: str
-    chapter: str  # the page that needs the term first, or ""
+    chapter: str  # a page that uses the term, or ""
 
 
 def definition_of(item: nodes.Element) -> Definition:
