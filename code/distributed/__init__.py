@@ -7,7 +7,8 @@ Collectives: all_reduce, halving_doubling, collectives, ring_group, two_levels.
 DDP: replicas, simple_ddp, overlapped_ddp, bucketed_ddp, accumulation, sampler, batchnorm.
 Training well: large_batch, precision, compressors, sign_and_low_rank, local_sgd, async_sgd, stale.
 ZeRO: model_states, zero1, zero2, zero3, hsdp, checkpoint_folder.
-At scale: scaling, cost, tensor_parallel, pipeline_parallel, checkpoint_interval, elastic.
+At scale: scaling, cost, tensor_parallel, pipeline_parallel, checkpoint_interval, elastic,
+    memory_peak.
 Appendices: hierarchical, shared_memory, simple_all_reduces, trees, double_tree.
 
 README.md in this folder describes each of them. `ddp` and `zero` are the engines for a job:

@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
 
 
 def timeline(sizes: Sizes, rows: int | None = None) -> dict[str, Held]:
-    """Bytes at five moments of a step, by purpose; `rows` are those of a chunked loss.
+    """Bytes at five moments of a step, by purpose; `rows` are those of a chunked loss, at least d.
 
     What is small is left out: two numbers per token and norm, one per token and head, and what an
     operation needs only while it runs.
@@ -72,8 +72,8 @@ def chunked_cross_entropy(
 ) -> torch.Tensor:
     """The same loss and gradients, with the logits[rows, v] of `rows` tokens at a time.
 
-    A chunk's logits are freed when its loss is known, and computed again in the backward pass. So
-    this layer takes 8vd operations per token instead of 6vd. Losses are added in fp32.
+    A chunk's logits are freed when its loss is known, and computed again in the backward
+    pass, so this layer takes 8vd operations per token, not 6vd. Losses are added in fp32.
     """
 
     def summed_loss(hidden: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -146,29 +146,41 @@ def measured_step(loss: Loss, batch: int = 8) -> tuple[Sizes, list[tuple[str, He
             """What is made from here on leads to this moment, and is for that purpose."""
             self.moment, self.current = moment, others
 
+        def leave_loss(self) -> None:
+            """Only two gradients are left of what the loss has made: of weight and of hidden."""
+            self.enter("after the backward pass")
+            for key, (storage, purpose) in self.made.items():
+                if purpose == "logits":
+                    self.made[key] = storage, "temporary"
+
         def now(self) -> dict[str, int]:
             found = super().now()
             history.append((self.moment, {**found}))
             return found
 
-    def forward(use: Recorder) -> torch.Tensor:
+    use = Recorder(purposes)
+
+    def forward() -> torch.Tensor:
         use.enter("after the layers", "activations")
         hidden = model(words[:, :-1]).flatten(0, 1)
-        hidden.register_hook(lambda _: use.enter("after the backward pass"))
+        hidden.register_hook(lambda _: use.leave_loss())
         use.enter("in the loss", "logits")
         return loss(hidden, weight, words[:, 1:].flatten())
 
-    with Recorder(purposes) as use:
-        for _ in range(2):  # the first step makes Adam's moments
-            optimizer.zero_grad()
-            history.clear()
-            use.enter("between two steps")
-            use.now()
-            mean = forward(use)
-            use.enter("in the loss's backward pass", "logits")
-            mean.backward()
-            use.enter("optimizer")
-            optimizer.step()
+    def step() -> None:
+        optimizer.zero_grad()
+        history.clear()
+        use.enter("between two steps")
+        use.now()
+        mean = forward()
+        use.enter("in the loss's backward pass", "logits")
+        mean.backward()
+        use.enter("optimizer")
+        optimizer.step()
+
+    step()  # makes Adam's moments
+    with use:
+        step()
     count = sum(p.numel() for p in parameters)
     return Sizes(batch * config.t, config.layers, config.d, config.v, count), history
 
