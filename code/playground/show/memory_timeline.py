@@ -16,6 +16,7 @@ PURPOSE_COLOURS = {
     "logits": "#D55E00",
     "temporary": GREY,
 }
+POINTS = 40  # of each part of a step, because a page has to carry them
 PARTS = {  # the moment that an operation leads to → the part of the step, as on the axis
     "after the layers": "forward",
     "in the loss": "loss",
@@ -29,7 +30,8 @@ def memory_timeline(histories: Mapping[str, Sequence[tuple[str, Held]]]) -> Figu
     """Draw what `distributed.memory_peak.measured_step` has seen, by the panels' titles."""
     figure, axes = plt.subplots(len(histories), figsize=(3.5, 2.1 * len(histories)), sharey=True)
     for axis, (title, history) in zip(axes, histories.items(), strict=True):
-        parts = [PARTS.get(moment, "forward") for moment, _ in history]
+        history = thinned([(PARTS.get(moment, "forward"), held) for moment, held in history])
+        parts = [part for part, _ in history]
         x = _evenly(parts)
         megabytes = [
             [held.get(purpose, 0.0) / 1e6 for _, held in history] for purpose in PURPOSE_COLOURS
@@ -51,6 +53,17 @@ def memory_timeline(histories: Mapping[str, Sequence[tuple[str, Held]]]) -> Figu
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, ncols=2, loc="outside lower center", frameon=False)
     return figure
+
+
+def thinned(history: Sequence[tuple[str, Held]]) -> list[tuple[str, Held]]:
+    """At most `POINTS` of each part, each the one with the most memory among its neighbors."""
+    found = []
+    for _, group in groupby(history, key=lambda entry: entry[0]):
+        entries = list(group)
+        for i in range(count := min(POINTS, len(entries))):
+            neighbors = entries[i * len(entries) // count : (i + 1) * len(entries) // count]
+            found.append(max(neighbors, key=lambda entry: sum(entry[1].values())))
+    return found
 
 
 def _evenly(parts: Sequence[str]) -> list[float]:
