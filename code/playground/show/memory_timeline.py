@@ -28,7 +28,7 @@ PARTS = {  # the moment that an operation leads to → the part of the step, as 
 
 def memory_timeline(histories: Mapping[str, Sequence[tuple[str, Held]]]) -> Figure:
     """Draw what `distributed.memory_peak.measured_step` has seen, by the panels' titles."""
-    figure, axes = plt.subplots(len(histories), figsize=(3.5, 2.1 * len(histories)), sharey=True)
+    figure, axes = plt.subplots(len(histories), figsize=(3.3, 2.1 * len(histories)), sharey=True)
     for axis, (title, history) in zip(axes, histories.items(), strict=True):
         history = thinned([(PARTS.get(moment, "forward"), held) for moment, held in history])
         parts = [part for part, _ in history]
