@@ -10,7 +10,7 @@ marked "test", "held out" or "never", and none may ever be fitted to the last of
 """
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from distributed.cost import Cluster, Link
@@ -18,7 +18,7 @@ from distributed.model_states import RECIPES, Recipe
 from distributed.planner.hardware import GIB, gpu
 from distributed.planner.job import RECIPE, Job, Option, cluster_of, memory_of, option
 from distributed.planner.models import MODELS as KNOWN
-from distributed.planner.published import rows
+from distributed.planner.published import HELD_OUT, NEVER, rows
 from distributed.planner.shapes import PRESETS, Model, gpt, llama, of_size
 from distributed.planner.speed import achieved
 from distributed.runtime.script import run_script
@@ -211,6 +211,38 @@ class Errors(NamedTuple):
         return f"{self.of_rows:3} rows: median {shares}, bias {self.bias:+.1%}"
 
 
+def held_out(runs: Iterable[Run]) -> list[Run]:
+    """Runs whose speed no constant depends on."""
+    return [run for run in runs if run.row["use"] in HELD_OUT]
+
+
+def ranks_of(run: Run) -> str:
+    """Number of GPUs, in three sizes."""
+    if run.one_host:
+        return "one host"
+    return "9 to 255 GPUs" if run.gpus < 256 else "256 GPUs and more"
+
+
+# What a run may be grouped by: a name, and what says to which group a run belongs
+GROUPS: dict[str, Callable[[Run], str]] = {
+    "strategy": lambda run: run.row["strategy"],
+    "GPU": lambda run: run.row["gpu"],
+    "blocks": lambda run: way_of(run.row),
+    "GPUs": ranks_of,
+    "fitting": lambda run: "never" if run.row["use"] == NEVER else "not yet",
+}
+
+
+def grouped(runs: Iterable[Run]) -> list[tuple[str, str, Errors]]:
+    """Errors of each group of runs, by all of GROUPS."""
+    every, found = list(runs), []
+    for kind, group_of in GROUPS.items():
+        for name in sorted({group_of(run) for run in every}):
+            errors = Errors.of(run.error for run in every if group_of(run) == name)
+            found.append((kind, name, errors))
+    return found
+
+
 def gains_of_compiling() -> list[float]:
     """Speedups of compiled blocks, from pairs of rows that differ in nothing else."""
     every = [row for row in rows() if "torch.compile" in row["note"]]
@@ -293,11 +325,15 @@ def evidence(names: Iterable[str], compiled: bool = False, is_curve: bool = True
 
 
 def main() -> None:
-    """Print errors by source and of scaling, and how many verdicts on memory agree."""
+    """Print errors by source, by group and of scaling, and how many verdicts on memory agree."""
     every = runs()
+    apart = held_out(every)
     for source in dict.fromkeys(run.source for run in every):
         print(f"{source:14}", Errors.of(run.error for run in every if run.source == source))
     print(f"{'all':14}", Errors.of(run.error for run in every))
+    print(f"{'held out':14}", Errors.of(run.error for run in apart))
+    for kind, name, errors in grouped(apart):
+        print(f"  {kind:9}{name:18}", errors)
     print(f"{'scaling':14}", Errors.of(error for _, _, error in scaling(every)))
     fits = sum(run.option.fits for run in every)
     print(f"{fits} of {len(every)} runs that are published fit by the planner, too")
