@@ -415,7 +415,7 @@ def test_a_preset_on_nodes_for_tokens(capsys):
     assert max(map(len, said.splitlines())) <= 88
     main([*preset, "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert set(found["run"]) == {"tokens_per_second", "days", "gpu_hours"}
+    assert set(found["run"]) == {"tokens_per_second", "days", "gpu_hours", "days_band"}
     assert PRESETS["llama-3-70b"].parameters == pytest.approx(70.6e9, rel=0.001)
     table = said[said.index("most of it") :]
     rows = [line.split()[:3] for line in table.splitlines()[1:]]

@@ -11,7 +11,7 @@ from distributed.model_states import RECIPES
 from distributed.planner.hardware import GPUS, Gpu
 from distributed.planner.job import WIRE, Job
 from distributed.planner.shapes import Model
-from distributed.planner.speed import MEASURED, curve_name
+from distributed.planner.speed import curve_name, has_curve
 from distributed.runtime.script import run_script
 
 WHOSE = {
@@ -36,7 +36,7 @@ class Assumed(NamedTuple):
     @property
     def is_measured(self) -> bool:
         """Whether the speed was measured on this kind of GPU."""
-        return self.speed is not None or self.gpu in {GPUS[name] for name in MEASURED}
+        return self.speed is not None or has_curve(self.gpu)
 
 
 def as_dict(found: Assumed) -> dict[str, Any]:

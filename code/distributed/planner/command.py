@@ -31,6 +31,7 @@ from distributed.planner.strategy import Plan, plan, run_of
 from distributed.runtime.script import Parser
 
 if TYPE_CHECKING:
+    from distributed.planner.band import Band
     from recipes.beside import Beside
 
 # Bandwidth inside a host, in one direction, for each device (bytes/s).
@@ -75,10 +76,12 @@ def as_text(
     memory: float,
     tokens: float = 0.0,
     stack: str = "pytorch",
+    band: "Band | None" = None,
 ) -> str:
     """A table for people, narrow enough for a page. GB are 10⁹ bytes.
 
-    A strategy that doesn't fit has no time: no step of it could run.
+    A strategy that doesn't fit has no time: no step of it could run. `band` is the recommended
+    strategy's; without one, the planned time is printed alone.
     """
     lines = [f"{'':8}{'GB':>7} {'fits':6}{'checkpoint':10}{'step':>8}{'waits':>7}  most of it"]
     for each in found.options:
@@ -104,14 +107,30 @@ def as_text(
             lines.append(step_in_words(planned, cluster.ranks))
         run = run_of(found.recommended, cluster.ranks, tokens or 1.0)
         each_gpu = run.tokens_per_second / cluster.ranks
-        lines.append(f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU")
+        rates = f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU"
+        whole = f"{run.days:,.1f} days, {run.gpu_hours:,.0f} GPU-hours"
+        if band is not None:
+            slowest, fastest = (each_gpu / factor for factor in (band.high, band.low))
+            rates += f" (band: {slowest:,.0f} to {fastest:,.0f})"
+            days, hours = (band.of(planned) for planned in (run.days, run.gpu_hours))
+            whole = f"{from_to(*days)} days, {hours[0]:,.0f} to {hours[1]:,.0f} GPU-hours"
+            whole += f" (planned: {run.days:,.1f} days)"
+        lines.append(rates)
         if tokens:
-            lines.append(f"{tokens:g} tokens: {run.days:,.1f} days, {run.gpu_hours:,.0f} GPU-hours")
+            lines.append(indented(f"{tokens:g} tokens: {whole}").lstrip())
+        if band is not None:
+            lines.append(textwrap.fill(f"band: {band.in_words()}", WIDE, subsequent_indent="  "))
     lines.append(f"the calls in {WHOSE[stack]}:")
     for each in found.options:
         call = f"  {each.name:8}{call_of(each.name, stack, cluster)}"
         lines.append(textwrap.fill(call, WIDE, subsequent_indent=" " * 10))
     return "\n".join(lines)
+
+
+def from_to(low: float, high: float) -> str:
+    """Both ends of a band, with as many digits as tell them apart."""
+    places = 0 if low >= 10 else 1 if low >= 1 else 2
+    return f"{low:,.{places}f} to {high:,.{places}f}"
 
 
 def indented(said: str) -> str:
@@ -123,6 +142,7 @@ def as_json(
     found: Plan, assumed: Assumed, tokens: float, executed: "list[Beside] | None" = None
 ) -> str:
     """All of it, for programs: bytes and seconds."""
+    bands = [band_for(each.name, assumed) for each in found.options]
     options: list[dict[str, Any]] = [
         {
             "name": each.name,
@@ -132,12 +152,13 @@ def as_json(
             "fits": each.fits,
             "on_paper": found.on_paper(each, assumed.memory),
             "step_s": each.step.total,
+            "step_s_band": band.of(each.step.total),
             "compute_s": each.step.compute,
             "exposed_s": each.step.exposed,
             "rows": each.job.rows,
             "accumulate": each.job.accumulate,
         }
-        for each in found.options
+        for each, band in zip(found.options, bands, strict=True)
     ]
     best = found.recommended
     whole: dict[str, Any] = {
@@ -151,8 +172,11 @@ def as_json(
     }
     if best:
         whole["run"] = run_of(best, assumed.cluster.ranks, tokens or 1.0)._asdict()
+        band = band_for(best.name, assumed)
+        whole["run"]["days_band"] = band.of(whole["run"]["days"])
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
+        whole["band"] = band._asdict() | {"words": band.in_words()}
     if executed is not None:
         from recipes.beside import as_dict as executed_as_dict
 
@@ -387,6 +411,13 @@ def published(found: Plan, assumed: Assumed) -> list[str]:
     return evidence(fitting, assumed.job.compiled, assumed.speed is None)
 
 
+def band_for(strategy: str, assumed: Assumed) -> "Band":
+    """How long a step of this strategy may take, by published runs."""
+    from distributed.planner.band import band_of
+
+    return band_of(assumed.gpu, strategy, assumed.speed is not None)
+
+
 def main(argv: list[str] | None = None) -> None:
     """The command line: see --help."""
     parser = arguments()
@@ -414,7 +445,8 @@ def main(argv: list[str] | None = None) -> None:
         lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
         print("\n".join(lines))
     print()
-    print(as_text(found, job, cluster, memory, given.tokens, given.stack))
+    band = band_for(found.recommended.name, assumed) if found.recommended else None
+    print(as_text(found, job, cluster, memory, given.tokens, given.stack, band))
     for line in published(found, assumed):
         first, *more = f"published: {line}".split("; ")
         print("\n".join([textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]))

@@ -11,7 +11,7 @@ checkpointing frees allows larger kernels: see `RECOMPUTE`.
 import time
 from typing import NamedTuple
 
-from distributed.planner.hardware import Gpu
+from distributed.planner.hardware import GPUS, Gpu
 from distributed.planner.shapes import Model
 from distributed.runtime.script import run_script
 
@@ -34,6 +34,11 @@ FAST = 500e12  # peak FLOP/s: a GPU from here on is treated like an H100, a slow
 def curve_name(gpu: Gpu) -> str:
     """The GPU whose curve is used; for a GPU that isn't in `MEASURED`, it is extrapolated."""
     return "h100" if gpu.peak >= FAST else "a100"
+
+
+def has_curve(gpu: Gpu) -> bool:
+    """Whether a curve was fitted to runs on this GPU, or on one that differs only in memory."""
+    return gpu in {GPUS[name] for name in MEASURED}
 
 
 def curve_of(gpu: Gpu) -> Curve:
@@ -87,7 +92,6 @@ def measure(d: int = 1024, context: int = 512, rows: int = 2, repeats: int = 3) 
 
 def main() -> None:
     """The share of peak that models of three widths reach, with few tokens and with many."""
-    from distributed.planner.hardware import GPUS
     from distributed.planner.shapes import PRESETS
 
     for name in ("a100", "h100"):

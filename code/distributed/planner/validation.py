@@ -29,7 +29,7 @@ STACK = {"Zhao et al. 2023": "pytorch", "Hugging Face": "pytorch", "LlamaFactory
 # reduce bf16 gradients in the last backward pass and gather bf16 parameters, as Megatron does
 RAN = {"InternLM": "megatron", "llm.c": "megatron"}
 # Memory of GPUs that have more than ours of that name (bytes), as their sources say
-LARGER = {"torchtitan, pull request 1690": 95 * GIB}
+LARGER = {"torchtitan, pull request 1690": 95.0 * GIB}
 # A run that the planner says doesn't fit: TorchTitan's selective checkpointing keeps no product of
 # an expert (its `activation_checkpoint.py` counts `aten.mm` only), the planner's every second one
 TOO_LARGE = "PithTrain"
@@ -105,12 +105,12 @@ def job_of(row: dict[str, str]) -> Job:
 def predict(row: dict[str, str], memory: float | None = None) -> Run:
     """A row's predicted throughput; `memory` is bytes per GPU (default: what the GPU has)."""
     one, job = gpu(row["gpu"]), job_of(row)
-    memory = memory or LARGER.get(row["source"], one.memory)
+    room = memory or LARGER.get(row["source"], one.memory)
     stack = RAN.get(row["source"].split(",")[0], "pytorch")
     n, per_host = int(row["gpus"]), int(row["per_host"])
     speed = achieved(one, job.model, job.tokens)
     cluster = cluster_of(one, n, per_host, float(row["network"]) * 1e9, speed)
-    found = option(job, row["strategy"], cluster, memory, stack)
+    found = option(job, row["strategy"], cluster, room, stack)
     rate = job.accumulate * job.tokens / found.step.total
     if row["unit"] == "TFLOP/s/GPU":  # this unit counts recomputed forward passes
         rate *= job.model.flops(job.context) * (4 / 3 if job.checkpoint == "full" else 1) / 1e12

@@ -9,6 +9,7 @@ from html import escape
 
 from distributed.cost import Cluster
 from distributed.planner.assumed import Assumed, in_words
+from distributed.planner.band import Band, band_of
 from distributed.planner.batch import in_rows
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
@@ -85,6 +86,11 @@ def days(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
+def band(state: Mapping[str, str], strategy: str) -> Band:
+    """How long this strategy may take, in units of the planned time."""
+    return band_of(GPUS[state["gpu"]], strategy, bool(state["speed"]))
+
+
 def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     """Names and values of the recommended plan's main numbers."""
     best, job, cluster = found[0].recommended, found[1], found[2]
@@ -94,14 +100,17 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     run = run_of(best, n, tokens)
     flops = job.model.flops(job.context) * job.accumulate * job.tokens
     hours = run.gpu_hours / tokens * 1e6
+    low, high = band(state, best.name).of(1.0)
     shown = [
         ("a step", seconds(best.step.total)),
+        ("its band", f"{seconds(low * best.step.total)} to {seconds(high * best.step.total)}"),
         ("tokens a step", f"{n * job.accumulate * job.tokens:,.0f}"),
         ("micro-batches", f"{job.accumulate:,} of {in_rows(job.rows)}"),
         ("tokens/s", f"{run.tokens_per_second:,.0f}"),
         ("on each GPU", f"{run.tokens_per_second / n:,.0f} tokens/s"),
         ("MFU", f"{flops / best.step.total / GPUS[state['gpu']].peak:.0%}"),
         ("days", days(run.days)),
+        ("their band", f"{days(low * run.days)} to {days(high * run.days)}"),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
         ("a million tokens", f"{hours:.2g} GPU-hours"),
     ]
@@ -284,6 +293,9 @@ def html(state: Mapping[str, str], found: Asked) -> str:
     )
     if numbers:
         parts.append(f'<dl class="planner-facts">{numbers}</dl>')
+    if best is not None:
+        words = band(state, best.name).in_words()
+        parts.append(f'<p class="planner-note">The bands: {escape(words)}.</p>')
 
     rows = "".join(row(each, found[0], memory) for each in found[0].options)
     held = dict.fromkeys(part for each in found[0].options for part in each.memory)
