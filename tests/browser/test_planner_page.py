@@ -45,7 +45,7 @@ def hosts(nodes: int) -> tuple[Job, Cluster, float]:
     """The planner's defaults on so many hosts, said to the models and not to the form."""
     one, model = gpu("h100"), PRESETS["llama-3-70b"]
     job = Job(model, 1, 8192)
-    return job, cluster_of(one, 8 * nodes, speed=achieved(one, model, 8192)), one.memory
+    return job, cluster_of(one, 8 * nodes, speed=achieved(one, model, 8192, False)), one.memory
 
 
 def pyodide_in(live: LivePage) -> list[str]:

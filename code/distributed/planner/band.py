@@ -2,8 +2,9 @@
 
     time of a run = planned time · (1 + error),  error = planned speed / published speed − 1
 
-The errors are those of runs whose speed no constant depends on. Rows marked "never" aren't among
-them, so that a test can count how many of these a band covers. Of n errors, a band leaves out the
+The errors are those of published runs that no curve was fitted to, though two constants of `speed`
+were fitted to some of them. Rows marked "never" aren't among them, so that a test can count how
+many of these a band covers. Of n errors, a band leaves out the
 ⌊(n + 1)/10⌋ − 1 smallest and as many of the largest: then a new run of the same kind is inside with
 a probability of at least 80 % (Vovk et al. 2005, conformal prediction). That takes nine runs. If a
 strategy has fewer on this generation of GPUs, its band is that of the whole generation, extended to
@@ -17,7 +18,7 @@ from functools import cache
 from typing import NamedTuple
 
 from distributed.planner.hardware import GPUS, Gpu
-from distributed.planner.published import HELD_OUT, NEVER, rows
+from distributed.planner.published import FITTED, HELD_OUT, NEVER, rows
 from distributed.planner.speed import curve_name, has_curve
 from distributed.planner.validation import Run, predict, runs, scaling
 from distributed.runtime.script import run_script
@@ -70,7 +71,7 @@ def four_of_five(errors: Iterable[float], kind: str) -> Band:
 @cache
 def known() -> tuple[Run, ...]:
     """Published runs that bands are made of."""
-    uses = {*HELD_OUT} - {NEVER}
+    uses = {*HELD_OUT, FITTED} - {NEVER}
     return tuple(predict(row) for row in rows("tokens/s/GPU") if row["use"] in uses)
 
 

@@ -357,7 +357,9 @@ def understood(given: Any) -> Asked:
         RECIPES[recipe], given.fused_loss, given.compile,
         lora=given.lora or 0, trainable=trainable,
     )  # fmt: skip
-    speed = achieved(one, model, job.tokens) if given.speed is None else given.speed
+    speed = given.speed
+    if speed is None:
+        speed = achieved(one, model, job.tokens, job.compiled)
     network = None if given.network is None else rate("network", given.network)
     memory = one.memory if given.gpu_memory is None else size("gpu_memory", given.gpu_memory)
     cluster = cluster_of(one, gpus, per_host, network, speed)
@@ -399,7 +401,9 @@ def batch_of(given: Any, model: Model) -> Batch | None:
     within("batch", given.batch)
     if given.accumulate != 1:
         raise ValueError(f"accumulate={given.accumulate}: batch says how many; give one of the two")
-    speed = partial(achieved, gpu_asked(given), model) if given.speed is None else None
+    speed = None
+    if given.speed is None:
+        speed = partial(achieved, gpu_asked(given), model, compiled=given.compile)
     return Batch(given.batch, given.rows, speed)
 
 
@@ -408,7 +412,7 @@ def published(found: Plan, assumed: Assumed) -> list[str]:
     from distributed.planner.validation import evidence
 
     fitting = (each.name for each in found.options if each.fits)
-    return evidence(fitting, assumed.job.compiled, assumed.speed is None)
+    return evidence(fitting, assumed.job.compiled, assumed.speed is None, assumed.gpu)
 
 
 def band_for(strategy: str, assumed: Assumed) -> "Band":

@@ -16,8 +16,8 @@ from distributed.runtime.script import run_script
 from distributed.scaling import BUCKET, step
 
 # `use` of a speed that no constant depends on. A constant may be fitted to "held out" rows later,
-# but never to "never" rows, which tell whether that constant helps: they alternate in the file
-NEVER = "never"
+# which are then "fitted", but never to "never" rows, which tell whether that constant helps
+NEVER, FITTED = "never", "fitted"
 HELD_OUT = ("test", "held out", NEVER)
 LATENCY_INSIDE, LATENCY_BETWEEN = 10e-6, 30e-6  # s per message; assumed for all cases
 
