@@ -316,14 +316,17 @@ def arguments() -> Parser:
     return parser
 
 
-def read(given: Any) -> tuple[Job, Cluster, float]:
+def read(given: Any, found: Read | None = None) -> tuple[Job, Cluster, float]:
     """The job, the cluster, and bytes of a GPU. Raises ValueError, naming the argument."""
-    assumed = understood(given).assumed
+    assumed = understood(given, found).assumed
     return assumed.job, assumed.cluster, assumed.memory
 
 
-def understood(given: Any) -> Asked:
-    """What the command line asks for. Raises ValueError, naming the argument."""
+def understood(given: Any, found: Read | None = None) -> Asked:
+    """What the command line asks for. Raises ValueError, naming the argument.
+
+    `found` is the model if it was read already; by default, the command line says which it is.
+    """
     one = gpu_asked(given)
     recipe = SHORT.get(given.recipe, given.recipe)
     if recipe not in RECIPES:
@@ -332,7 +335,7 @@ def understood(given: Any) -> Asked:
     named = [name for name in ways if getattr(given, name) is not None]
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} are given: one of them says which model")
-    found = model_of(given)
+    found = found or model_of(given)
     model = found.model
     per_host = one.per_host if given.per_host is None else given.per_host
     within("per_host", per_host)
