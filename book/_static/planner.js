@@ -1,6 +1,7 @@
 // The planner's form: it hands what a reader chooses to Python and shows what comes back. What is
 // planned, drawn and said is code/playground/planner; Python starts in a worker, at the first touch.
 
+const LARGEST = 1e6; // bytes of a config.json that are read
 const CALM = 60; // ms: letters that are typed, or a slider that is dragged, are one question
 
 /** What differs from the defaults, as it stands in the address. */
@@ -53,7 +54,18 @@ class Planner {
     return this.controls.map((c) => [c.name, c.type === "checkbox" ? (c.checked ? "on" : "") : c.value.trim()]);
   }
 
+  /** The text of a chosen file goes into its field, and it is the model now. */
+  async read(control) {
+    const [file] = control.files;
+    if (!file) return;
+    const text = await file.slice(0, LARGEST).text(); // weights, chosen by mistake, stay where they are
+    this.form.elements[control.dataset.reads].value = text;
+    this.form.elements.model.value = "file";
+    this.changed(this.form.elements.model);
+  }
+
   changed(control) {
+    if (control.dataset.reads) return this.read(control);
     if (control.dataset.sets) this.form.elements[control.dataset.sets].value = 2 ** control.value;
     this.follow();
     clearTimeout(this.timer);
@@ -118,9 +130,10 @@ class Planner {
   }
 
   show({ query, said, html, errors }) {
-    for (const control of this.controls) {
-      const line = this.form.querySelector(`#${control.id}-wrong`);
-      const wrong = errors?.[control.name] ?? "";
+    for (const { name } of this.controls) {
+      const control = this.form.querySelector(`#planner-${name}`); // the one that a reader sees
+      const line = this.form.querySelector(`#planner-${name}-wrong`);
+      const wrong = errors?.[name] ?? "";
       line.textContent = wrong;
       line.hidden = !wrong;
       if (wrong) control.setAttribute("aria-invalid", "true");
@@ -129,7 +142,7 @@ class Planner {
     this.answer.classList.toggle("planner-old", Boolean(errors));
     if (errors) {
       const [[name, message]] = Object.entries(errors);
-      const { labels } = this.form.elements[name];
+      const { labels } = this.form.querySelector(`#planner-${name}`);
       return this.say(`${labels[0].textContent}: ${message}. The plan below is the last one that made sense.`);
     }
     const open = this.answer.querySelector(".planner-copy[aria-pressed=true]")?.textContent;
@@ -139,6 +152,8 @@ class Planner {
     }
     this.say(said, true);
     this.root.dataset.shows = query;
+    const kept = new URLSearchParams(query).get("config"); // the fewest fields that say the same
+    if (kept) this.form.elements.config.value = kept;
     history.replaceState(history.state, "", (query ? `?${query}` : location.pathname) + location.hash);
   }
 

@@ -5,6 +5,8 @@ The pages come from a plain file server, and whatever else a page would ask for 
 
 import json
 from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from live_page import LivePage
@@ -15,11 +17,12 @@ from serving import Server
 from distributed.cost import Cluster
 from distributed.planner.hardware import gpu
 from distributed.planner.job import Job, cluster_of
+from distributed.planner.models import PUBLISHED
 from distributed.planner.shapes import PRESETS
 from distributed.planner.speed import achieved
 from distributed.planner.strategy import plan, run_of
 from playground.planner.answer import answer
-from playground.planner.form import state_of
+from playground.planner.form import query_of, state_of
 
 
 def wait_for(live: LivePage, query: str) -> None:
@@ -45,7 +48,7 @@ def hosts(nodes: int) -> tuple[Job, Cluster, float]:
     """The planner's defaults on so many hosts, said to the models and not to the form."""
     one, model = gpu("h100"), PRESETS["llama-3-70b"]
     job = Job(model, 1, 8192)
-    return job, cluster_of(one, 8 * nodes, speed=achieved(one, model, 8192)), one.memory
+    return job, cluster_of(one, 8 * nodes, speed=achieved(one, model, 8192, False)), one.memory
 
 
 def pyodide_in(live: LivePage) -> list[str]:
@@ -152,6 +155,40 @@ def test_a_plan_that_does_not_fit_says_what_to_change(read: Callable[..., LivePa
 
 
 @pytest.mark.slow
+def test_a_reader_chooses_a_config_json(read: Callable[..., LivePage], tmp_path: Path) -> None:
+    config = PUBLISHED["qwen3-8b"]["config"]
+    (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": 151645}, indent=2))
+    live = read("planner.html?nodes=2")
+    page = live.page
+    wait_for(live, "nodes=2")
+    chooser = page.get_by_label("or its config.json")
+    chooser.set_input_files(tmp_path / "config.json")
+    query = query_of(state_of(urlencode({"model": "file", "config": json.dumps(config)})))
+    query += "&nodes=2"
+    wait_for(live, query)
+    check_answer(live, query)
+    why = page.locator(".planner-why")
+    expect(why).to_have_text(json.loads(answer("model=qwen3-8b&nodes=2"))["said"])
+    assert page.get_by_label("model", exact=True).input_value() == "file"
+
+    # The address has the file's fields: it is a link, and a change of the hosts keeps them.
+    page.reload()
+    wait_for(live, query)
+    page.get_by_label("hosts", exact=True).fill("4")
+    wait_for(live, query.replace("nodes=2", "nodes=4"))
+    found = violations_in_both_themes(live)
+    assert not found, "\n\n".join(found)
+
+    # What isn't a transformer is told beside the chooser, and the old plan stays.
+    (tmp_path / "mamba.json").write_text(json.dumps({"model_type": "mamba"}))
+    before = why.inner_text()
+    chooser.set_input_files(tmp_path / "mamba.json")
+    expect(page.locator("#planner-config-wrong")).to_contain_text("isn't a transformer")
+    assert chooser.get_attribute("aria-invalid") == "true"
+    assert why.inner_text() == before
+
+
+@pytest.mark.slow
 def test_a_link_with_nonsense_is_told_where_it_stands(read: Callable[..., LivePage]) -> None:
     live = read("planner.html?gpu=%3Cb%3Eh1000")
     expect(live.page.locator("#planner-gpu-wrong")).to_contain_text("'<b>h1000' is not known")
@@ -188,3 +225,8 @@ def test_without_scripts_the_recorded_plan_stands_alone(read: Callable[..., Live
     page = read("planner.html", java_script_enabled=False).page
     assert "Take ZeRO-3" in page.locator(".planner-why").inner_text()
     assert page.locator(".planner-bar").count() == 5
+    ends = page.locator(".planner-bar").evaluate_all(
+        "bars => bars.map((bar) => bar.lastElementChild.getBoundingClientRect().right"
+        " - bar.getBoundingClientRect().left)"
+    )
+    assert ends[0] > ends[1] > 1.2 * ends[2]  # 1,369, 786 and 190 GB

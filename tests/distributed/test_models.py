@@ -410,7 +410,10 @@ def test_a_gpu_in_a_file_plans_as_the_same_one_by_name(tmp_path, capsys):
         said.append(json.loads(capsys.readouterr().out))
     assert said[1]["assumed"]["gpu"] == "H100 of mine"
     assert not said[1]["assumed"]["measured_curve"]
+    bands = [[each.pop("step_s_band") for each in one["options"]] for one in said]
     assert said[0]["options"] == said[1]["options"]
+    for (low, high), (least, most) in zip(*bands, strict=True):  # nothing was measured on mine
+        assert least <= low < high < most
 
 
 @pytest.mark.parametrize(

@@ -2,24 +2,37 @@
 
 import math
 import statistics
+from unittest import mock
 
 import pytest
 
 from distributed.model_states import Recipe
 from distributed.planner import speed
 from distributed.planner.hardware import gpu
-from distributed.planner.published import CASES, WRAPPED, failures, rows
+from distributed.planner.published import (
+    CASES,
+    FITTED,
+    HELD_OUT,
+    NEVER,
+    WRAPPED,
+    failures,
+    rows,
+)
 from distributed.planner.shapes import CHECKPOINTS, PRESETS, of_size
-from distributed.planner.speed import RECOMPUTE, achieved
+from distributed.planner.speed import EAGER, RECOMPUTE, STRAGGLERS, achieved, has_curve
 from distributed.planner.validation import (
     MODELS,
+    TOO_LARGE,
     Errors,
+    grouped,
+    held_out,
     implied_bandwidth,
     judge,
     predict,
     runs,
     scaling,
     verdicts,
+    way_of,
 )
 
 EVERY = runs()
@@ -59,6 +72,21 @@ def test_there_are_enough_rows_from_enough_sources_and_each_says_where_it_is_fro
     assert len(uses["test"]) > len(uses["calibrate"])
 
 
+def test_half_of_the_newly_published_rows_are_never_used_for_fitting():
+    """Every second one in the order of the file, whatever the planner says of it."""
+    new = [row for row in rows() if row["use"] in ("held out", FITTED, NEVER)]
+    assert len(new) >= 20
+    assert [row["use"] == NEVER for row in new] == [True, False] * (len(new) // 2)
+    fitted = [row for row in new if row["use"] == FITTED]
+    assert all(has_curve(gpu(row["gpu"])) for row in fitted)
+    assert not [row for row in new if row["use"] == "held out" and has_curve(gpu(row["gpu"]))]
+    assert all(row["section"][-1] == ")" or row["section"][-4:].isdigit() for row in new)  # dated
+    assert len({row["source"].split(",")[0] for row in new}) >= 10
+    assert {"h100", "a100", "h200", "b200", "mi300x"} == {row["gpu"] for row in new}
+    assert len({row["strategy"] for row in new}) == 5
+    assert {row["use"] for row in rows("tokens/s/GPU")} == {"calibrate", FITTED, *HELD_OUT}
+
+
 def test_the_median_is_within_8_percent_and_nine_in_ten_within_20():
     found = Errors.of(run.error for run in EVERY)
     assert found.of_rows >= 60
@@ -73,20 +101,92 @@ def test_scaling_from_one_host_to_many_is_within_5_percent():
 
 
 def test_a_source_that_had_no_part_in_any_constant():
-    apart = [run for run in EVERY if run.source == "fms-fsdp"]
-    assert {run.row["use"] for run in apart} == {"test"}
-    assert Errors.of(run.error for run in apart).worst <= 0.15
+    apart = [run for run in EVERY if run.source == "fms-fsdp" and run.row["use"] == "test"]
+    assert len(apart) == 8
+    assert Errors.of(run.error for run in apart).worst <= 0.16
 
 
-def test_rows_that_nothing_was_fitted_to_are_off_by_about_a_tenth_in_the_median():
-    apart = [run for run in EVERY if run.row["use"] == "test"]
-    assert len({run.source for run in apart}) >= 4
+def test_rows_that_nothing_was_fitted_to_are_within_8_percent_in_the_median():
+    """And nine of ten within 25 %, and those on H100s without a bias of 8 %."""
+    apart = held_out(EVERY)
+    assert len({run.source for run in apart}) >= 10
     found = Errors.of(run.error for run in apart)
-    assert found.of_rows >= 15
-    assert 0.05 < found.median < 0.12
-    assert abs(found.bias) < 0.03
-    pax = [run.error for run in apart if run.source == "Pax"]
-    assert [round(error, 2) for error in pax] == [0.14, 0.01]
+    assert found.of_rows >= 40
+    assert found.median < 0.08
+    assert found.nine_in_ten < 0.25
+    errors = {(kind, name): errors for kind, name, errors in grouped(apart)}
+    assert abs(errors["GPU", "h100"].bias) < 0.08
+    assert abs(errors["blocks", "eager"].bias) < 0.08
+    assert {"ZeRO-1", "HSDP", "ZeRO-3"} <= {name for kind, name in errors if kind == "strategy"}
+    assert errors["fitting", "never"].of_rows == 25
+    assert sum(each.of_rows for (kind, _), each in errors.items() if kind == "GPUs") == len(apart)
+
+
+# --- what is fitted to several hosts and to eager blocks
+
+
+def errors_with(rows_of: list[dict[str, str]], eager: float, stragglers: float) -> list[float]:
+    """Errors of these rows, if the two constants were these."""
+    with (
+        mock.patch.dict(speed.EAGER, {"h100": eager}),
+        mock.patch.object(speed, "STRAGGLERS", stragglers),
+    ):
+        return [predict(row).error for row in rows_of]
+
+
+def distance(errors: list[float]) -> float:
+    return sum(abs(math.log1p(error)) for error in errors)
+
+
+SPEEDS = rows("tokens/s/GPU")
+FITTING = [
+    row
+    for row in SPEEDS
+    if row["use"] == FITTED
+    or (row["use"] == "calibrate" and int(row["gpus"]) > int(row["per_host"]))
+]
+
+
+@pytest.mark.parametrize(
+    ("eager", "stragglers"),
+    [(0.0, 0.002), (0.0, -0.002), (0.02, 0.0), (-0.02, 0.0), (0.02, 0.002), (-0.02, -0.002)],
+)
+def test_both_constants_are_the_best_for_the_rows_that_may_be_fitted(eager, stragglers):
+    """By least absolute deviations, on a scale on which twice and half are as far."""
+    best = distance(errors_with(FITTING, EAGER["h100"], STRAGGLERS))
+    assert best < distance(errors_with(FITTING, EAGER["h100"] + eager, STRAGGLERS + stragglers))
+
+
+def test_both_constants_help_rows_that_nothing_was_ever_fitted_to():
+    never = [row for row in SPEEDS if row["use"] == NEVER and has_curve(gpu(row["gpu"]))]
+    before, after = errors_with(never, 1.0, 0.0), errors_with(never, EAGER["h100"], STRAGGLERS)
+    assert Errors.of(after).median < 0.75 * Errors.of(before).median
+    assert Errors.of(after).nine_in_ten < Errors.of(before).nine_in_ten
+    assert distance(after) < 0.85 * distance(before)
+    for alone in (errors_with(never, EAGER["h100"], 0.0), errors_with(never, 1.0, STRAGGLERS)):
+        assert distance(after) < distance(alone) < distance(before)
+    many = [row for row in never if int(row["gpus"]) >= 256]
+    assert distance(errors_with(many, 1.0, STRAGGLERS)) < distance(errors_with(many, 1.0, 0.0))
+    eager = [row for row in never if (way_of(row), row["gpu"]) == ("eager", "h100")]
+    only = errors_with(eager, EAGER["h100"], 0.0)
+    assert Errors.of(only).median < 0.5 * Errors.of(errors_with(eager, 1.0, 0.0)).median
+
+
+def test_no_constant_tells_small_steps_apart_because_the_rows_for_it_disagree():
+    """A launch of a kernel would make small models slower than planned; of three sources with
+    models below two billion parameters, two are faster, and one that isn't is of early 2023."""
+    small = [run for run in EVERY if run.row["use"] in (FITTED, NEVER)
+             and MODELS[run.row["model"]].parameters < 2e9]  # fmt: skip
+    bias = {
+        source: statistics.median(run.error for run in small if run.source == source)
+        for source in {run.source for run in small}
+    }
+    assert {source: error > 0 for source, error in bias.items()} == {
+        "llm.c": False,
+        "OLMo-core": False,
+        "nanoGPT": True,
+    }
+    assert not [run for run in small if way_of(run.row) == "eager"]
 
 
 def test_only_rows_of_the_source_that_speed_names_are_marked_as_fitted():
@@ -95,8 +195,8 @@ def test_only_rows_of_the_source_that_speed_names_are_marked_as_fitted():
     assert "runs of llm-foundry" in str(speed.__doc__)
 
 
-def test_all_that_ran_fits_by_the_planner_too():
-    assert [run.row for run in EVERY if not run.option.fits] == []
+def test_all_that_ran_fits_by_the_planner_too_but_for_one_that_is_named():
+    assert [run.source for run in EVERY if not run.option.fits] == [TOO_LARGE]
 
 
 def test_there_are_enough_published_cases_out_of_memory_from_enough_sources():
@@ -122,7 +222,8 @@ def test_one_buffer_for_all_gradients_explains_two_of_the_three():
 
 def test_memory_that_was_published():
     stated = [run for run in EVERY if run.row["memory"] and "compile" in run.row["note"]]
-    assert len(stated) == 2
+    stated = [run for run in stated if run.source != TOO_LARGE]
+    assert len(stated) == 3
     for run in stated:  # what an allocator reserved, not what tensors need: our allowance is 5 %
         assert -0.08 < run.option.needs / 2**30 / float(run.row["memory"]) - 1 < 0.05
 

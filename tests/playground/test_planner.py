@@ -3,6 +3,7 @@
 import inspect
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -11,20 +12,34 @@ from functools import partial, partialmethod
 from pathlib import Path
 from typing import Any
 from unittest import mock
+from urllib.parse import urlencode
 
 import pytest
 import torch
 import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.distributed.run import get_args_parser
 from torch.utils.checkpoint import CheckpointPolicy
 from torch.utils.checkpoint import checkpoint as with_checkpoint
 
 from distributed.planner.command import main
+from distributed.planner.config_json import read_fields, reads_as
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Option
+from distributed.planner.models import PUBLISHED
 from distributed.planner.speed import RECOMPUTE
 from playground.build.tab import archive, standard
-from playground.planner.answer import answer, facts, html, planned, ways_out
+from playground.planner.answer import (
+    LINE,
+    answer,
+    between,
+    end_of,
+    facts,
+    html,
+    planned,
+    ways_out,
+)
 from playground.planner.form import FIELDS, RECIPE_OF, SHAPE, query_of, state_of, words_of
 from playground.planner.page import files, page
 from recipes.copies import command_line, deepspeed_json, torch_code, torchrun_line
@@ -161,6 +176,98 @@ def test_every_way_out_fits():
             assert best is not None
             assert said.endswith(f"{best.name} fits")
             assert query_of(new).replace("&", "&amp;") in html(state, planned(state))
+
+
+# --- a file that is chosen
+
+QWEN = PUBLISHED["qwen3-8b"]["config"] | {"torch_dtype": "bfloat16", "eos_token_id": [151645, 1]}
+
+
+def of_file(config: object, **more: str) -> str:
+    text = config if isinstance(config, str) else json.dumps(config)
+    return urlencode({"model": "file", "config": text} | more)
+
+
+def test_a_chosen_file_plans_as_the_preset_of_the_same_model(tmp_path, capsys):
+    file = json.loads(answer(of_file(QWEN, nodes="2")))
+    preset = json.loads(answer("model=qwen3-8b&nodes=2"))
+    assert file["said"] == preset["said"]
+    assert "config.json: 8.19 billion parameters" in file["html"]
+    assert "torch_dtype" not in file["query"]
+    assert json.loads(answer(file["query"])) == file  # the address is the plan
+    line = command_line(words_of(state_of(file["query"])))
+    assert "--model config.json --gpu h100 --nodes 2" in line
+    assert line in file["html"]
+    (tmp_path / "config.json").write_text(json.dumps(QWEN))
+    words = shlex.split(line)[3:]
+    main(["--model", str(tmp_path / "config.json"), *words[2:], "--json"])
+    assert json.loads(capsys.readouterr().out)["why"] in file["said"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_an_address_has_only_those_fields_of_a_file_that_its_shape_depends_on(name):
+    config = PUBLISHED[name]["config"]
+    query = json.loads(answer(of_file(config | {"architectures": ["X"]})))["query"]
+    kept = json.loads(state_of(query)["config"])
+    assert read_fields(kept) == read_fields(config)
+    assert len(query) < 600
+    for field in kept:
+        fewer = {key: value for key, value in kept.items() if key != field}
+        assert not reads_as(fewer, read_fields(config))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "choose a file, the config.json of your model"),
+        ("{", "isn't JSON"),
+        ("[1]", "has no fields"),
+        ("\0" * 50, "isn't JSON"),
+        ({"model_type": "mamba"}, "isn't a transformer"),
+        ({"model_type": "llama", "hidden_size": 4096}, "there is no num_hidden_layers in it"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_told_beside_it(text, said):
+    errors = json.loads(answer(of_file(text)))["errors"]
+    assert list(errors) == ["config"]
+    assert said in errors["config"]
+
+
+def test_a_file_that_is_read_as_something_else_is_a_caution_and_one_not_asked_for_is_forgotten():
+    html = json.loads(answer(of_file(QWEN | {"model_type": "mine", "head_dim": 128})))["html"]
+    assert "Caution: model_type &#x27;mine&#x27; is read as if it were like Llama&#x27;s." in html
+    assert json.loads(answer("model=llama-3-8b&config=nonsense"))["query"] == "model=llama-3-8b"
+
+
+def test_both_ends_of_a_band_have_one_unit():
+    assert between(8.61, 13.25) == "8.61 to 13.25 s"
+    assert between(0.01, 0.02) == "10 to 20 ms"
+    assert between(0.05, 0.2) == "50 ms to 0.20 s"
+
+
+# --- bars
+
+
+@given(st.floats(0, 1000), st.floats(0, 1000), st.floats(0, 1000))
+def test_what_needs_more_has_a_longer_bar_and_none_is_cut(one, other, third):
+    less, more, most = sorted([one, other, third])
+    assert 0 <= end_of(less, most) <= end_of(more, most) <= 1 + 1e-9
+    if more > 1.01 * less + 1e-3:
+        assert end_of(less, most) < end_of(more, most)
+    assert end_of(1, most) == pytest.approx(LINE)
+
+
+def test_a_bar_shows_that_1369_gb_is_more_than_190():
+    html = json.loads(answer(""))["html"]
+    rows = re.findall(r'aria-label="[^"]*">((?:<i [^>]*></i>)+)</span><span>([\d,]+) GB', html)
+    ends = {
+        size: sum(float(width) for width in re.findall(r"width:([\d.]+)%", parts))
+        for parts, size in rows
+    }
+    assert ends["1,369"] == pytest.approx(100, abs=0.1)
+    assert 100 * LINE < ends["190"] < 0.8 * ends["1,369"]
+    assert ends["46"] < 100 * LINE
+    assert "Right of the line, the scale is logarithmic" in html
 
 
 # --- copies

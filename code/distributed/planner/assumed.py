@@ -11,7 +11,7 @@ from distributed.model_states import RECIPES
 from distributed.planner.hardware import GPUS, Gpu
 from distributed.planner.job import WIRE, Job
 from distributed.planner.shapes import Model
-from distributed.planner.speed import MEASURED, curve_name
+from distributed.planner.speed import curve_name, has_curve, longer
 from distributed.runtime.script import run_script
 
 WHOSE = {
@@ -36,7 +36,12 @@ class Assumed(NamedTuple):
     @property
     def is_measured(self) -> bool:
         """Whether the speed was measured on this kind of GPU."""
-        return self.speed is not None or self.gpu in {GPUS[name] for name in MEASURED}
+        return self.speed is not None or has_curve(self.gpu)
+
+    @property
+    def wait_for_stragglers(self) -> float:
+        """How much longer computation takes than on one host, as a share."""
+        return longer(self.cluster.ranks, self.cluster.per_host) - 1
 
 
 def as_dict(found: Assumed) -> dict[str, Any]:
@@ -75,6 +80,7 @@ def as_dict(found: Assumed) -> dict[str, Any]:
         "host_bandwidth": cluster.network.bandwidth / WIRE,
         "speed": cluster.speed,
         "measured_curve": found.is_measured,
+        "wait_for_stragglers": found.wait_for_stragglers,
     }
 
 
@@ -168,15 +174,23 @@ def of_gpus(found: Assumed) -> str:
 
 
 def of_speed(found: Assumed) -> str:
-    """FLOP/s of a GPU, and whether it was measured."""
+    """FLOP/s of a GPU, whether it was measured, and what is lost on several hosts."""
+    said = of_one_gpu(found)
+    if found.cluster.ranks <= found.cluster.per_host:
+        return said
+    wait = found.wait_for_stragglers
+    return f"{said}; waiting for the slowest of all hosts makes it {wait:.1%} slower"
+
+
+def of_one_gpu(found: Assumed) -> str:
+    """FLOP/s of a GPU on one host, and whether it was measured."""
     speed, peak = found.cluster.speed, found.gpu.peak
     said = f"{speed / 1e12:,.0f} of {peak / 1e12:,.0f} TFLOP/s"
     if found.speed is not None:
         return f"{said}, as --speed says"
     if found.is_measured:
-        return (
-            f"{said}, by a curve fitted to published runs on this GPU, for eager and compiled alike"
-        )
+        how = "compiled" if found.job.compiled else "eager"
+        return f"{said}, by a curve fitted to published runs on this GPU, for {how} blocks"
     curve = GPUS[curve_name(found.gpu)].name
     return f"{said}: no measured curve, but that of the {curve}; it may be much slower"
 
@@ -189,7 +203,7 @@ def main() -> None:
 
     model, one = MODELS["mixtral-8x7b"], GPUS["mi300x"]
     job = Job(model, context=4096)
-    cluster = cluster_of(one, 128, speed=achieved(one, model, job.tokens))
+    cluster = cluster_of(one, 128, speed=achieved(one, model, job.tokens, job.compiled))
     found = Assumed(job, cluster, one.memory, one, "mixtral-8x7b")
     for name, said in in_words(found):
         print(f"{name:10}{said}")

@@ -124,7 +124,7 @@ def main(tokens: float = 2.0**22, ranks: int = 64) -> None:
     from distributed.planner.speed import achieved
 
     one, model = GPUS["h100"], PRESETS["llama-3-8b"]
-    batch = Batch(tokens, speed=lambda each: achieved(one, model, each))
+    batch = Batch(tokens, speed=lambda each: achieved(one, model, each, compiled=False))
     cluster = cluster_of(one, ranks)
     for name in STACKS["pytorch"]:
         best = shared_out(Job(model, context=8192), name, cluster, one.memory, batch)

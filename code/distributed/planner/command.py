@@ -31,6 +31,7 @@ from distributed.planner.strategy import Plan, plan, run_of
 from distributed.runtime.script import Parser
 
 if TYPE_CHECKING:
+    from distributed.planner.band import Band
     from recipes.beside import Beside
 
 # Bandwidth inside a host, in one direction, for each device (bytes/s).
@@ -75,10 +76,12 @@ def as_text(
     memory: float,
     tokens: float = 0.0,
     stack: str = "pytorch",
+    band: "Band | None" = None,
 ) -> str:
     """A table for people, narrow enough for a page. GB are 10⁹ bytes.
 
-    A strategy that doesn't fit has no time: no step of it could run.
+    A strategy that doesn't fit has no time: no step of it could run. `band` is the recommended
+    strategy's; without one, the planned time is printed alone.
     """
     lines = [f"{'':8}{'GB':>7} {'fits':6}{'checkpoint':10}{'step':>8}{'waits':>7}  most of it"]
     for each in found.options:
@@ -104,14 +107,30 @@ def as_text(
             lines.append(step_in_words(planned, cluster.ranks))
         run = run_of(found.recommended, cluster.ranks, tokens or 1.0)
         each_gpu = run.tokens_per_second / cluster.ranks
-        lines.append(f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU")
+        rates = f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU"
+        whole = f"{run.days:,.1f} days, {run.gpu_hours:,.0f} GPU-hours"
+        if band is not None:
+            slowest, fastest = (each_gpu / factor for factor in (band.high, band.low))
+            rates += f" (band: {slowest:,.0f} to {fastest:,.0f})"
+            days, hours = (band.of(planned) for planned in (run.days, run.gpu_hours))
+            whole = f"{from_to(*days)} days, {hours[0]:,.0f} to {hours[1]:,.0f} GPU-hours"
+            whole += f" (planned: {run.days:,.1f} days)"
+        lines.append(rates)
         if tokens:
-            lines.append(f"{tokens:g} tokens: {run.days:,.1f} days, {run.gpu_hours:,.0f} GPU-hours")
+            lines.append(indented(f"{tokens:g} tokens: {whole}").lstrip())
+        if band is not None:
+            lines.append(textwrap.fill(f"band: {band.in_words()}", WIDE, subsequent_indent="  "))
     lines.append(f"the calls in {WHOSE[stack]}:")
     for each in found.options:
         call = f"  {each.name:8}{call_of(each.name, stack, cluster)}"
         lines.append(textwrap.fill(call, WIDE, subsequent_indent=" " * 10))
     return "\n".join(lines)
+
+
+def from_to(low: float, high: float) -> str:
+    """Both ends of a band, with as many digits as tell them apart."""
+    places = 0 if low >= 10 else 1 if low >= 1 else 2
+    return f"{low:,.{places}f} to {high:,.{places}f}"
 
 
 def indented(said: str) -> str:
@@ -123,6 +142,7 @@ def as_json(
     found: Plan, assumed: Assumed, tokens: float, executed: "list[Beside] | None" = None
 ) -> str:
     """All of it, for programs: bytes and seconds."""
+    bands = [band_for(each.name, assumed) for each in found.options]
     options: list[dict[str, Any]] = [
         {
             "name": each.name,
@@ -132,12 +152,13 @@ def as_json(
             "fits": each.fits,
             "on_paper": found.on_paper(each, assumed.memory),
             "step_s": each.step.total,
+            "step_s_band": band.of(each.step.total),
             "compute_s": each.step.compute,
             "exposed_s": each.step.exposed,
             "rows": each.job.rows,
             "accumulate": each.job.accumulate,
         }
-        for each in found.options
+        for each, band in zip(found.options, bands, strict=True)
     ]
     best = found.recommended
     whole: dict[str, Any] = {
@@ -151,8 +172,11 @@ def as_json(
     }
     if best:
         whole["run"] = run_of(best, assumed.cluster.ranks, tokens or 1.0)._asdict()
+        band = band_for(best.name, assumed)
+        whole["run"]["days_band"] = band.of(whole["run"]["days"])
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
+        whole["band"] = band._asdict() | {"words": band.in_words()}
     if executed is not None:
         from recipes.beside import as_dict as executed_as_dict
 
@@ -311,14 +335,17 @@ def arguments() -> Parser:
     return parser
 
 
-def read(given: Any) -> tuple[Job, Cluster, float]:
+def read(given: Any, found: Read | None = None) -> tuple[Job, Cluster, float]:
     """The job, the cluster, and bytes of a GPU. Raises ValueError, naming the argument."""
-    assumed = understood(given).assumed
+    assumed = understood(given, found).assumed
     return assumed.job, assumed.cluster, assumed.memory
 
 
-def understood(given: Any) -> Asked:
-    """What the command line asks for. Raises ValueError, naming the argument."""
+def understood(given: Any, found: Read | None = None) -> Asked:
+    """What the command line asks for. Raises ValueError, naming the argument.
+
+    `found` is the model if it was read already; by default, the command line says which it is.
+    """
     one = gpu_asked(given)
     recipe = SHORT.get(given.recipe, given.recipe)
     if recipe not in RECIPES:
@@ -327,7 +354,7 @@ def understood(given: Any) -> Asked:
     named = [name for name in ways if getattr(given, name) is not None]
     if len(named) > 1:
         raise ValueError(f"{' and '.join(named)} are given: give only one, which sets the model")
-    found = model_of(given)
+    found = found or model_of(given)
     model = found.model
     per_host = one.per_host if given.per_host is None else given.per_host
     within("per_host", per_host)
@@ -352,7 +379,9 @@ def understood(given: Any) -> Asked:
         RECIPES[recipe], given.fused_loss, given.compile,
         lora=given.lora or 0, trainable=trainable,
     )  # fmt: skip
-    speed = achieved(one, model, job.tokens) if given.speed is None else given.speed
+    speed = given.speed
+    if speed is None:
+        speed = achieved(one, model, job.tokens, job.compiled)
     network = None if given.network is None else rate("network", given.network)
     memory = one.memory if given.gpu_memory is None else size("gpu_memory", given.gpu_memory)
     cluster = cluster_of(one, gpus, per_host, network, speed)
@@ -396,7 +425,9 @@ def batch_of(given: Any, model: Model) -> Batch | None:
         raise ValueError(
             f"accumulate={given.accumulate}: batch sets it, too; give only one of them"
         )
-    speed = partial(achieved, gpu_asked(given), model) if given.speed is None else None
+    speed = None
+    if given.speed is None:
+        speed = partial(achieved, gpu_asked(given), model, compiled=given.compile)
     return Batch(given.batch, given.rows, speed)
 
 
@@ -405,7 +436,14 @@ def published(found: Plan, assumed: Assumed) -> list[str]:
     from distributed.planner.validation import evidence
 
     fitting = (each.name for each in found.options if each.fits)
-    return evidence(fitting, assumed.job.compiled, assumed.speed is None)
+    return evidence(fitting, assumed.job.compiled, assumed.speed is None, assumed.gpu)
+
+
+def band_for(strategy: str, assumed: Assumed) -> "Band":
+    """How long a step of this strategy may take, by published runs."""
+    from distributed.planner.band import band_of
+
+    return band_of(assumed.gpu, strategy, assumed.speed is not None)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -435,7 +473,8 @@ def main(argv: list[str] | None = None) -> None:
         lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
         print("\n".join(lines))
     print()
-    print(as_text(found, job, cluster, memory, given.tokens, given.stack))
+    band = band_for(found.recommended.name, assumed) if found.recommended else None
+    print(as_text(found, job, cluster, memory, given.tokens, given.stack, band))
     for line in published(found, assumed):
         first, *more = f"published: {line}".split("; ")
         print("\n".join([textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]))

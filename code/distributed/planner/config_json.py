@@ -90,17 +90,47 @@ def read_config(path: str) -> Read:
     file = Path(path)
     file = file / "config.json" if file.is_dir() else file
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        return read_fields(fields_of(file.read_text(encoding="utf-8"), str(file)))
     except OSError as error:
         raise ValueError(f"model={path!r}: {file}: {error.strerror}") from None
     except ValueError as error:
-        raise ValueError(f"model={path!r}: {file} isn't JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise ValueError(f"model={path!r}: {file} has no fields, as a config.json has")
-    try:
-        return read_fields(config)
-    except ValueError as error:
         raise ValueError(f"model={path!r}: {error}") from None
+
+
+def fields_of(text: str, file: str = "the file") -> dict[str, Any]:
+    """The fields of a `config.json` with this text. Raises ValueError, naming the file."""
+    try:
+        config = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{file} isn't JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise ValueError(f"{file} has no fields, as a config.json has")
+    return config
+
+
+def needed(config: Config) -> dict[str, Any]:
+    """The fields that the shape depends on: without the others, the same model is read.
+
+    Raises ValueError if no shape can be read.
+    """
+    found, kept = read_fields(config), dict(config)
+    if isinstance(text := kept.get("text_config"), dict):
+        for name in text:
+            fewer = kept | {
+                "text_config": {k: v for k, v in kept["text_config"].items() if k != name}
+            }
+            kept = fewer if reads_as(fewer, found) else kept
+    for name in config:
+        fewer = {key: value for key, value in kept.items() if key != name}
+        kept = fewer if reads_as(fewer, found) else kept
+    return kept
+
+
+def reads_as(config: Config, found: Read) -> bool:
+    try:
+        return read_fields(config) == found
+    except ValueError:
+        return False
 
 
 def read_fields(config: Config) -> Read:

@@ -12,7 +12,7 @@ from distributed.planner.hardware import GPUS, Gpu
 from distributed.planner.memory import held, kept_size
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model
-from distributed.planner.speed import RECOMPUTE, achieved
+from distributed.planner.speed import RECOMPUTE, achieved, longer
 from distributed.planner.streams import SimulatedStep, Work, simulate
 from distributed.runtime.script import run_script
 
@@ -145,7 +145,8 @@ def work_of(job: Job, cluster: Cluster, checkpoint: str, updated: float | None =
         gathered = [updated * size for size in trained]
     idle = model.idle / max(1, model.layers)
     computed = [model.root, *[model.block - idle] * model.layers]
-    forward, backward = (each * job.tokens / cluster.speed for each in job.flops())
+    seconds = longer(cluster.ranks, cluster.per_host) / cluster.speed  # per FLOP
+    forward, backward = (each * job.tokens * seconds for each in job.flops())
     return Work(
         cluster,
         gathered,
@@ -176,7 +177,7 @@ def main(ranks: int = 64, rows: int = 4) -> None:
     """Llama 3 8B on hosts of eight H100s: what each strategy needs, and how long its step takes."""
     one, model = GPUS["h100"], PRESETS["llama-3-8b"]
     job = Job(model, rows)
-    cluster = cluster_of(one, ranks, speed=achieved(one, model, job.tokens))
+    cluster = cluster_of(one, ranks, speed=achieved(one, model, job.tokens, job.compiled))
     for name in STACKS["pytorch"]:
         found = option(job, name, cluster, one.memory)
         said = "fits" if found.fits else "does not fit"

@@ -15,6 +15,10 @@ from distributed.cost import Cluster, Link
 from distributed.runtime.script import run_script
 from distributed.scaling import BUCKET, step
 
+# `use` of a speed that no constant depends on. A constant may be fitted to "held out" rows later,
+# which are then "fitted", but never to "never" rows, which tell whether that constant helps
+NEVER, FITTED = "never", "fitted"
+HELD_OUT = ("test", "held out", NEVER)
 LATENCY_INSIDE, LATENCY_BETWEEN = 10e-6, 30e-6  # s per message; assumed for all cases
 
 

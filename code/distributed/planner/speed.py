@@ -6,12 +6,18 @@ Narrow matrices and few tokens leave a GPU partly idle. The three constants are 
 single-host runs of llm-foundry (`published.csv`), and half of those predictions are within 4 %.
 Recomputing a forward pass costs less than running it the first time, because the memory that
 checkpointing frees allows larger kernels: see `RECOMPUTE`.
+
+Two more constants are fitted to other published runs. Eager blocks of an H100 reach `EAGER` of the
+curve, because its products are faster than an A100's by more than its memory is, and eager kernels
+read and write memory between products. With every doubling of the number of hosts, a step takes
+`STRAGGLERS` longer, because all ranks wait for the slowest host and the slowest path.
 """
 
+import math
 import time
 from typing import NamedTuple
 
-from distributed.planner.hardware import Gpu
+from distributed.planner.hardware import GPUS, Gpu
 from distributed.planner.shapes import Model
 from distributed.runtime.script import run_script
 
@@ -28,12 +34,20 @@ CURVES = {"a100": Curve(0.75, 500, 900), "h100": Curve(0.69, 1300, 1400)}  # fit
 RECOMPUTE = {"none": 0.0, "selective": 0.11, "full": 0.23}  # added time; selective: half of full
 # GPUs whose runs the curves were fitted to, and variants of them with a different memory size
 MEASURED = ("a100", "a100-40", "h100", "h200")
+# Speed of eager blocks in units of the curve, which compiled ones reach
+EAGER = {"a100": 1.0, "h100": 0.84}
+STRAGGLERS = 0.013  # share of a step's computation, per doubling of the number of hosts
 FAST = 500e12  # peak FLOP/s: a GPU from here on is treated like an H100, a slower one like an A100
 
 
 def curve_name(gpu: Gpu) -> str:
     """The GPU whose curve is used; for a GPU that isn't in `MEASURED`, it is extrapolated."""
     return "h100" if gpu.peak >= FAST else "a100"
+
+
+def has_curve(gpu: Gpu) -> bool:
+    """Whether a curve was fitted to runs on this GPU, or on one that differs only in memory."""
+    return gpu in {GPUS[name] for name in MEASURED}
 
 
 def curve_of(gpu: Gpu) -> Curve:
@@ -47,9 +61,19 @@ def utilisation(gpu: Gpu, model: Model, tokens: float) -> float:
     return best * model.d / (model.d + width) * tokens / (tokens + few)
 
 
-def achieved(gpu: Gpu, model: Model, tokens: float) -> float:
-    """FLOP/s of one GPU, not counting recomputation."""
-    return gpu.peak * utilisation(gpu, model, tokens)
+def achieved(gpu: Gpu, model: Model, tokens: float, compiled: bool | None = None) -> float:
+    """FLOP/s of one GPU, not counting recomputation.
+
+    `compiled` is whether blocks are. If it is None, the speed is the curve's, like that of runs
+    that don't say whether they are.
+    """
+    share = EAGER[curve_name(gpu)] if compiled is False else 1.0
+    return share * gpu.peak * utilisation(gpu, model, tokens)
+
+
+def longer(ranks: int, per_host: int) -> float:
+    """How many times as long computation takes on this many ranks as on those of one host."""
+    return 1 + STRAGGLERS * math.log2(max(1, math.ceil(ranks / per_host)))
 
 
 def measure(d: int = 1024, context: int = 512, rows: int = 2, repeats: int = 3) -> float:
@@ -87,7 +111,6 @@ def measure(d: int = 1024, context: int = 512, rows: int = 2, repeats: int = 3) 
 
 def main() -> None:
     """The share of peak that models of three widths reach, with few tokens and with many."""
-    from distributed.planner.hardware import GPUS
     from distributed.planner.shapes import PRESETS
 
     for name in ("a100", "h100"):

@@ -4,11 +4,13 @@ The page calls only `answer("model=llama-3-8b&nodes=1")`, both when it is built 
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from html import escape
 
 from distributed.cost import Cluster
 from distributed.planner.assumed import Assumed, in_words
+from distributed.planner.band import Band, band_of
 from distributed.planner.batch import in_rows
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
@@ -19,17 +21,21 @@ from distributed.planner.strategy import Plan, plan, run_of
 from distributed.planner.streams import SimulatedStep, Span
 from playground.planner.form import (
     FIELDS,
+    FILE,
+    NAME,
     OWN,
     WrongError,
     asked,
     query_of,
+    read_file,
     state_of,
     words_of,
     wrong,
 )
 from recipes.copies import command_line, deepspeed_json, torch_code, torchrun_line
 
-ROOM = 1.6  # longest bar that is shown in full, in units of the GPU's memory
+ROOM = 1.6  # the rows have at least this much room, in units of the GPU's memory
+LINE = 1 / ROOM  # where the GPU's memory ends, as a share of the rows' width
 WIDE = 1000  # width of a timeline, in its own units
 HAIR = 0.8  # width of the thinnest span, in the same units
 LANES = ("compute", "gather", "reduce", "reduce between hosts")
@@ -50,11 +56,13 @@ def answer(query: str) -> str:
 
 def planned(state: Mapping[str, str]) -> Asked:
     """Plan for the state of the form, with its assumptions. Raises WrongError, naming the field."""
-    job, cluster, memory, batch = asked(words_of(state))
+    job, cluster, memory, batch = asked(state)
     try:
         found = plan(job, cluster, memory, state["stack"], batch)
     except (ValueError, OverflowError) as error:
         raise wrong(error) from None
+    if (file := read_file(state)) is not None:
+        found = found._replace(cautions=(*file.notes, *found.cautions))
     return found, found.recommended.job if found.recommended else job, cluster, memory
 
 
@@ -77,12 +85,24 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value < 100 else f"{value:,.0f} s"
 
 
+def between(low: float, high: float) -> str:
+    """Both ends of a band of seconds, in one unit."""
+    first, last = seconds(low), seconds(high)
+    same = first.split()[-1] == last.split()[-1]
+    return f"{first.split()[0] if same else first} to {last}"
+
+
 def gigabytes(size: float) -> str:
     return f"{size / 1e9:,.1f} GB" if size < 9.95e9 else f"{size / 1e9:,.0f} GB"
 
 
 def days(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
+def band(state: Mapping[str, str], strategy: str) -> Band:
+    """How long this strategy may take, in units of the planned time."""
+    return band_of(GPUS[state["gpu"]], strategy, bool(state["speed"]))
 
 
 def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -94,14 +114,17 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     run = run_of(best, n, tokens)
     flops = job.model.flops(job.context) * job.accumulate * job.tokens
     hours = run.gpu_hours / tokens * 1e6
+    low, high = band(state, best.name).of(1.0)
     shown = [
         ("a step", seconds(best.step.total)),
+        ("its band", between(low * best.step.total, high * best.step.total)),
         ("tokens a step", f"{n * job.accumulate * job.tokens:,.0f}"),
         ("micro-batches", f"{job.accumulate:,} of {in_rows(job.rows)}"),
         ("tokens/s", f"{run.tokens_per_second:,.0f}"),
         ("on each GPU", f"{run.tokens_per_second / n:,.0f} tokens/s"),
         ("MFU", f"{flops / best.step.total / GPUS[state['gpu']].peak:.0%}"),
         ("days", days(run.days)),
+        ("their band", f"{days(low * run.days)} to {days(high * run.days)}"),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
         ("a million tokens", f"{hours:.2g} GPU-hours"),
     ]
@@ -130,7 +153,7 @@ def ways_out(state: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
 
 def fits(state: Mapping[str, str]) -> bool:
     """Whether any strategy fits in memory. It doesn't simulate a step."""
-    job, cluster, memory, _ = asked(words_of(state))
+    job, cluster, memory, _ = asked(state)
     wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
     names = [name for name in STACKS[state["stack"]] if name != "HSDP"]
     return any(
@@ -160,22 +183,33 @@ def alternatives(state: Mapping[str, str]) -> Iterator[list[tuple[str, dict[str,
 # --- pictures
 
 
-def bar(each: Option, memory: float) -> str:
-    """Bar of the bytes per GPU by purpose, from left to right, cut off at `ROOM`."""
-    left, parts = 1.0, []
+def end_of(memories: float, most: float) -> float:
+    """Where a bar of so many GPU memories ends, as a share of the width. The longest has `most`.
+
+    Up to one memory, bars are on a linear scale, and beyond on a logarithmic one: what needs 16
+    times a GPU's memory looks larger than what needs twice of it, and both fit on a phone.
+    """
+    if memories <= 1:
+        return LINE * memories
+    return LINE + (1 - LINE) * math.log(memories) / math.log(max(most, ROOM))
+
+
+def bar(each: Option, memory: float, most: float) -> str:
+    """Bar of the bytes per GPU by purpose, from left to right."""
+    left, below, parts = 0.0, 0.0, []
     for part, size in each.memory.items():
-        share = min(left, size / (ROOM * memory))
-        left -= share
-        if share > 0:
+        below += size
+        right = end_of(below / memory, most)
+        if right > left:
             parts.append(
-                f'<i class="planner-part-{part.split()[0]}" style="width:{share:.3%}"></i>'
+                f'<i class="planner-part-{part.split()[0]}" style="width:{right - left:.3%}"></i>'
             )
+        left = right
     said = ", ".join(f"{part} {gigabytes(size)}" for part, size in each.memory.items() if size)
-    cut = " planner-cut" if left <= 0 else ""
-    return f'<span class="planner-bar{cut}" role="img" aria-label="{said}">{"".join(parts)}</span>'
+    return f'<span class="planner-bar" role="img" aria-label="{said}">{"".join(parts)}</span>'
 
 
-def row(each: Option, found: Plan, memory: float) -> str:
+def row(each: Option, found: Plan, memory: float, most: float) -> str:
     waits = each.step.exposed / each.step.total
     if each.fits:
         paper = "on paper only: " if found.on_paper(each, memory) else ""
@@ -187,7 +221,7 @@ def row(each: Option, found: Plan, memory: float) -> str:
     chosen = " planner-best" if each is found.recommended else ""
     return (
         f'<li class="planner-row{chosen}"><span class="planner-name">{each.name}</span>'
-        f"{bar(each, memory)}<span>{gigabytes(each.needs)}</span>"
+        f"{bar(each, memory, most)}<span>{gigabytes(each.needs)}</span>"
         f'<span class="planner-what">{said}</span></li>'
     )
 
@@ -257,7 +291,7 @@ def assumptions(state: Mapping[str, str], found: Asked) -> str:
     """List of the assumptions, which comes before the result."""
     _, job, cluster, memory = found
     speed = number(state["speed"]) if state["speed"] else None
-    name = "" if state["model"] == OWN else state["model"]
+    name = {OWN: "", FILE: NAME}.get(state["model"], state["model"])
     assumed = Assumed(job, cluster, memory, GPUS[state["gpu"]], name, state["stack"], speed)
     items = "".join(f"<li><b>{name}</b> {escape(said)}</li>" for name, said in in_words(assumed))
     return f'<ul class="planner-assumed" aria-label="What this plan assumes">{items}</ul>'
@@ -284,13 +318,18 @@ def html(state: Mapping[str, str], found: Asked) -> str:
     )
     if numbers:
         parts.append(f'<dl class="planner-facts">{numbers}</dl>')
+    if best is not None:
+        words = band(state, best.name).in_words()
+        parts.append(f'<p class="planner-note">The bands: {escape(words)}.</p>')
 
-    rows = "".join(row(each, found[0], memory) for each in found[0].options)
+    most = max(each.needs for each in found[0].options) / memory
+    rows = "".join(row(each, found[0], memory, most) for each in found[0].options)
     held = dict.fromkeys(part for each in found[0].options for part in each.memory)
-    parts.append(f'<ul class="planner-rows" style="--line:{1 / ROOM:.1%}">{rows}</ul>')
+    parts.append(f'<ul class="planner-rows" style="--line:{LINE:.1%}">{rows}</ul>')
     parts.append(legend([(f"part-{part.split()[0]}", part) for part in held]))
     parts.append(
-        f'<p class="planner-note">Memory on each GPU; the line is its {gigabytes(memory)}.</p>'
+        f'<p class="planner-note">Memory on each GPU; the line is its {gigabytes(memory)}.'
+        f" Right of the line, the scale is logarithmic.</p>"
     )
     if best is not None:
         parts.append(f'<p class="planner-title">A step of {best.name}</p>{timeline(best.step)}')

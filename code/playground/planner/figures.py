@@ -7,9 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from distributed.planner.hardware import GIB
+from distributed.planner.published import FITTED, HELD_OUT
 from distributed.planner.schedules import STACKS
 from distributed.planner.streams import SimulatedStep, Work, simulate
-from distributed.planner.validation import Errors, Run, Verdict
+from distributed.planner.validation import Errors, Run, Verdict, grouped
 from playground.show.colours import GREY, KINDS, RANKS
 from playground.show.figures import use_style
 from playground.show.tables import Table
@@ -85,21 +86,35 @@ def error_table(runs: Sequence[Run], together: str, apart: Sequence[Run] = ()) -
     return Table(["source", "rows", "median error", "nine in ten", "worst"], rows)
 
 
+def grouped_table(runs: Iterable[Run], kinds: Iterable[str]) -> Table:
+    """Median, nine in ten, worst and bias of each group of these kinds: see `validation.GROUPS`."""
+    rows = [
+        (kind, name, str(errors.of_rows), f"{errors.median:.1%}", f"{errors.nine_in_ten:.1%}",
+         f"{errors.worst:.1%}", f"{errors.bias:+.1%}")
+        for kind, name, errors in grouped(runs)
+        if kind in kinds
+    ]  # fmt: skip
+    header = ["", "", "runs", "median error", "nine in ten", "worst", "bias"]
+    return Table(header, rows)
+
+
 def error_strip(runs: Sequence[Run]) -> Figure:
-    """The error of every run, one row per source; below a line, the runs that were fitted."""
+    """The error of every run, one row per source; below a line, the source of the curve.
+
+    Above it, runs that one of the other constants was fitted to are gray, too.
+    """
     use_style()
-    held_out = [run for run in runs if run.row["use"] == "test"]
-    fitted = [run for run in runs if run.row["use"] == "calibrate"]
-    sources = dict.fromkeys(run.source for run in [*held_out, *fitted])
+    curve = [run for run in runs if run.row["use"] == "calibrate"]
+    others = [run for run in runs if run.row["use"] != "calibrate"]
+    sources = dict.fromkeys(run.source for run in [*others, *curve])
     figure, axis = plt.subplots(figsize=(7.2, 0.36 * len(sources) + 0.9), layout="constrained")
     names = []
     for line, source in enumerate(sources):
         mine = [run for run in runs if run.source == source]
-        is_fitted = mine[0].row["use"] == "calibrate"
-        colour = GREY if is_fitted else RANKS[0]
-        names.append(f"{source}, fitted" if is_fitted else source)
-        errors = [100 * run.error for run in mine]
-        axis.plot(errors, [line] * len(mine), "o", ms=6, alpha=0.85, color=colour)
+        names.append(f"{source}, fitted" if mine[0].row["use"] == "calibrate" else source)
+        for colour, uses in ((GREY, ("calibrate", FITTED)), (RANKS[0], HELD_OUT)):
+            errors = [100 * run.error for run in mine if run.row["use"] in uses]
+            axis.plot(errors, [line] * len(errors), "o", ms=6, alpha=0.85, color=colour)
     axis.axvline(0, color=GREY, lw=1)
     axis.axhline(len(sources) - 1.5, color=GREY, lw=1, ls="--")
     axis.set_yticks(range(len(sources)), names)

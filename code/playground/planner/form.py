@@ -5,6 +5,7 @@ choice is an option of `python -m distributed.planner`, so a single command line
 plan.
 """
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from distributed.model_states import RECIPES
 from distributed.planner.assumed import WHOSE
 from distributed.planner.batch import Batch
 from distributed.planner.command import arguments, batch_of, read
+from distributed.planner.config_json import Read, fields_of, needed, read_fields
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job
 from distributed.planner.limits import number, rate, size
@@ -24,10 +26,12 @@ from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
 
 OWN = "own"  # the model whose shape is typed into fields
+FILE = "file"  # the model that a `config.json` describes, whose text is the field "config"
+NAME = "config.json"  # of that file, in the command line
 
 
 class Field(NamedTuple):
-    """One field. `kind` is "choice", "whole", "number", "size", "rate" or "yes"."""
+    """One field. `kind` is "choice", "file", "whole", "number", "size", "rate" or "yes"."""
 
     name: str
     label: str
@@ -66,7 +70,11 @@ SHAPE = (  # in the order in which --shape has them; the last two may be left ou
     Field("tied", "the last layer is the embedding", "", "yes"),
 )
 FIRST = (
-    Field("model", "model", "llama-3-70b", "choice", MODELS | {OWN: "a shape of your own"}),
+    Field(
+        "model", "model", "llama-3-70b", "choice",
+        MODELS | {FILE: "that of a config.json", OWN: "a shape of your own"},
+    ),
+    Field("config", "or its config.json", "", "file"),
     Field("gpu", "GPU", "h100", "choice", {key: one.name for key, one in GPUS.items()}),
     Field("recipe", "precision", slug(RECIPE), "choice", RECIPE_OF),
     Field(
@@ -103,9 +111,32 @@ class WrongError(ValueError):
 
 
 def state_of(query: str) -> dict[str, str]:
-    """Value of every field, from the address or by default. Unknown fields are ignored."""
+    """Value of every field, from the address or by default. Unknown fields are ignored.
+
+    Of a `config.json`, only the fields that the shape depends on are kept, and only if it is asked
+    for: the address is to be short.
+    """
     given = dict(parse_qsl(query.removeprefix("?"), keep_blank_values=True))
-    return {name: given.get(name, field.default).strip() for name, field in FIELDS.items()}
+    state = {name: given.get(name, field.default).strip() for name, field in FIELDS.items()}
+    if state["model"] != FILE:
+        return state | {"config": ""}
+    try:
+        fewest = json.dumps(needed(fields_of(state["config"])), separators=(",", ":"))
+    except ValueError:
+        return state  # `read_file` says what is wrong with it
+    return state | {"config": fewest}
+
+
+def read_file(state: Mapping[str, str]) -> Read | None:
+    """The model of the chosen file, if one is asked for. Raises WrongError."""
+    if state["model"] != FILE:
+        return None
+    if not state["config"]:
+        raise WrongError("config", "choose a file, the config.json of your model")
+    try:
+        return read_fields(fields_of(state["config"]))
+    except ValueError as error:
+        raise WrongError("config", str(error)) from None
 
 
 def query_of(state: Mapping[str, str]) -> str:
@@ -151,13 +182,15 @@ def words_of(state: Mapping[str, str]) -> list[str]:
         more = [f"head_dim={number(state['head_dim']):.0f}"] if state["head_dim"] else []
         more += ["tied"] if state["tied"] else []
         words = ["--shape", ",".join(numbers + more)]
+    elif state["model"] == FILE:
+        words = ["--model", NAME]
     else:
         words = ["--model", state["model"]]
     words += ["--gpu", state["gpu"]]
     usual = vars(arguments().parse_args([])) | {"rows": 1}
     for name, value in state.items():
         field = FIELDS[name]
-        if field in SHAPE or name in ("model", "gpu", "price") or not value:
+        if field in SHAPE or name in ("model", "config", "gpu", "price") or not value:
             continue  # a price changes no plan
         option = f"--{name.replace('_', '-')}"
         if field.kind == "yes":
@@ -173,12 +206,15 @@ def words_of(state: Mapping[str, str]) -> list[str]:
     return words
 
 
-def asked(words: list[str]) -> tuple[Job, Cluster, float, Batch | None]:
-    """Inputs of the planner that these options describe. Raises WrongError, naming the field."""
+def asked(state: Mapping[str, str]) -> tuple[Job, Cluster, float, Batch | None]:
+    """Inputs of the planner that this state describes. Raises WrongError, naming the field."""
+    found = read_file(state)
     try:
-        given = arguments().parse_args(words)
-        job, cluster, memory = read(given)
+        given = arguments().parse_args(words_of(state))
+        job, cluster, memory = read(given, found)
         return job, cluster, memory, batch_of(given, job.model)
+    except WrongError:
+        raise
     except (ValueError, OverflowError) as error:
         raise wrong(error) from None
 

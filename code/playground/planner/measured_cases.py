@@ -67,7 +67,8 @@ class Point(NamedTuple):
 
     def cluster(self, one: Gpu) -> Cluster:
         """A single GPU of this kind."""
-        return cluster_of(one, 1, speed=achieved(one, self.job.model, self.tokens))
+        speed = achieved(one, self.job.model, self.tokens, self.compiled)
+        return cluster_of(one, 1, speed=speed)
 
 
 def point_of(row: dict[str, Any]) -> Point:

@@ -24,7 +24,13 @@ def control(field: Field) -> str:
     name, label = f"planner-{field.name}", escape(field.label)
     about = f'id="{name}" name="{field.name}" aria-describedby="{name}-wrong"'
     slider = ""
-    if field.kind == "choice":
+    if field.kind == "file":  # its text goes into an input that has the field's name
+        about = about.replace(f' name="{field.name}"', f' data-reads="{field.name}"')
+        set_with = (
+            f'<input type="file" accept=".json,application/json" {about}>'
+            f'<input type="hidden" name="{field.name}" value="{field.default}">'
+        )
+    elif field.kind == "choice":
         options = "".join(
             f'<option value="{key}"{" selected" * (key == field.default)}>{escape(said)}</option>'
             for key, said in field.choices.items()

@@ -61,7 +61,7 @@ def published_figure() -> Figure:
         [case.predicted for case in CASES], [case.efficiency for case in CASES],
         "o", ms=4, color=RANKS[1], label=f"DDP, {len(CASES)} benchmarks",
     )  # fmt: skip
-    mark_agreement(axis, (0.6, 1.4), within=0.1)
+    mark_agreement(axis, (0.5, 1.4), within=0.1)
     axis.set(xlabel="throughput of a GPU on many ÷ on few, predicted", ylabel="published")
     axis.legend()
     return figure
