@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from bench.reduce_traces import reduced
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -562,6 +563,24 @@ def test_advice_on_messages_knows_fsdp_by_its_annotations(tmp_path):
         (found, *_) = judge([read_file(written(tmp_path, events))]).findings
         assert found.cause == "messages that leave late"
         assert "a wrapper around the whole model" in found.said
+
+
+def test_a_reduced_trace_says_the_same(tmp_path):
+    """As `bench.reduce_traces` makes the examples; here of FSDP2 over gloo, with one unit."""
+    events = []
+    for number in range(3):
+        at = 1000 * number
+        events += [step(number, at, 1000), event("user_annotation", "FSDP::all_gather", at, 1)]
+        events += [event("user_annotation", "gloo:all_gather", at, 20)]
+        events += [event("cpu_op", "aten::mm", at + 20, 580)]
+        events += [event("cpu_op", "MmBackward0", at + 300, 50)]
+        events += [event("user_annotation", "gloo:all_reduce", at + 600, 300)]
+    whole_trace = read_file(written(tmp_path, events))
+    small = read_file(written(tmp_path, reduced(whole_trace, 0, 3), "small.json"))
+    assert small.backward == [300, 1300, 2300]
+    said, small_said = (judge([each]).findings[0].said for each in (whole_trace, small))
+    assert "leave when 100% of the computation is done. Look for a wrapper" in said
+    assert small_said == said
 
 
 def megatron_step(tmp_path, early, operator="autograd::engine::evaluate_function: MmBackward0"):
