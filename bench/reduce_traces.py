@@ -3,11 +3,11 @@
     python -m bench.reduce_traces FOLDER
 
 FOLDER has `tests/data` of HolisticTraceAnalysis at the commit below. Two more are made here, of
-jobs on two CPU ranks that are slow for a planted reason. What is kept of each file are
-the intervals that the reader looks at, in a few steps: kernels by stream with the name of what ran
-(without its types), when each was launched, waits for the loader and for the GPU, collectives with
-their sizes, when gradients were complete and a backward pass began, and whether FSDP is used.
-Shapes, stacks, hosts and users are left out.
+jobs on two CPU ranks that are slow for a planted reason. Each keeps the intervals that the reader
+looks at, in a few steps: kernels by stream with the name of what ran (without its types), when each
+was launched, waits for the loader and for the GPU, collectives with their sizes, when gradients
+were complete and a backward pass began, and whether FSDP is used. Shapes, stacks, hosts and users
+are left out.
 """
 
 import gzip
