@@ -1,4 +1,4 @@
-"""`python -m bench [--quick] [--only PATTERN] [--record NAME]`: time all pairs, print, keep.
+"""`python -m bench [--quick] [--only PATTERN] [--record NAME]`: time all pairs and keep them.
 
 The rows go to `_build/bench.json`. `--record NAME` also keeps them in `bench/recorded/NAME.json`,
 from where pages and the README take their numbers.
@@ -18,9 +18,11 @@ PARTS = (launching, collectives, ddp, zero, live, phone)
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="few pairs: under a minute in all")
-    parser.add_argument("--only", default="*", help="ids to run, such as 'launch/*,live/*'")
-    parser.add_argument("--record", help="keep the rows under this name in bench/recorded")
+    parser.add_argument("--quick", action="store_true", help="few pairs: less than a minute in all")
+    only = "ids of the pairs to run, such as 'launch/*,live/*' (default: all)"
+    parser.add_argument("--only", default="*", help=only)
+    record = "name under which bench/recorded keeps the rows (default: not kept there)"
+    parser.add_argument("--record", metavar="NAME", help=record)
     options = parser.parse_args()
 
     cases = [case for part in PARTS for case in part.cases()]
@@ -30,7 +32,10 @@ def main() -> None:
         if any(fnmatch.fnmatch(name, pattern) for pattern in options.only.split(","))
     ]
     if not chosen:
-        parser.exit(2, f"--only {options.only}: choose from {', '.join(n for n, _ in cases)}\n")
+        parser.exit(
+            2,
+            f"--only {options.only}: no such pair; choose from {', '.join(n for n, _ in cases)}\n",
+        )
 
     rows = []
     print(f"{'':34} {'ours':>10} {'peer':>10} {'ratio':>7}   (range)        peer")

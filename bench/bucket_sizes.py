@@ -59,7 +59,7 @@ def inside(times: int = 13, json_to: str = "") -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.bucket_sizes", description=__doc__)
-    parser.add_argument("--record", action="store_true")
+    parser.add_argument("--record", action="store_true", help="keep the result in bench/recorded")
     options = parser.parse_args()
     found: dict[str, Any] = {"env": environment(), "ranks": 4, "layers": LAYERS}
     found["bytes"], found["step"] = LAYERS * 4 * SIDE**2, STEP

@@ -2,7 +2,7 @@
 
 Hosts are those of `playground.lab.hosts`: namespaces of this machine, with links that the kernel
 limits. With `--record` the reports go to `bench/recorded/check_cluster.json`, from where pages take
-them: a report has all that was measured, and the verdicts are made from it anew.
+them. A report contains every measurement, so the verdicts can be computed from it again.
 """
 
 import argparse
@@ -19,7 +19,7 @@ PATIENCE = 300  # s
 
 
 def well() -> dict[str, Any]:
-    """Four hosts, and nothing is wrong."""
+    """Four healthy hosts."""
     with laboratory(4, LINK) as lab, illnesses.check(lab) as check:
         check.wait(PATIENCE)
         return check.report()
@@ -46,7 +46,8 @@ def dies() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--record", action="store_true")
+    record = "keep the reports in bench/recorded (default: in _build)"
+    parser.add_argument("--record", action="store_true", help=record)
     recorded = ROOT / "bench/recorded" if parser.parse_args().record else ROOT / "_build"
     found: dict[str, Any] = {"env": environment()}
     for case in (well, ill, dies):

@@ -31,7 +31,7 @@ PICTURE = ROOT / "book/_static/page.png"  # the README's
 
 @contextmanager
 def reader(url: str) -> Iterator[LivePage]:
-    """The page, open in a browser of its own."""
+    """The page, open in a separate browser."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_browser(), args=OPTIONS)
         context = browser.new_context(viewport={"width": 1200, "height": 630})
@@ -80,7 +80,7 @@ def measure() -> dict[str, Any]:
                 if name == "open":
                     break
             else:
-                raise SystemExit("make serve ended before the book was there")
+                raise SystemExit("make serve ended before it printed the address")
             url = line.split()[1]
             with reader(url) as page:
                 first_run = press(page)

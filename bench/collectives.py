@@ -53,7 +53,7 @@ def against_backend(
 
 
 def against_memory(name: str, algorithm: str, size: int, ranks: int, quick: bool) -> dict[str, Any]:
-    """The all-reduce's bytes a second as a share of those of a plain copy, by all ranks at once."""
+    """Speed of the all-reduce, as a share of a plain copy by all ranks at the same time."""
     with world(ranks, device="cpu") as run:
         ours, _, copies = run(in_turns, "all_reduce", algorithm, size // 4, 3 if quick else 11)[0]
     copied = 2  # bytes read and written for each byte that is copied
@@ -66,7 +66,7 @@ def against_memory(name: str, algorithm: str, size: int, ranks: int, quick: bool
 def in_turns(
     group: Group, op: str, algorithm: str, n: int, pairs: int
 ) -> tuple[list[float], list[float], list[float]]:
-    """Times of ours and of the backend's, and of a plain copy by all ranks at once (s)."""
+    """Seconds of ours, of the backend's, and of a plain copy by all ranks at the same time."""
     x, out = (t.zero_() for t in buffers(group, op, n, torch.float32))
     work = OPS[op].get(algorithm, OPS[op]["backend"])
     ours_group = SharedGroup(group) if algorithm in ("shared", "resident") else group

@@ -31,7 +31,7 @@ ONLY_FOR_GPUS = re.compile(r"cuda-|nvidia-|triton$|torch$")
 
 
 class Remote(io.RawIOBase):
-    """A file on a server, of which only those parts are downloaded that are read."""
+    """A file on a server; only the parts that are read are downloaded."""
 
     def __init__(self, url: str, size: int):
         self.url, self.size, self.at = url, size, 0
@@ -56,7 +56,7 @@ class Remote(io.RawIOBase):
         part = {"Range": f"bytes={self.at}-{self.at + length - 1}"}
         with urllib.request.urlopen(urllib.request.Request(self.url, headers=part)) as answer:
             content = answer.read()
-        assert len(content) == length, "the server does not send parts"
+        assert len(content) == length, "the server doesn't send parts of a file"
         buffer[:length] = content
         self.at += length
         return length
@@ -115,7 +115,7 @@ def wheel_for_cpus() -> Size:
 def measure() -> dict[str, Any]:
     """Bytes to download, and bytes on disk, with PyTorch for CPUs and for GPUs."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise SystemExit("The sizes are those of Linux on x86-64: run this there")
+        raise SystemExit("The sizes must be those of Linux on x86-64: run this there")
     with_cuda = wheels_of_the_book()
     others = [size for name, size in with_cuda.items() if not ONLY_FOR_GPUS.match(name)]
     web = sum(f.stat().st_size for f in (ROOT / "book/web/node_modules").rglob("*") if f.is_file())

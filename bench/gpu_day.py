@@ -200,19 +200,26 @@ def main() -> int:
         prog="python -m bench.gpu_day", description=__doc__, formatter_class=kind
     )
     add = parser.add_argument
-    add("--minutes", type=float, default=MINUTES, help="time for all steps (default: 9)")
+    add(
+        "--minutes", type=float, default=MINUTES, help="time for all steps, in minutes (default: 9)"
+    )
     add("--to", type=Path, help="folder for the results (default: where the pages read them)")
-    add("--keep", type=Path, metavar="FOLDER", help="run nothing: take the results of --to FOLDER")
-    add("--commit", help="commit of this copy, if git can't tell")
+    add(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="folder of --to, whose results are kept; runs nothing",
+    )
+    add("--commit", help="commit of this copy (default: what git says)")
     add("--only", default="*", help="names of steps, such as 'rates,curves/*' (default: all)")
-    add("--dry-run", action="store_true", help="run tiny models on the CPU; keep them in _build")
+    add("--dry-run", action="store_true", help="tiny models on the CPU, with results in _build")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the step that is running
     if given.minutes <= 0:
         parser.error(f"--minutes {given.minutes:g}: must be more than 0")
     if given.keep:
         if not (given.keep / KEPT.name).exists():
-            parser.error(f"--keep {given.keep}: no {KEPT.name} there")
+            parser.error(f"--keep {given.keep}: {KEPT.name} isn't there; give the folder of --to")
         keep_run(given.keep)
         return 0
     if given.dry_run:

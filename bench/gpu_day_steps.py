@@ -338,7 +338,9 @@ def traces(kept: Kept, folder: str) -> None:
         kept.add("traces", point._asdict() | {"file": path.name, "file_bytes": size})
         if size > TRACE_LIMIT:
             path.unlink()
-            raise ValueError(f"{path.name} has {size:,} bytes: more than {TRACE_LIMIT:,}")
+            raise ValueError(
+                f"{path.name} has {size:,} bytes, and at most {TRACE_LIMIT:,} are kept"
+            )
         del step
         empty()
 
@@ -394,10 +396,12 @@ STEPS = {each.__name__: each for each in (rates, curves, rank_zero, traces, trai
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.gpu_day_steps", description=__doc__)
-    parser.add_argument("step", choices=STEPS, help="the measurement")
-    parser.add_argument("words", nargs="*", help="arguments of that step")
+    parser.add_argument("step", choices=STEPS, help="name of the measurement")
+    parser.add_argument("words", nargs="*", help="arguments of the measurement")
     parser.add_argument("--to", type=Path, required=True, help="JSON file for the results")
-    parser.add_argument("--seconds", type=float, default=600, help="time limit (default: 600)")
+    parser.add_argument(
+        "--seconds", type=float, default=600, help="time limit, in seconds (default: 600)"
+    )
     given = parser.parse_args()
     torch.manual_seed(0)
     kept = Kept(given.to, given.seconds)

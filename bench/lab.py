@@ -31,7 +31,7 @@ WAYS = ("by hand", "one bucket", "overlapped", "hierarchical", "bf16", "PowerSGD
 
 
 def watch(lab: Laboratory, names: list[str], per_host: int, **options: Any) -> list[dict[str, Any]]:
-    """What the first host's NIC saw of each case."""
+    """Bytes of each case that the first host's NIC counted."""
     with tempfile.TemporaryDirectory() as folder:
         to = Path(folder, "seen.json")
         given = {"cases": ",".join(names), "nic": "eth0", "json_to": to, **options}
@@ -87,10 +87,10 @@ def accidents(quick: bool = False) -> dict[str, Any]:
 
 
 def accident(name: str) -> dict[str, Any]:
-    """Seconds until the others notice, and until a step is done again; on how many ranks.
+    """Seconds until the others find out, and until a step is done again; and its number of ranks.
 
-    Without the first host, where all meet, torchrun ends on the other (`ended`, s), and is started
-    once more.
+    Without the first host, where all ranks meet, torchrun ends on the other one after `ended`
+    seconds, and is started again.
     """
     with tempfile.TemporaryDirectory() as folder, laboratory(2) as lab:
         lab.hosts[1].run("sh", "-c", f"echo {RETRIES} >/proc/sys/net/ipv4/tcp_retries2")
@@ -177,9 +177,11 @@ KEPT = ROOT / "bench/recorded/lab.json"
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.lab", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one bandwidth of each kind")
-    parser.add_argument("--record", action="store_true")
-    parser.add_argument("--only", choices=PARTS, help="measure this, and keep the rest")
+    parser.add_argument("--quick", action="store_true", help="only one bandwidth of each kind")
+    parser.add_argument("--record", action="store_true", help="keep the result in bench/recorded")
+    parser.add_argument(
+        "--only", choices=PARTS, help="part to measure; the others stay as recorded (default: all)"
+    )
     options = parser.parse_args()
     found = json.loads(KEPT.read_text()) if options.only else {}
     for name in [options.only] if options.only else PARTS:

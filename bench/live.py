@@ -1,7 +1,7 @@
 """How long a reader waits: from pressing Run to the painted output, in a real browser.
 
 The page's own clock runs from the press until the cell has its output and the next picture is
-drawn. For the first run on a page, the page has been open for a while, as pages are that are read.
+drawn. For the first run on a page, the page has been open for a while, like a page that is read.
 """
 
 import sys
@@ -38,7 +38,7 @@ def average_gradients(group):
     print("my gradient is now", gradient)
 launch(average_gradients, ranks=4)
 """
-# What a reader wrote on an earlier visit stands in the cell: no editor is loaded for it.
+# The cell has what a reader wrote on an earlier visit, without loading an editor.
 WRITE = """async code => {
   const root = new URL(document.documentElement.dataset.content_root, location);
   const { write } = await import(new URL("_static/live-edits.js", root));
@@ -66,7 +66,7 @@ def cases() -> Iterator[tuple[str, Callable[[bool], dict[str, Any]]]]:
 
 @contextmanager
 def a_reader(code: str) -> Iterator[Callable[[], LivePage]]:
-    """A browser that opens the page anew at every call; its first cell holds `code`."""
+    """A browser that opens the page again at every call; its first cell contains `code`."""
     with (
         running_server(ROOT / "_build/html", warm=True) as server,
         sync_playwright() as playwright,

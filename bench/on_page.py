@@ -21,7 +21,9 @@ def main(
 ) -> None:
     """Measure and print; with `--record`, keep it, and write it between the page's marks."""
     parser = argparse.ArgumentParser(prog=f"python -m {name}", description=doc)
-    parser.add_argument("--record", action="store_true", help="keep the result, update the page")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the result, and update the page"
+    )
     keep = parser.parse_args().record
     measured = measure()
     print(sentence(measured))

@@ -1,6 +1,6 @@
 """When a slow phone shows the text of a page for the first time.
 
-The built book stands on a web server that compresses, as static hosts do. The browser has a quarter
+The built book is on a web server that compresses, as static hosts do. The browser has a quarter
 of this machine's speed and a slow mobile network (1.6 Mbit/s down, 150 ms a round trip), an empty
 cache and a narrow window. The time is the browser's own: from the click to the first painted text.
 The peer is the least that a page can be: a title and a line, in one file.
@@ -64,7 +64,7 @@ def compressing_server(folder: Path) -> Iterator[str]:
 
     class Quiet(ThreadingHTTPServer):
         def handle_error(self, *_: object) -> None:
-            """A browser that closes with requests under way is none."""
+            """A browser that closes during a request isn't an error."""
 
     server = Quiet(("127.0.0.1", 0), Pages)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -74,7 +74,7 @@ def compressing_server(folder: Path) -> Iterator[str]:
 
 
 def first_paint(browser: Browser, url: str) -> float:
-    """Seconds until a new reader with a slow phone sees something to read."""
+    """Seconds until a new reader with a slow phone sees text."""
     with browser.new_context(viewport={"width": 390, "height": 800}) as context:
         page = context.new_page()
         phone = context.new_cdp_session(page)

@@ -3,11 +3,11 @@
     python -m bench.reduce_traces FOLDER
 
 FOLDER has `tests/data` of HolisticTraceAnalysis at the commit below. Two more are made here, of
-jobs on two CPU ranks that are slow for a planted reason. Each keeps the intervals that the reader
-looks at, in a few steps: kernels by stream with the name of what ran (without its types), when each
-was launched, waits for the loader and for the GPU, collectives with their sizes, when gradients
-were complete and a backward pass began, and whether FSDP is used. Shapes, stacks, hosts and users
-are left out.
+jobs on two CPU ranks that are slow for a planted reason. Each file keeps the intervals that the
+reader looks at, in a few steps: kernels by stream with the name of what ran (without its types),
+when each was launched, waits for the loader and for the GPU, collectives with their sizes, when
+gradients were complete, when a backward pass began, and whether FSDP is used. Shapes, stacks, hosts
+and users are left out.
 """
 
 import gzip
@@ -111,7 +111,7 @@ def reduced(trace: RankTrace, first: int, steps: int) -> list[dict[str, Any]]:
 
 
 def write(name: str, path: Path, public: Public, source: str, licence: str) -> None:
-    """One small trace. Raises ValueError where it would be too large."""
+    """One small trace. Raises ValueError if it would be too large."""
     trace = read_file(path)
     correlations = {c: i + 1 for i, c in enumerate(sorted({k.correlation for k in trace.kernels}))}
     trace.kernels = [k._replace(correlation=correlations[k.correlation]) for k in trace.kernels]
@@ -128,7 +128,7 @@ def write(name: str, path: Path, public: Public, source: str, licence: str) -> N
     }  # fmt: skip
     packed = gzip.compress(json.dumps(whole, separators=(",", ":")).encode(), 9, mtime=0)
     if len(packed) > MOST:
-        raise ValueError(f"{name} has {len(packed):,} bytes: keep fewer steps")
+        raise ValueError(f"{name} has {len(packed):,} bytes, more than {MOST:,}: keep fewer steps")
     OUT.mkdir(exist_ok=True)
     (OUT / f"{name}.json.gz").write_bytes(packed)
     print(f"{name}: {len(whole['traceEvents']):,} events, {len(packed):,} bytes")

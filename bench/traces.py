@@ -1,10 +1,10 @@
 """`python -m bench.traces FOLDER PYTHON [PAIRS]`: HolisticTraceAnalysis on the same traces.
 
-FOLDER has `tests/data` of HolisticTraceAnalysis, PYTHON is one that has that package (it takes a
-hundred others along, so it is not among ours). Kept in `bench/recorded/traces.json`: how the peer
-divides each small trace of the page, and the seconds of both for the public ones, in turns, each
-in a fresh process and without the start of Python. Ours is timed in Pyodide, too, as in a tab:
-there the processor's seconds are kept beside those of the clock, which on a busy machine are more.
+FOLDER has `tests/data` of HolisticTraceAnalysis. PYTHON is a Python with that package, which isn't
+among ours because it has a hundred dependencies. `bench/recorded/traces.json` keeps how the peer
+divides each small trace of the page. For the public traces it keeps the seconds of both, in turns,
+each in a new process and without the start of Python. Ours is timed in Pyodide, too, as in a tab.
+There the processor's seconds are kept next to the clock's, which are more on a busy machine.
 """
 
 import json

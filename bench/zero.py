@@ -34,7 +34,7 @@ PEERS = {
 
 
 def cases() -> Iterator[tuple[str, Callable[[bool], dict[str, Any]]]]:
-    """zero1/gloo/transformer/r4 and so on: our stage, over what, of which model, on which ranks."""
+    """Ids such as zero1/gloo/transformer/r4: our stage, transport, model and number of ranks."""
     for stage in STAGES:
         for kind in GROUPS:
             for model in MODELS:
@@ -72,7 +72,7 @@ def in_turns(
 def peaks_of_rank(group: Group, stage: str, kind: str, model: str) -> tuple[int, int]:
     """Bytes alive at the peak of a step, ours and PyTorch's, by the same counter.
 
-    It does not see what C++ makes within one operation, in either.
+    It doesn't see what C++ allocates within one operation, in either of them.
     """
     mine = peak_of_step(lambda: ours(group, stage, kind, *make(model)))
     return mine, peak_of_step(lambda: peer(stage, *make(model)))

@@ -2,13 +2,13 @@
 
     .venv/bin/python requirements/install.py
 
-The Makefile and `.binder/postBuild` call it, so that all get the same. Only PyTorch needs a choice.
-On Linux the package index has PyTorch for NVIDIA GPUs, several gigabytes with its libraries, so a
-machine without such a GPU gets the build for CPUs, from PyTorch's own index. TORCH=cpu and
-TORCH=cuda overrule that, and TORCH_INDEX names a copy of PyTorch's index.
+The Makefile and `.binder/postBuild` both call it, so they install the same packages. Only PyTorch
+needs a choice. On Linux the package index has PyTorch for NVIDIA GPUs, several gigabytes with its
+libraries, so a machine without such a GPU gets the build for CPUs, from PyTorch's own index.
+TORCH=cpu and TORCH=cuda override that, and TORCH_INDEX names a copy of PyTorch's index.
 
-PyTorch comes without hashes, because its builds differ from index to index under one version. All
-else is what `requirements/constraints.txt` says, file by file, and this project itself comes last.
+PyTorch comes without hashes, because builds of one version differ between indexes. All other
+packages are the files of `requirements/constraints.txt`, and this project itself comes last.
 """
 
 import json
@@ -30,15 +30,14 @@ LOG = "_build/pip.log"
 CPU_INDEX = os.environ.get("TORCH_INDEX") or "https://download.pytorch.org/whl/cpu"
 TORCH = re.findall(r"^torch==(\S+)", (ROOT / "requirements.txt").read_text(), re.M)[0]
 
-# What the build for GPUs was made with, and the oldest driver that it runs on, as the release notes
-# of CUDA say (table 2, "CUDA Toolkit and Minimum Required Driver Version for CUDA Minor Version
-# Compatibility").
+# The CUDA version of the build for GPUs, and the oldest driver that it runs on, from table 2 of
+# CUDA's release notes: the minimum driver version for CUDA minor version compatibility.
 CUDA, DRIVER = 13, 580
-SPARE = 1.5e9  # bytes for what is built, and for pip's work
+SPARE = 1.5e9  # bytes for the built book and for pip's temporary files
 
 
 class Size(NamedTuple):
-    """In bytes: what is downloaded, and what it takes on disk."""
+    """Bytes to download, and bytes on disk."""
 
     download: int
     disk: int
@@ -53,31 +52,34 @@ def say(line: str) -> None:
 
 
 def choose(system: str, machine: str, driver: str | None, asked: str) -> str:
-    """Which PyTorch this machine gets: `cpu`, `cuda`, or `mac` (of which there is only one).
+    """The build of PyTorch for this machine: `cpu`, `cuda`, or `mac`, which has only one build.
 
-    `system` and `machine` are what `uname -sm` says, `driver` is the version of NVIDIA's, and
-    `asked` is the reader's TORCH.
+    `system` and `machine` are the output of `uname -sm`, `driver` is the version of NVIDIA's driver
+    or None, and `asked` is the environment variable TORCH. Exits if there is no such build.
     """
     if asked not in ("", "cpu", "cuda"):
-        stop(f"TORCH={asked} is none of cpu, cuda: leave it out, and the machine decides")
+        stop(f"TORCH={asked}: must be cpu or cuda. Without TORCH, the build fits this machine")
     match system, machine:
         case "Linux", "x86_64" | "aarch64":
             return asked or ("cuda" if driver else "cpu")
         case "Darwin", "arm64":
             if asked == "cuda":
-                stop(f"TORCH=cuda: There is no PyTorch {TORCH} for NVIDIA GPUs on macOS")
+                stop(f"TORCH=cuda: PyTorch {TORCH} has no build for NVIDIA GPUs on macOS")
             return "mac"
         case "Darwin", _:
             stop(
-                f"There is no PyTorch {TORCH} for Intel Macs, nor for a Python below Rosetta: "
+                f"PyTorch {TORCH} has no build for Intel Macs, or for Python under Rosetta: "
                 "use the container of .devcontainer"
             )
         case _:
-            stop(f"There is no PyTorch {TORCH} for {system} on {machine}")
+            stop(
+                f"PyTorch {TORCH} has no build for {system} on {machine}: "
+                "use Linux on x86-64 or ARM, or macOS on Apple silicon"
+            )
 
 
 def nvidia_driver() -> str | None:
-    """The version of NVIDIA's driver, None where there is no NVIDIA GPU."""
+    """The version of NVIDIA's driver; None if there is no NVIDIA GPU."""
     program = shutil.which("nvidia-smi") or "/usr/lib/wsl/lib/nvidia-smi"
     try:
         answer = subprocess.run(
@@ -91,41 +93,41 @@ def nvidia_driver() -> str | None:
 
 
 def describe(kind: str, driver: str | None) -> str:
-    """What comes, what it needs, and how to have the other."""
+    """The build and its sizes, what it needs, and how to choose the other one."""
     if kind == "mac":
         return f"PyTorch {TORCH} for macOS"
     size = size_of(kind)
     amount = f"{size.download / 1e9:.1f} GB to download, {size.disk / 1e9:.1f} GB on disk"
     if kind == "cpu":
-        return f"PyTorch {TORCH} for CPUs: {amount} with all else (TORCH=cuda: for NVIDIA GPUs)"
+        return f"PyTorch {TORCH} for CPUs: {amount} in all (for NVIDIA GPUs, set TORCH=cuda)"
     return (
         f"PyTorch {TORCH} for NVIDIA GPUs, CUDA {CUDA}, needs driver {DRIVER} or newer "
-        f"(here {driver or 'none'}): {amount} with all else (TORCH=cpu: without GPUs)"
+        f"(here {driver or 'none'}): {amount} in all (for CPUs only, set TORCH=cpu)"
     )
 
 
 def size_of(kind: str) -> Size:
-    """Of all packages, as `bench.downloads` read it from the wheels; a Mac's are no larger."""
+    """Size of all packages, from the record of `bench.downloads`; a Mac's aren't larger."""
     recorded = json.loads(RECORD.read_text())
     wheels = Size(**recorded["wheels"]["cuda" if kind == "cuda" else "cpu"])
     return Size(wheels.download, wheels.disk + recorded["node_modules"])
 
 
 def room(kind: str) -> int:
-    """GB that have to be free: for what is downloaded (pip keeps that), unpacked and built."""
+    """GB that have to be free, for the downloads (which pip keeps), the packages and the book."""
     return math.ceil((sum(size_of(kind)) + SPARE) / 1e9)
 
 
 def check_room(kind: str) -> None:
     if shutil.disk_usage(ROOT).free < room(kind) * 1e9:
-        smaller = ", or say TORCH=cpu" if kind == "cuda" else ""
-        stop(f"Less than {room(kind)} GB free on this disk: make room{smaller}")
+        smaller = ", or set TORCH=cpu" if kind == "cuda" else ""
+        stop(f"Less than {room(kind)} GB free on the disk of {ROOT}: free some space{smaller}")
 
 
 def try_pip(*arguments: str) -> list[str]:
-    """Let pip install these, and return why it could not. What it says is appended to the log.
+    """Install these with pip, and return its errors. The log gets all of pip's output.
 
-    A module is compiled when it is first imported, and kept: one in five that come is ever.
+    Modules are compiled when they are first imported, because only one in five ever is.
     """
     command = [sys.executable, "-m", "pip", "install", "--no-compile", "--no-user", *arguments]
     done = subprocess.run(
@@ -138,17 +140,21 @@ def try_pip(*arguments: str) -> list[str]:
     if done.returncode == 0:
         return []
     lines = done.stdout.splitlines()
-    return [line for line in lines if "ERROR: " in line][:3] or lines[-3:] or ["pip said nothing"]
+    return (
+        [line for line in lines if "ERROR: " in line][:3]
+        or lines[-3:]
+        or ["pip failed without a message"]
+    )
 
 
 def pip(what: str, *arguments: str) -> None:
-    """Install these, or stop with pip's own words."""
+    """Install these, or stop with pip's error."""
     if errors := try_pip(*arguments):
-        stop(*errors, f"pip could not install {what}: is there a network? (details: {LOG})")
+        stop(*errors, f"pip could not install {what}: check the network (details: {LOG})")
 
 
 def install_pip() -> None:
-    """The pip of the constraints: an older one knows no hashes there, and would refuse the rest."""
+    """Install the pip of the constraints; an older one doesn't support hashes there."""
     (entry,) = re.findall(r"^pip==.*?(?=^\S)", (ROOT / CONSTRAINTS).read_text(), re.M | re.S)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(entry)
@@ -157,7 +163,7 @@ def install_pip() -> None:
 
 
 def installed() -> str | None:
-    """The kind of PyTorch that is here: one for CPUs says so in its version."""
+    """The kind of PyTorch that is installed, or None. The version of a CPU build ends in +cpu."""
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -166,19 +172,19 @@ def installed() -> str | None:
 
 
 def again(kind: str) -> bool:
-    """Is another kind of PyTorch here?"""
+    """Whether a different kind of PyTorch is installed."""
     return kind != "mac" and installed() not in (None, kind)
 
 
 def install_torch(kind: str) -> None:
-    """PyTorch without its dependencies, which come with all others.
+    """Install PyTorch without its dependencies, which come with the other packages.
 
-    Where PyTorch's index cannot be reached, pip goes on with what it has. Where it can be, and a
-    download broke off, pip tries again with patience: elsewhere it would be gigabytes.
+    If PyTorch's index can't be reached, pip uses its usual index. If a download from PyTorch's
+    index is interrupted, pip retries there, because the other build has gigabytes.
     """
     anew = ["--force-reinstall"] if again(kind) else []
     what = f"PyTorch {TORCH}"
-    if kind == "cuda":  # three signs: only the build that has no other label
+    if kind == "cuda":  # three =: only the build without a label
         pip(what, "--no-deps", *anew, f"torch==={TORCH}")
         return
     if kind == "cpu":
@@ -190,31 +196,31 @@ def install_torch(kind: str) -> None:
         if not any("No matching distribution" in error for error in errors):
             pip(f"{what} from {CPU_INDEX}", *there)
             return
-        check_room("cuda")  # which it may be
-        say(f"PyTorch is not to be had from {CPU_INDEX}: taking what pip finds elsewhere ...")
+        check_room("cuda")  # the build that pip finds may be this one
+        say(f"{CPU_INDEX} doesn't have PyTorch {TORCH}: using the build that pip finds ...")
     pip(what, "--no-deps", f"torch=={TORCH}")
 
 
 def install_requirements(name: str) -> None:
-    """What a file of requirements names, and what that needs, in the files of the constraints."""
+    """Install a file of requirements and its dependencies, from the files of the constraints."""
     pip(name, "-r", name, "-c", CONSTRAINTS)
 
 
 def chosen() -> str:
-    """The kind of PyTorch for this machine, said in a line; stops where there is no room for it."""
+    """The kind of PyTorch for this machine, which is also printed. Exits if the disk is full."""
     system, machine = subprocess.run(
         ["uname", "-sm"], capture_output=True, text=True, check=True
     ).stdout.split()
     driver = nvidia_driver()
     kind = choose(system, machine, driver, os.environ.get("TORCH", ""))
-    if installed() is None or again(kind):  # else most is there already
+    if installed() is None or again(kind):  # otherwise, most of it is already there
         check_room(kind)
     say(f"Installing {describe(kind, driver)} ...")
     return kind
 
 
 def install_book() -> None:
-    """All that the book and its kernels need."""
+    """Install everything that the book and its kernels need."""
     (ROOT / LOG).unlink(missing_ok=True)
     kind = chosen()
     install_pip()

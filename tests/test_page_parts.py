@@ -62,7 +62,7 @@ def test_the_map_of_the_package_is_made_of_what_is_there():
 def test_a_function_that_the_map_sends_to_has_to_be_there():
     found = modules.link_to("bucketed_ddp.Bucket.reduce", ROOT)
     assert found == "[`bucketed_ddp.Bucket.reduce`](bucketed_ddp.py)"
-    with pytest.raises(LookupError, match="has no launched"):
+    with pytest.raises(LookupError, match="doesn't define launched"):
         modules.link_to("bucketed_ddp.Bucket.launched", ROOT)
 
 

@@ -54,14 +54,14 @@ def test_without_a_python_it_says_which_one_is_needed(clone):
     assert done.returncode != 0
     assert said(done) == [
         "No Python 3.11, 3.12, 3.13 or 3.14 found: install one, "
-        "or say make PYTHON=/path/to/python3.11"
+        "or run make PYTHON=/path/to/python3.11"
     ]
 
 
 def test_a_python_that_cannot_make_an_environment_is_named(clone):
     done = make(clone, "book", "PYTHON=false")
     assert done.returncode != 0
-    assert said(done)[-1].startswith("Python could not make .venv: on Debian and Ubuntu install")
+    assert said(done)[-1].startswith("Python could not create .venv: on Debian and Ubuntu install")
 
 
 def test_a_step_that_ends_in_a_traceback_says_its_error(clone, tmp_path):
@@ -104,7 +104,7 @@ def test_without_a_network_it_says_so(clone, tmp_path):
     assert done.returncode != 0
     assert said(done) == [
         "no route to host",
-        "pip could not install a newer pip: is there a network? (details: _build/pip.log)",
+        "pip could not install a newer pip: check the network (details: _build/pip.log)",
     ]
     assert "no route to host" in (clone / "_build/pip.log").read_text()
 
@@ -118,7 +118,7 @@ def test_a_full_disk_is_found_before_any_package_is_installed(clone, tmp_path):
     done = make(clone, "book", f"PYTHON={fake}", "TORCH=cpu")
     assert done.returncode != 0
     (line,) = said(done)
-    assert re.fullmatch(r"Less than \d GB free on this disk: make room", line)
+    assert re.fullmatch(rf"Less than \d GB free on the disk of {clone}: free some space", line)
     assert not (clone / "_build/pip.log").exists()
 
 
@@ -154,5 +154,5 @@ def test_the_tests_for_gpus_do_not_pass_where_pytorch_finds_none(clone, monkeypa
     done = make(clone, "test-gpu", "-o", ".venv/.installed-dev")
     assert done.returncode != 0
     (line,) = said(done)
-    assert "finds no CUDA GPU here: nothing was tested" in line
+    assert "finds no CUDA GPU here, so no test ran" in line
     assert done.stdout == "", "no test is even looked for"

@@ -137,7 +137,7 @@ def test_where_pytorchs_index_is_out_of_reach_pip_takes_what_it_has(machine):
     done = machine.install("Linux x86_64", TORCH_INDEX=nowhere)
     assert machine.installed() == [GPUS]
     assert done.stdout.splitlines()[1] == (
-        f"PyTorch is not to be had from {nowhere}: taking what pip finds elsewhere ..."
+        f"{nowhere} doesn't have PyTorch {install.TORCH}: using the build that pip finds ..."
     )
 
 
@@ -164,16 +164,17 @@ def test_a_mac_takes_everybodys(machine):
     assert machine.asked == [f"{GPUS}-py3-none-any.whl"]
 
 
-NOT_FOR = f"There is no PyTorch {install.TORCH} for"
+NOT_FOR = f"PyTorch {install.TORCH} has no build for"
 NOWHERE = {
-    ("Darwin x86_64", ""): f"{NOT_FOR} Intel Macs, nor for a Python below Rosetta: "
+    ("Darwin x86_64", ""): f"{NOT_FOR} Intel Macs, or for Python under Rosetta: "
     "use the container of .devcontainer",
     ("Darwin arm64", "cuda"): f"TORCH=cuda: {NOT_FOR} NVIDIA GPUs on macOS",
-    ("Linux riscv64", ""): f"{NOT_FOR} Linux on riscv64",
+    ("Linux riscv64", ""): f"{NOT_FOR} Linux on riscv64: "
+    "use Linux on x86-64 or ARM, or macOS on Apple silicon",
     (
         "Linux x86_64",
         "gpu",
-    ): "TORCH=gpu is none of cpu, cuda: leave it out, and the machine decides",
+    ): "TORCH=gpu: must be cpu or cuda. Without TORCH, the build fits this machine",
 }
 
 

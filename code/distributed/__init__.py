@@ -5,10 +5,10 @@ A lesson imports earlier lessons and `runtime`; in reading order:
 First steps: single_device, launching, dp.
 Collectives: all_reduce, halving_doubling, collectives, ring_group, two_levels.
 DDP: replicas, simple_ddp, overlapped_ddp, bucketed_ddp, accumulation, sampler, batchnorm.
-Training well: large_batch, precision, compressors, one_bit, powersgd, local_sgd, async_sgd, stale.
-ZeRO: model_states, zero1, zero2, zero3, hsdp, checkpoint_folder.
+Training well: large_batch, precision, compressors, sign_and_low_rank, local_sgd, async_sgd.
+ZeRO: model_states, zero1, zero2, zero3, lora, hsdp, checkpoint_folder.
 Planning: scaling, cost, tensor_parallel, pipeline_parallel.
-Running: checkpoint_interval, elastic.
+Running: memory_peak, checkpoint_interval, elastic.
 Appendices: hierarchical, shared_memory, simple_all_reduces, trees, double_tree.
 
 README.md in this folder describes each of them. `ddp` and `zero` are the engines for a job:

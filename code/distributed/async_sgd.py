@@ -1,15 +1,26 @@
-"""Parameter server: one rank has the weights, the others send gradients when they are ready.
+"""Asynchronous SGD: gradients of older weights, with a fixed delay or from a parameter server.
+
+    W[t + 1] ← W[t] − η · mean over ranks of dW(W[t − delay])
+
+On L = λw²/2 that is w[t + 1] = w[t] − ηλ w[t − delay], which comes to rest if
+ηλ < 2 sin(π / (4 · delay + 2)), and swings wider and wider above it (Levin & May 1976). For large
+delays the bound falls as 1/delay, and it does so for networks, too (Giladi et al. 2020).
+
+A parameter server makes gradients *stale* without a fixed delay. One rank has the weights, and the
+others send it gradients when they are ready, so weights change while a gradient is computed:
 
     worker: fetch W → dW on its own rows → send dW, and again
     server, asynchronous: for each gradient: W ← W − η dW, answer with the new W
     server, synchronous: wait for the first k of all workers, average, answer them all
 
-Asynchronous workers don't wait for each other, so their gradients are *stale*: they belong to
-weights that others have changed since (Dean et al. 2012). If k is less than the number of workers,
-the slowest are *backups*, whose gradients are thrown away if they arrive late (Chen et al. 2016).
+Asynchronous workers don't wait for each other (Dean et al. 2012). If k is less than the number of
+workers, the slowest are *backups*, whose gradients are thrown away if they arrive late (Chen et al.
+2016).
 """
 
+import math
 import time
+from collections import deque
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +33,44 @@ from distributed.runtime.script import run_script
 from distributed.runtime.trace import Trace
 
 END = -1.0
+
+
+class Delayed:
+    """Plain SGD on gradients[n]{partial over ranks} that are `delay` steps old.
+
+    The first `delay` steps don't change the weights. Raises ValueError for a negative delay.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], group: Group, delay: int, lr: float):
+        if delay < 0:
+            raise ValueError(f"delay={delay}: 0 (no delay) or more steps")
+        self.parameters, self.group, self.delay, self.lr = parameters, group, delay, lr
+        self.under_way: deque[torch.Tensor] = deque()
+
+    @torch.no_grad()
+    def step(self, loss: torch.Tensor) -> None:
+        """Average the gradient of `loss` over the ranks, and apply the oldest one."""
+        gradients = torch.autograd.grad(loss, self.parameters)
+        flat = torch.cat([g.reshape(-1) for g in gradients])
+        self.under_way.append(self.group.all_reduce(flat, "avg"))
+        if len(self.under_way) > self.delay:
+            oldest = self.under_way.popleft()
+            sizes = [p.numel() for p in self.parameters]
+            for p, g in zip(self.parameters, oldest.split(sizes), strict=True):
+                p.sub_(g.view(p.shape), alpha=self.lr)
+
+
+def stable(delay: int) -> float:
+    """Largest ηλ at which a quadratic with curvature λ comes to rest: 2 without a delay."""
+    return 2 * math.sin(math.pi / (4 * delay + 2))
+
+
+def comes_to_rest(delay: int, rate: float, steps: int = 600) -> bool:
+    """Whether w[t + 1] = w[t] − rate · w[t − delay] swings less and less."""
+    w = [1.0] * (delay + 1)
+    for _ in range(steps):
+        w.append(w[-1] - rate * w[-1 - delay])
+    return max(map(abs, w[steps // 2 :])) < max(map(abs, w[: steps // 2]))
 
 
 class ServerLog(NamedTuple):
@@ -98,15 +147,27 @@ def put(flat: torch.Tensor, parameters: list[nn.Parameter]) -> None:
         p.copy_(part.view(p.shape))
 
 
-def main(workers: int = 3, updates: int = 60, lr: float = 0.1) -> None:
-    """Train synchronously, with a backup, and asynchronously, with one slow worker."""
+def main(workers: int = 3, updates: int = 60, lr: float = 0.1, delayed_lr: float = 0.3) -> None:
+    """A quadratic on either side of the bound, a delay on digits, and servers of three kinds."""
     if workers < 2:
         raise ValueError(f"workers={workers}: give 2 or more")
+    for delay in (0, 1, 4, 16):
+        bound = stable(delay)
+        below, above = (comes_to_rest(delay, share * bound) for share in (0.95, 1.05))
+        print(f"delay {delay:2}: rests 5 % below ηλ = {bound:.3f}, {below}; 5 % above, {above}")
+        assert below
+        assert not above
+    for delay in (0, 16):
+        losses = launch(train_delayed, delay, delayed_lr, 60, ranks=2, device="cpu")[0]
+        first, last = losses[0], losses[-1]
+        print(f"digits, rate {delayed_lr}, delay {delay:2}: loss {first:.2f} → {last:.2f}")
+        assert (last < first) == (delay == 0)
     pauses = (0.0,) * (workers - 1) + (0.02,)
     for name, wait_for in {"all": workers, "all but one": workers - 1, "anyone": 1}.items():
         # The same number of gradients in all, and with each as an update, a smaller rate for each.
         many, rate = (updates, lr) if wait_for > 1 else (updates * workers, lr / workers)
-        results = launch(train_rank, many, rate, wait_for, pauses, ranks=workers + 1, device="cpu")
+        ranks = workers + 1
+        results = launch(train_with_server, many, rate, wait_for, pauses, ranks=ranks, device="cpu")
         served, _, final = results[0]
         assert served is not None
         stale = np.mean(served.staleness)
@@ -116,6 +177,28 @@ def main(workers: int = 3, updates: int = 60, lr: float = 0.1) -> None:
         )
         assert final < served.losses[0]
         assert (stale > 0) == (wait_for == 1)
+
+
+def train_delayed(
+    group: Group, delay: int, lr: float, steps: int, batch: int = 128, seed: int = 0
+) -> list[float]:
+    """One rank: the loss of each global batch of digits, with gradients `delay` steps old."""
+    from distributed.dp import shard
+    from distributed.replicas import broadcast_module
+    from distributed.workbench.data import batches, digits
+    from distributed.workbench.training import make_network
+
+    module = make_network(seed, norm=True)
+    broadcast_module(module, group)
+    delayed = Delayed(list(module.parameters()), group, delay, lr)
+    images, labels = (torch.from_numpy(array) for array in digits())
+    losses = []
+    for rows in batches(1797, batch, steps, seed):
+        mine = shard(rows, group.rank, group.size)
+        loss = nn.functional.cross_entropy(module(images[mine]), labels[mine])
+        delayed.step(loss)
+        losses.append(loss.detach())
+    return group.all_reduce(torch.stack(losses), "avg").tolist()
 
 
 def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) -> Trace:
@@ -146,7 +229,7 @@ def work(group: Group, module: nn.Module, rows: list[np.ndarray], pause: float) 
     return trace
 
 
-def train_rank(
+def train_with_server(
     group: Group,
     updates: int,
     lr: float,

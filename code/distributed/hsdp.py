@@ -54,8 +54,8 @@ class ShardedInHost(Sharded):
 
 def main(ranks: int = 4, per_host: int = 2, batch: int = 256, steps: int = 40) -> None:
     """Train on ranks that play several hosts: the losses of one device, few bytes between hosts."""
+    from distributed.instruments.one_device import OneDevice
     from distributed.planner.traffic import between_hosts, elements_sent
-    from distributed.workbench.one_device import OneDevice
 
     results = launch(train_rank, per_host, batch, steps, ranks=ranks)
     losses, inside, between, shards = results[0]

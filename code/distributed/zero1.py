@@ -90,8 +90,8 @@ def shard_optimizer(
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """Train like one device, with 1/N of the optimizer's states and the bytes of DDP."""
+    from distributed.instruments.one_device import OneDevice
     from distributed.planner.traffic import elements_sent
-    from distributed.workbench.one_device import OneDevice
 
     alone = OneDevice(batch, steps)
     losses, weights, kept, sent = launch(train_rank, batch, steps, ranks=ranks)[0]
@@ -106,9 +106,9 @@ def train_rank(
     group: Group, batch: int, steps: int
 ) -> tuple[list[float], list[torch.Tensor], dict[str, int], int]:
     """One rank: losses of whole batches, final weights, bytes it keeps, elements sent per step."""
+    from distributed.instruments.one_device import bytes_kept
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
-    from distributed.workbench.one_device import bytes_kept
     from distributed.workbench.training import make_network, train_together
 
     ring, model = RingGroup(group), make_network(seed=group.rank).double().to(group.device)

@@ -107,8 +107,8 @@ def shard_gradients(
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """Train like one device, with 1/N of the gradients and the bytes of ZeRO-1."""
+    from distributed.instruments.one_device import OneDevice
     from distributed.planner.traffic import elements_sent
-    from distributed.workbench.one_device import OneDevice
 
     alone = OneDevice(batch, steps, depth=3)
     losses, weights, kept, sent, shards = launch(train_rank, batch, steps, ranks=ranks)[0]
@@ -124,10 +124,10 @@ def train_rank(
     group: Group, batch: int, steps: int
 ) -> tuple[list[float], list[torch.Tensor], dict[str, int], dict[str, int], list[int]]:
     """One rank: losses, weights, bytes kept after backward, elements sent by phase, shards."""
+    from distributed.instruments.one_device import bytes_kept
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches
-    from distributed.workbench.one_device import bytes_kept
     from distributed.workbench.training import make_network, train, train_together
 
     ring, model = RingGroup(group), make_network(seed=group.rank, depth=3)

@@ -96,8 +96,8 @@ def check_can_be_sharded(module: nn.Module) -> None:
 
 def main(ranks: int = 4, batch: int = 256, steps: int = 40) -> None:
     """Train like one device, with 1/N of everything, and send 1.5 times the bytes of DDP."""
+    from distributed.instruments.one_device import OneDevice
     from distributed.planner.traffic import elements_sent
-    from distributed.workbench.one_device import OneDevice
 
     alone = OneDevice(batch, steps, depth=3)
     losses, weights, kept, sent, shards = launch(train_rank, batch, steps, ranks=ranks)[0]
@@ -115,10 +115,10 @@ def train_rank(
     """One rank: losses of whole batches, final weights; bytes it keeps after a backward pass,
     elements sent per step, lengths of its shards.
     """
+    from distributed.instruments.one_device import bytes_kept
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
     from distributed.workbench.data import batches
-    from distributed.workbench.one_device import bytes_kept
     from distributed.workbench.training import Alone, make_network, train, train_together
 
     ring, model = RingGroup(group), make_network(seed=group.rank, depth=3)

@@ -1183,50 +1183,52 @@ def shown(what: str, names: Sequence[Any]) -> str:
 NEXT = {
     # who, limits
     "versions differ": "give all hosts the same image, driver and GPUs",
-    "shared GPU": "start as many ranks on a host as it has GPUs; look at CUDA_VISIBLE_DEVICES",
+    "shared GPU": "start as many ranks on a host as it has GPUs; check CUDA_VISIBLE_DEVICES",
     "slow import": "put Python's packages on a local disk",
-    "bound to few cores": "Slurm: `srun --cpus-per-task`; Kubernetes: `resources`; mpirun: "
-    "`--bind-to none`",
-    "few cores": "give each rank a core of its own, and more for its loader",
-    "few files": "ulimit -n 65536",
-    "memlock": "InfiniBand needs `ulimit -l unlimited` (containers: --ulimit memlock=-1)",
+    "bound to few cores": "give the ranks more cores: with Slurm `srun --cpus-per-task`, with "
+    "Kubernetes `resources`, with mpirun `--bind-to none`",
+    "few cores": "give each rank its own core, and more for its loader",
+    "few files": "raise the limit: ulimit -n 65536",
+    "memlock": "raise the limit: InfiniBand needs `ulimit -l unlimited` (containers: --ulimit "
+    "memlock=-1)",
     # GPU health, network cards, clocks, /dev/shm
-    "ECC": "drain the host, reset the GPU; if they come back, have it exchanged",
+    "ECC": "drain the host and reset the GPU; if the errors come back, have it replaced",
     "Xid": "look the number up in NVIDIA's list of Xid errors",
-    "NIC errors": "reseat or exchange that port's cable",
-    "clock": "start NTP (chronyd) there: certificates, logs and file times lie",
+    "NIC errors": "reseat or replace that port's cable",
+    "clock": "start NTP (chronyd) there: certificates, logs and file times are wrong",
     "shm": "containers: --ipc=host or --shm-size=16g; Kubernetes: an emptyDir of medium Memory; "
     "a full one: remove what dead jobs left (nccl-*, torch_*)",
     # matmul
-    "slow rank": "what else runs there (`top`, `nvidia-smi`)? Is it hot or capped "
-    "(`nvidia-smi -q -d PERFORMANCE`)?",
+    "slow rank": "look for other processes (`top`, `nvidia-smi`), and for heat or a power cap "
+    "(`nvidia-smi -q -d PERFORMANCE`)",
     "GPUs slow": "compare clocks.sm with clocks.max.sm in `nvidia-smi -q -d CLOCK`; look for a "
     "power cap",
     # storage, loader
-    "storage": "is the folder mounted there, and may you write to it?",
+    "storage": "check that the folder is mounted there, and that you may write to it",
     "not shared": "give --shared a folder that all hosts mount (`df` there: is it the same file "
     "system?)",
-    "loader": "memory, /dev/shm, open files: which of them is short?",
+    "loader": "check which limit is reached: memory, /dev/shm or open files",
     # links
     "drops": "exchange the cable, then the port of the switch; compare MTUs; `ethtool -S`, "
     "`ibdiagnet`",
-    "no connection": "firewalls (the ranks listen on ports of their own), NCCL_SOCKET_IFNAME or "
-    "GLOO_SOCKET_IFNAME: which network card should they take?",
+    "no connection": "look for a firewall (ranks listen on ports that the system picks), and name "
+    "the right network card with NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME",
     "slow link": "exchange the cable, then the port of the switch; compare the port's speed "
     "(`ibstat`, `ethtool`) with the others'",
     "slow pair": "both are fast with others, so leave their cables alone: look at the links "
     "between their switches (speed, errors, who else uses them)",
-    "slow inside": "`nvidia-smi topo -m`, `nvidia-smi nvlink -s`: is a link down, or is it PCIe?",
-    "links slow": "do they take the fast network? NCCL_DEBUG=INFO says NET/IB or NET/Socket, and "
-    "P2P or SHM",
+    "slow inside": "`nvidia-smi topo -m` and `nvidia-smi nvlink -s` show whether a link is down, "
+    "or whether it is PCIe",
+    "links slow": "find out which network they use: NCCL_DEBUG=INFO shows NET/IB or NET/Socket, "
+    "and P2P or SHM",
     # collectives, overlap
     "failed": "run it again with NCCL_DEBUG=INFO and TORCH_DISTRIBUTED_DEBUG=DETAIL",
-    "wrong sum": "take that host out: its memory or its GPU changes numbers",
-    "collectives slow": "NCCL_DEBUG=INFO: are all network cards used, and GPU Direct (GDRDMA)? "
-    "`nvidia-smi topo -m`",
-    "overlap": "CUDA_DEVICE_MAX_CONNECTIONS=1 or a blocking launch? Take them out",
+    "wrong sum": "take that host out of the job: its memory or its GPU changes numbers",
+    "collectives slow": "check with NCCL_DEBUG=INFO that NCCL uses all network cards and GPUDirect "
+    "(GDRDMA), and look at `nvidia-smi topo -m`",
+    "overlap": "unset CUDA_DEVICE_MAX_CONNECTIONS and CUDA_LAUNCH_BLOCKING",
     # ranks that didn't finish a stage
-    "late": "look at what is slow above; then run it again",
+    "late": "fix what is slow above, then run the check again",
     "missing": "look on that host first: is it up, does it reach the first host, does `dmesg` "
     "speak of memory or of a GPU?",
 }
@@ -1368,10 +1370,12 @@ def judge_missing(report: Mapping[str, Any]) -> Verdict:
     late = [one for one in report["missing"] if one["stage"] == stage]
     hosts = sorted({one["host"] or "?" for one in late})
     if len(late) == len(report["ranks"]):
-        return Verdict("missing", "bad", f"{stage}: it took all ranks longer than it may", "late")
+        return Verdict(
+            "missing", "bad", f"{stage}: all ranks took longer than its deadline", "late"
+        )
     lines = []
     for one in late[:8]:
-        where = one["host"] or "a host that is not known"
+        where = one["host"] or "an unknown host"
         doing = f'was at "{one["doing"]}"' if one["doing"] else "never came"
         lines.append(f"rank {one['rank']} on {where} {doing}")
     return Verdict("missing", "bad", f"{stage}: {'; '.join(lines)}", "missing", hosts)
@@ -1440,7 +1444,7 @@ def judge_health(report: Mapping[str, Any]) -> list[Verdict]:
                 line = f"{host}, GPU {number}: {wrong} uncorrected ECC errors"
                 said.append(Verdict("GPU health", "bad", line, "ECC", [host]))
             if gpu.get("retired", "No").lower() == "yes":
-                line = f"{host}, GPU {number}: pages wait to be retired"
+                line = f"{host}, GPU {number}: memory pages wait to be retired"
                 said.append(Verdict("GPU health", "bad", line, "ECC", [host]))
         if health.get("xid"):
             said.append(Verdict("GPU health", "bad", f"{host}: {health['xid'][-1]}", "Xid", [host]))
@@ -1449,7 +1453,7 @@ def judge_health(report: Mapping[str, Any]) -> list[Verdict]:
         said.append(Verdict("GPU health", "bad", line, "versions differ"))
     said += judge_counters(report)
     if drivers and not said:
-        line = f"{len(drivers)} GPUs: no ECC error, and no Xid in sight"
+        line = f"{len(drivers)} GPUs: no ECC errors and no Xid errors"
         said.append(Verdict("GPU health", "ok", line))
     return said
 
@@ -1548,7 +1552,7 @@ def judge_storage(report: Mapping[str, Any]) -> list[Verdict]:
         blamed = hosts_of(
             report, culprits(pairs, {(i, j) for i in firsts for j in firsts if i < j})
         )
-        line = f"what others write is not seen: {places(blamed)}"
+        line = f"files that others write aren't seen: {places(blamed)}"
         return [Verdict("storage", "bad", line, "not shared", blamed)]
     write = [one["write"] for one in found if "write" in one]
     read = [one["read"] for one in found if "read" in one]
@@ -1641,7 +1645,7 @@ def judge_link_of(report: Mapping[str, Any], kind: str, check: str) -> list[Verd
         pair = next((pair for name, pair in PAIRS.items() if name in device), gpu.inside)
         wanted = gpu.network if kind == "between" else pair
     if wanted and usual < wanted * GB / 2:
-        return [Verdict(check, "bad", f"{line}; {wanted:g} GB/s was to be expected", "links slow")]
+        return [Verdict(check, "bad", f"{line}; {wanted:g} GB/s was expected", "links slow")]
     return [] if lost else [Verdict(check, "ok", line)]
 
 
@@ -1737,7 +1741,7 @@ def table(report: Mapping[str, Any]) -> str:
         lines.append(f'Not finished, in the stage "{report["stage"]}": {report["ended"]}')
     bad = sum(one["level"] == "bad" for one in report["verdicts"])
     if report["status"] == 0:
-        lines.append(f"All is well, after {report['seconds']:.0f} s.")
+        lines.append(f"No problem found, after {report['seconds']:.0f} s.")
     elif bad:
         lines.append(f"{bad} finding{'s' * (bad > 1)}, after {report['seconds']:.0f} s.")
     return "\n".join(lines)
@@ -1771,7 +1775,7 @@ def conduct(conductor: Conductor) -> int:
         if "kill" in conductor.found:  # expected: torchrun restarts all ranks
             return 143
         conductor.farewell()
-        status = end_of_report(conductor, f"told to end by {error}")
+        status = end_of_report(conductor, f"ended by {error}")
     except Exception as error:
         traceback.print_exc()
         status = end_of_report(conductor, f"{type(error).__name__}: {error}")
@@ -1816,9 +1820,9 @@ def follow(member: Member, line: Line, patience: float) -> int:
                 order = line.orders.get(timeout=0.2)
             except queue.Empty:
                 if why := line.silent(2 * patience):
-                    print(f"rank {me.rank} on {me.host}: rank 0 cannot be reached ({why}); "
-                          f'I was at '
-                          f'"{me.doing}"', file=sys.stderr, flush=True)  # fmt: skip
+                    print(f"rank {me.rank} on {me.host}: rank 0 can't be reached ({why}); "
+                          f'the last thing here was "{me.doing}"',
+                          file=sys.stderr, flush=True)  # fmt: skip
                     return 2
                 continue
             if order["stage"] == "end":
@@ -1836,13 +1840,17 @@ def follow(member: Member, line: Line, patience: float) -> int:
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--shared", help="a folder that all hosts see (here, if none is given)")
-    parser.add_argument("--json", help="where rank 0 writes the report, anew with each stage")
-    parser.add_argument("--link", type=float, help="GB/s that hosts' links should carry")
-    parser.add_argument("--cpu", action="store_true", help="leave GPUs alone")
-    parser.add_argument("--no-loader", action="store_true", help="leave the loader out")
-    parser.add_argument("--join", type=float, default=120, help="s until all ranks must be there")
-    parser.add_argument("--patience", type=float, default=15, help="s of silence: a rank is lost")
+    parser.add_argument("--shared", help="folder that all hosts see (default: the current folder)")
+    parser.add_argument("--json", help="file for rank 0's report, rewritten after each stage")
+    parser.add_argument(
+        "--link", type=float, help="expected speed of a link between hosts, in GB/s"
+    )
+    parser.add_argument("--cpu", action="store_true", help="check without the GPUs")
+    parser.add_argument("--no-loader", action="store_true", help="check without the data loader")
+    join = "time until all ranks must have joined, in seconds (default: 120)"
+    parser.add_argument("--join", type=float, default=120, help=join)
+    patience = "silence after which a rank counts as lost, in seconds (default: 15)"
+    parser.add_argument("--patience", type=float, default=15, help=patience)
     parser.add_argument("--load-pictures", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     options.shared_given, options.shared = options.shared is not None, options.shared or "."
@@ -1876,7 +1884,7 @@ def main(words: Sequence[str] | None = None) -> int:
         line = Line(me, connect(address, port, options.join))
         store = connect(address, port, options.join)
     except (RuntimeError, OSError) as error:
-        why = f"{address}:{port} cannot be reached (MASTER_ADDR has to be rank 0's host)"
+        why = f"{address}:{port} can't be reached (MASTER_ADDR must be rank 0's host)"
         print(f"rank {me.rank} on {me.host}: {why}: {str(error).splitlines()[0]}", file=sys.stderr,
               flush=True)  # fmt: skip
         return 2

@@ -1,7 +1,7 @@
-"""A checkpoint of train.py as one file: python export.py RUN/step-00000500 weights.safetensors
+"""Write a checkpoint of train.py to one file: python export.py RUN/step-00000500 w.safetensors
 
-The weights by their names, without the optimizer. Any number of ranks may have saved them; this
-takes one process, and memory for all weights. It needs `pip install safetensors`.
+The file has the weights by their names, without the optimizer. Any number of ranks may have saved
+them. This takes one process, memory for all weights, and `pip install safetensors`.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ PART = "model."  # of the names in a checkpoint; "optimizer." is the other one
 
 
 def weights_in(folder: str) -> dict[str, torch.Tensor]:
-    """All weights of a checkpoint, whole. Raises FileNotFoundError where there is none."""
+    """All weights of a checkpoint, whole. Raises FileNotFoundError if there isn't one."""
     saved = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
     weights: dict[str, Any] = {}
     for name, entry in saved.items():
@@ -42,7 +42,7 @@ def damaged(folder: str) -> str | None:
 
 def main(folder: str, file: str) -> None:
     if not Path(folder, ".metadata").exists():
-        sys.exit(f"{folder} is no whole checkpoint: it has no .metadata. RUN/latest names one")
+        sys.exit(f"{folder}: not a complete checkpoint (no .metadata). RUN/latest names one")
     if name := damaged(folder):
         sys.exit(f"{folder} is damaged: the checksum of {name} is wrong. Export a different step")
     weights = weights_in(folder)

@@ -1,12 +1,12 @@
-"""Train a model from a checkpoint further, whole or by adapters (LoRA), on 1 to N GPUs.
+"""Continue the training of a model, whole or with adapters (LoRA), on 1 to N GPUs.
 
     python make_tokens.py *.txt DATA --tokenizer START/tokenizer.json
     torchrun --nproc-per-node 8 finetune.py DATA RUN START --lora 16 --steps 300 --lr 2e-4
 
-START has a config.json and *.safetensors: of GPT-2, Llama, Mistral, Qwen2 or Qwen3, as on Hugging
-Face. The result is in RUN/model, in the same form. Start it again after a stop, and it continues.
-It has the options of train.py, and needs that file, models.py and weights.py in its folder. Whole
-models want a small rate, such as --lr 1e-5; adapters want about ten times more.
+START is a folder with config.json and *.safetensors of GPT-2, Llama, Mistral, Qwen2 or Qwen3, as on
+Hugging Face. The result is in RUN/model, in the same form. Start it again after a stop, and it
+continues. It has the options of train.py, and needs that file, models.py and weights.py in its
+folder. A whole model needs a small rate, such as --lr 1e-5, and adapters one about ten times that.
 """
 
 import math
@@ -28,8 +28,16 @@ DEFAULTS = dict(steps=300, batch=64, micro=4, lr=2e-5, warmup=20, decay=0.0)
 DEFAULTS |= dict(eval_every=100, save_every=100)
 OWN = [
     ("start", str, train.option(MISSING, "folder of the model to start from")),
-    ("lora", int, train.option(0, "rank of adapters on a frozen model; 0: train all of it", 0)),
-    ("alpha", float, train.option(32.0, "strength of adapters, alpha / rank times B A x", 0)),
+    (
+        "lora",
+        int,
+        train.option(0, "rank of the adapters on a frozen model; 0: train the whole model", 0),
+    ),
+    (
+        "alpha",
+        float,
+        train.option(32.0, "strength of the adapters: they add alpha / rank times B A x", 0),
+    ),
 ]
 
 
@@ -102,9 +110,8 @@ def made(settings: Any) -> Model:
     """The model of START on the meta device. Raises ValueError before anything is read."""
     model = model_of(settings.start)
     if settings.context > model.shape.longest:
-        raise ValueError(
-            f"--context {settings.context}: {settings.start} goes up to {model.shape.longest}"
-        )
+        limit = f"at most {model.shape.longest} for {settings.start}"
+        raise ValueError(f"--context {settings.context}: must be {limit}")
     names(model, settings.start)
     model.context, model.recompute = settings.context, settings.recompute
     if settings.lora:

@@ -1,9 +1,9 @@
-"""Text to the files of tokens that train.py reads: python make_tokens.py TEXT [TEXT ...] DATA
+"""Convert text to tokens, in files for train.py: python make_tokens.py TEXT [TEXT ...] DATA
 
 DATA gets train.bin and val.bin, which has the last twentieth of the tokens. Each is a header of
-256 int32 (20240520, 1, how many tokens), and the tokens as uint16: the format of llm.c. If a token
+256 int32 (20240520, 1, number of tokens), and the tokens as uint16: the format of llm.c. If a token
 is larger than 65,535, they are uint32, and the header begins with 20240801. Without --tokenizer a
-token is a byte. For more tokens than fit into memory call it once for each part of your text, and
+token is a byte. If the tokens don't fit into memory, call it once for each part of your text, and
 name them train_000.bin, train_001.bin, …; train.py reads them all, in the order of their names.
 """
 
@@ -21,7 +21,7 @@ def bytes_of(text: str) -> Iterable[int]:
 
 
 def tokenizer_of(file: str) -> Tokenize:
-    """A tokenizer.json, as models on Hugging Face have it. Raises ValueError if it is not one."""
+    """A tokenizer.json, as models on Hugging Face have it. Raises ValueError if it isn't one."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
@@ -68,7 +68,7 @@ def main(texts: list[str], folder: str, tokenizer: str | None = None) -> None:
     cut = len(tokens) - len(tokens) // 20
     write(Path(folder, "train.bin"), tokens[:cut])
     write(Path(folder, "val.bin"), tokens[cut:])
-    print(f"The largest token is {largest}: --vocab of train.py has to be more than that")
+    print(f"The largest token is {largest}: give train.py a --vocab of at least {largest + 1}")
 
 
 if __name__ == "__main__":
@@ -76,8 +76,10 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("texts", metavar="TEXT", nargs="+", help="text file in UTF-8")
-    parser.add_argument("data", metavar="DATA", help="folder to write train.bin and val.bin to")
-    parser.add_argument("--tokenizer", metavar="FILE", help="tokenizer.json (default: bytes)")
+    parser.add_argument("data", metavar="DATA", help="folder for train.bin and val.bin")
+    parser.add_argument(
+        "--tokenizer", metavar="FILE", help="tokenizer.json (default: a token per byte)"
+    )
     given = parser.parse_args()
     try:
         main(given.texts, given.data, given.tokenizer)

@@ -1,8 +1,8 @@
-"""Let a model go on with a text: python sample.py FOLDER "Once upon a time" --tokens 100
+"""Let a model continue a text: python sample.py FOLDER "Once upon a time" --tokens 100
 
 FOLDER has config.json and *.safetensors, such as RUN/model of finetune.py, and a tokenizer.json
 (without one, a token is a byte). It takes one GPU, or a CPU, and computes the whole text again for
-each token, so it's for a look, not for serving. It needs models.py and weights.py beside it.
+each token, so it's for trying, not for serving. It needs models.py and weights.py in its folder.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main(folder: str, text: str, count: int, temperature: float, seed: int) -> s
         tokenizer = Tokenizer.from_file(str(file))
     elif model.vocab > 256:
         raise ValueError(
-            f"{file}: isn't there, and {model.vocab} tokens aren't bytes: copy it there"
+            f"{file}: isn't there, and the {model.vocab} tokens aren't bytes: copy it there"
         )
     given = tokenizer.encode(text).ids if tokenizer else list(text.encode())
     if not given:
@@ -49,11 +49,12 @@ def main(folder: str, text: str, count: int, temperature: float, seed: int) -> s
 if __name__ == "__main__":
     shown = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=shown)
-    parser.add_argument("folder", metavar="FOLDER", help="of the model")
-    parser.add_argument("text", metavar="TEXT", help="what comes before")
-    parser.add_argument("--tokens", type=int, default=100, help="how many to add (default: 100)")
-    parser.add_argument("--temperature", type=float, default=0.8, help="0: always the likeliest")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn (default: 0)")
+    parser.add_argument("folder", metavar="FOLDER", help="folder of the model")
+    parser.add_argument("text", metavar="TEXT", help="text to continue")
+    parser.add_argument("--tokens", type=int, default=100, help="tokens to add (default: 100)")
+    temperature = "divisor of the logits; 0: always the most likely token (default: 0.8)"
+    parser.add_argument("--temperature", type=float, default=0.8, help=temperature)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choices (default: 0)")
     told = parser.parse_args()
     try:
         print(main(told.folder, told.text, told.tokens, told.temperature, told.seed))

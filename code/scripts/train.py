@@ -61,21 +61,21 @@ class Settings:
     layers: int = option(12, "number of blocks", 1)
     heads: int = option(12, "attention heads per block", 1)
     dropout: float = option(0.0, "share of activations set to zero in training", 0)
-    steps: int = option(20_000, "steps of the whole training, those before a restart included", 0)
-    batch: int = option(512, "sequences per step, of all ranks together", 1)
+    steps: int = option(20_000, "steps of the whole training, including those before a restart", 0)
+    batch: int = option(512, "sequences per step, on all ranks together", 1)
     micro: int = option(16, "sequences that a rank processes at a time", 1)
     lr: float = option(6e-4, "highest learning rate, reached after the warmup", 0)
     min_lr_share: float = option(0.1, "learning rate at the end, as a share of --lr", 0)
     warmup: int = option(700, "steps in which the learning rate rises from 0", 0)
     decay: float = option(0.1, "weight decay of matrices and embeddings", 0)
-    clip: float = option(1.0, "largest norm of all gradients; 0: no clipping", 0)
-    seed: int = option(0, "what all random numbers follow from")
+    clip: float = option(1.0, "largest norm of all gradients together; 0: no clipping", 0)
+    seed: int = option(0, "seed of all random numbers")
     ddp: bool = option(False, "a replica on every rank, instead of shards (FSDP2)")
     bf16: bool = option(True, "computation in bf16; weights and sums stay in fp32")
-    recompute: bool = option(False, "activations computed again in the backward pass: less memory")
+    recompute: bool = option(False, "recomputed activations in the backward pass: less memory")
     compile: bool = option(False, "torch.compile for each block: slow to start, then faster")
-    deterministic: bool = option(False, "the same bits in every run on GPUs, too; slower")
-    timeout: int = option(600, "seconds that a collective may take", 1)
+    deterministic: bool = option(False, "the same bits in every run, also on GPUs; slower")
+    timeout: int = option(600, "longest time of a collective, in seconds", 1)
     log_every: int = option(10, "steps between lines of the log", 1)
     eval_every: int = option(500, "steps between validations; 0: never", 0)
     eval_batches: int = option(20, "batches per validation, always the same; 0: never", 0)
@@ -131,11 +131,12 @@ class Tokens:
         paths = sorted(Path(settings.data).glob(f"{part}*.bin"))
         self.files = [(path, self.map(path)) for path in paths]
         if not self.files:
-            raise ValueError(f"{settings.data}: no {part}*.bin there. make_tokens.py makes it")
+            raise ValueError(f"{settings.data}: no {part}*.bin there. make_tokens.py creates it")
         counts = [max(0, len(tokens) - 1) // settings.context for _, tokens in self.files]
         self.starts = torch.tensor([0, *counts]).cumsum(0)
         if len(self) < settings.batch:
-            raise ValueError(f"{part}*.bin: {len(self)} sequences, fewer than --batch")
+            few = f"{settings.data}/{part}*.bin have only {len(self)} sequences"
+            raise ValueError(f"--batch {settings.batch}: {few}")
 
     def map(self, path: Path) -> torch.Tensor:
         """Tokens in uint16 or uint32, after a header of 1 KiB: the format of llm.c."""
@@ -144,10 +145,10 @@ class Tokens:
         magic, _, tokens = struct.unpack("<iii", head[:12]) if len(head) == 1024 else (0, 0, 0)
         dtype = {20240520: torch.uint16, 20240801: torch.uint32}.get(magic)
         if dtype is None:
-            raise ValueError(f"{path}: no file of tokens, or damaged: its header is unknown")
+            raise ValueError(f"{path}: not a file of tokens, or damaged: its header is unknown")
         size, there = 1024 + tokens * dtype.itemsize, path.stat().st_size
         if there != size:
-            raise ValueError(f"{path}: damaged: {there} bytes, where {tokens} tokens are {size}")
+            raise ValueError(f"{path}: damaged: {there} bytes, but {tokens} tokens take {size}")
         count, behind = size // dtype.itemsize, 1024 // dtype.itemsize
         return torch.from_file(str(path), shared=False, size=count, dtype=dtype)[behind:]
 
@@ -172,8 +173,8 @@ class Tokens:
             start = (sequence - int(self.starts[file])) * self.settings.context
             row = tokens[start : start + self.settings.context + 1].long()
             if row.max() >= self.vocab:
-                what = f"token {int(row.max())} behind token {start}"
-                raise ValueError(f"{path}: {what}, but the model knows {self.vocab} (--vocab)")
+                what = f"token {int(row.max())} after position {start}"
+                raise ValueError(f"{path}: {what}, but the model has only {self.vocab} (--vocab)")
             rows.append(row)
         return torch.stack(rows)
 
@@ -294,7 +295,7 @@ class Checkpoints:
         if not named[0]:
             return None
         folder = self.folder / named[0]
-        missing = f"{file} names {named[0]}, which is not there: name another, or delete the file"
+        missing = f"{file} names {named[0]}, which isn't there: correct the file, or delete it"
         agree(None if (folder / ".metadata").exists() else missing)
         return folder
 
@@ -308,13 +309,13 @@ class Checkpoints:
         return [name for each in of_all for name in each]
 
     def way_out(self, folder: Path) -> str:
-        """The whole checkpoint before one that is damaged."""
+        """The intact checkpoint before a damaged one."""
         names = [[file.parent.name for file in self.folder.glob(f"{self.OURS}/.metadata")]]
         dist.broadcast_object_list(names)
         for name in sorted(names[0], reverse=True):
             if name < folder.name and not self.damaged(self.folder / name):
-                return f"{name} is whole: --resume {int(name[5:])} takes it"
-        return f"None before it is whole: delete {self.folder}/latest to begin again"
+                return f"{name} is intact: continue from it with --resume {int(name[5:])}"
+        return f"No earlier one is intact: delete {self.folder}/latest to start again"
 
     def save(self, state: dict[str, Any], step: int) -> None:
         """Copy it now, and write it while training continues; `finish` makes it the latest."""
@@ -378,8 +379,8 @@ class Job:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.pieces, left = divmod(settings.batch, self.ranks * settings.micro)
         if left or not self.pieces:
-            given = f"--batch {settings.batch} is no multiple of --micro {settings.micro}"
-            raise Stop(f"{given} x {self.ranks} ranks: change one of them")
+            unit = f"a multiple of --micro {settings.micro} x {self.ranks} ranks"
+            raise Stop(f"--batch {settings.batch}: must be {unit}; change one of them")
         files, problem = tried(self.open_files)
         agree(problem)
         shared = Path(settings.run, "settings.json").exists()
@@ -430,12 +431,12 @@ class Job:
         except dcp.CheckpointException as error:  # on all ranks alike
             raise Stop(f"{folder} was not read: {str(error).splitlines()[-1]}") from None
         if state["order"] != self.order():
-            raise Stop(f"{folder} was saved with {state['order']}, and here is {self.order()}")
+            raise Stop(f"{folder} was saved with {state['order']}, but this run has {self.order()}")
         parts = {"model_state_dict": state["model"], "optim_state_dict": state["optimizer"]}
         set_state_dict(self.model, self.optimizer, **parts, options=self.OPTIONS)
         self.step = self.saved = state["step"]
         if self.rank == 0:
-            print(f"goes on after step {self.step}", flush=True)
+            print(f"continues after step {self.step}", flush=True)
 
     def save(self) -> None:
         if self.saved != self.step:
@@ -525,7 +526,7 @@ class Job:
         for place, what, rank in (~seen.isfinite()).nonzero().tolist():
             step, value = self.step - len(seen) + place + 1, seen[place, what, rank].item()
             name = "the norm of all gradients" if what else f"the loss of rank {rank}"
-            raise Stop(f"step {step}: {name} is {value}. This is not saved")
+            raise Stop(f"step {step}: {name} is {value}. This state isn't saved")
         self.history += seen[:, 0].mean(1).tolist()
         self.norm = seen[-1, 1, 0].item()
 
@@ -595,7 +596,7 @@ def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
     number = env.get(local) or env.get("PMI_LOCAL_RANK") or env.get("SLURM_LOCALID") or "0"
     meet = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or ""
     if env[ranks] != "1" and not meet:
-        line = f"{ranks}={env[ranks]}: start it by srun, or set MASTER_ADDR, rank 0's host"
+        line = f"{ranks}={env[ranks]}: start it with srun, or set MASTER_ADDR to rank 0's host"
         sys.exit(f"train.py: {line}")
     port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
     place = {"RANK": env[rank], "LOCAL_RANK": number, "WORLD_SIZE": env[ranks]}
@@ -615,7 +616,7 @@ def join(settings: Settings) -> torch.device:
         os.environ.setdefault(name, value)
     share = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # github.com/pytorch/pytorch/issues/135712
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) and not os.environ.get(share):
-        sys.exit(f"set {share}=1: else ranks that torchrun restarts look for the dead, and hang")
+        sys.exit(f"set {share}=1: otherwise, restarted ranks wait for dead ones, and hang")
     device, backend, where = torch.device("cpu"), "gloo", "gloo · no GPU found, so on CPUs"
     if torch.cuda.is_available():  # some clusters show a rank only its own GPU
         local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()

@@ -156,4 +156,4 @@ def test_the_command_line_shares_a_batch_out(capsys):
     assert {each["rows"] * each["accumulate"] for each in found["options"]} == {8}
     with pytest.raises(SystemExit):
         main([*words, "--accumulate", "4"])
-    assert "accumulate=4: batch says how many" in capsys.readouterr().err
+    assert "accumulate=4: batch sets it, too" in capsys.readouterr().err

@@ -15,11 +15,10 @@ from distributed.compressors import (
     torch_hook,
 )
 from distributed.ddp import DistributedDataParallel
-from distributed.one_bit import Sign, descend, pack, unpack
-from distributed.powersgd import PowerSGD, elements_to_send
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
+from distributed.sign_and_low_rank import PowerSGD, Sign, descend, elements_to_send, pack, unpack
 
 N = 1000
 COMPRESSORS = {

@@ -184,7 +184,7 @@ def test_files_of_one_worker_are_recordings_of_one_rank(tmp_path, capsys):
     assert [each["number"] for each in first["ranks"][0]["steps"]] == [2, 3]
     assert "this is recording 1" in first["notes"][0]
     assert main([str(tmp_path), "--recording", "3"]) == 1
-    assert "--recording 3: rank 0 has 2 recordings" in capsys.readouterr().err
+    assert "--recording 3: rank 0 has only 2 recordings" in capsys.readouterr().err
 
 
 def test_no_rank_is_called_slow_for_its_earlier_recording(tmp_path, capsys):
@@ -868,8 +868,8 @@ def test_a_file_that_cannot_be_read_does_not_silence_the_others(tmp_path, capsys
     (tmp_path / "config.json").write_text("{}")
     said = read_all(capsys, tmp_path)
     assert [rank["file"] for rank in said["ranks"]] == ["rank1.json"]
-    assert [note[:28] for note in said["notes"]] == [
-        "Not read: config.json is no ", "Not read: rank0.json is no t",
+    assert [note[:30] for note in said["notes"]] == [
+        "Not read: config.json isn't a ", "Not read: rank0.json isn't a t",
     ]  # fmt: skip
     (tmp_path / "rank1.json").unlink()
     assert main([str(tmp_path)]) == 1
@@ -885,11 +885,11 @@ GOOD = json.dumps({"traceEvents": [step(0, 0, 9), event("cpu_op", "aten::mm", 1,
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "is no trace: it is empty"),
-        (gzip.compress(b"", mtime=0), "is no trace: it is empty"),
-        (b"hello", "is no trace"),
-        (b'{"loss": [1, 2]}', "is no trace"),
-        (b"\x80\x02}q\x00", "is no trace"),
+        (b"", "isn't a trace: it is empty"),
+        (gzip.compress(b"", mtime=0), "isn't a trace: it is empty"),
+        (b"hello", "isn't a trace"),
+        (b'{"loss": [1, 2]}', "isn't a trace"),
+        (b"\x80\x02}q\x00", "isn't a trace"),
         (GOOD[:-20], "ends in the middle of its events"),
         (gzip.compress(GOOD, mtime=0)[:-12], "a gzip file that ends in the middle"),
         (
@@ -899,7 +899,7 @@ GOOD = json.dumps({"traceEvents": [step(0, 0, 9), event("cpu_op", "aten::mm", 1,
         (b'{"traceEvents": []}', "neither kernels nor operators"),
         (
             json.dumps({"traceEvents": [event("mtia_ccp_events", "f", 0, 1)]}).encode(),
-            "is of MTIA: only GPUs and CPUs",
+            "was recorded on MTIA: only GPUs and CPUs",
         ),
     ],
     ids=range(10),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.rows import covering
 from torch import nn
 
-from distributed import async_sgd, local_sgd, precision, stale
+from distributed import async_sgd, local_sgd, precision
 from distributed.compressors import Cast, Gradients
 from distributed.dp import shard
 from distributed.large_batch import (
@@ -151,7 +151,7 @@ def test_tiny_gradients_need_the_scale_in_float16(pools):
 
 
 def test_a_server_that_waits_for_all_is_synchronous_sgd(pools):
-    served, _, final = pools[4](async_sgd.train_rank, 12, 0.1, 3)[0]
+    served, _, final = pools[4](async_sgd.train_with_server, 12, 0.1, 3)[0]
     assert served.staleness == [0] * 36
     assert served.late == 0
     module = make_network(norm=True)
@@ -170,14 +170,14 @@ def test_a_server_that_waits_for_all_is_synchronous_sgd(pools):
 def test_a_server_and_its_workers_may_be_a_part_of_the_ranks(pools):
     def serve(group):
         part = group.split(int(group.rank > 0))
-        served, *_ = async_sgd.train_rank(part, 6, 0.1, 2) if group.rank else (None,)
+        served, *_ = async_sgd.train_with_server(part, 6, 0.1, 2) if group.rank else (None,)
         return served and len(served.losses)
 
     assert pools[4](serve) == [None, 12, None, None]
 
 
 def test_nobody_waits_and_gradients_are_stale(pools):
-    served, *_ = pools[4](async_sgd.train_rank, 90, 0.02, 1, (0.002,) * 3)[0]
+    served, *_ = pools[4](async_sgd.train_with_server, 90, 0.02, 1, (0.002,) * 3)[0]
     assert len(served.losses) == 90
     gradients = 90 + 2  # those of the two others were under way at the end
     assert served.trace.received == gradients * 4 * (PSI + 2)
@@ -191,7 +191,7 @@ def test_nobody_waits_and_gradients_are_stale(pools):
 
 
 def test_backups_are_late_and_thrown_away(pools):
-    served, *_ = pools[4](async_sgd.train_rank, 30, 0.1, 2, (0.0, 0.0, 0.02))[0]
+    served, *_ = pools[4](async_sgd.train_with_server, 30, 0.1, 2, (0.0, 0.0, 0.02))[0]
     assert served.late > 0
     assert len(served.losses) == 60
     assert set(served.staleness) == {0}
@@ -200,22 +200,22 @@ def test_backups_are_late_and_thrown_away(pools):
 @pytest.mark.parametrize("wait_for", [0, 3])
 def test_a_server_cannot_wait_for_workers_that_are_not_there(pools, wait_for):
     with pytest.raises(RankError, match=f"wait_for={wait_for}: there are 2 workers"):
-        pools[3](async_sgd.train_rank, 5, 0.1, wait_for)
+        pools[3](async_sgd.train_with_server, 5, 0.1, wait_for)
 
 
 # --- old gradients
 
 
 def test_old_gradients_diverge_at_a_rate_at_which_new_ones_learn(pools):
-    now = pools[2](stale.train_rank, 0, 0.3, 60)[0]
+    now = pools[2](async_sgd.train_delayed, 0, 0.3, 60)[0]
     assert now[-1] < now[0] / 4
-    old = pools[2](stale.train_rank, 16, 0.3, 60)[0]
+    old = pools[2](async_sgd.train_delayed, 16, 0.3, 60)[0]
     assert max(old[-10:]) > 2 * old[0]
 
 
 def one_weight(group, delay, rate, steps):
     weight = nn.Parameter(torch.ones((), dtype=torch.float64))
-    delayed = stale.Delayed([weight], group, delay, rate)
+    delayed = async_sgd.Delayed([weight], group, delay, rate)
     for _ in range(steps):
         delayed.step((2 * group.rank + 1) * weight.square() / 4)  # two ranks: curvature 1
     return weight.item()
@@ -225,9 +225,9 @@ def one_weight(group, delay, rate, steps):
 def test_the_rate_that_a_quadratic_bears_is_that_of_the_roots(pools, delay):
     """z^(delay + 1) = z^delay − rate: all |z| < 1 below the bound, one is larger above it."""
     for share, rests in ((0.97, True), (1.03, False)):
-        rate = share * stale.stable(delay)
+        rate = share * async_sgd.stable(delay)
         largest = abs(np.roots([1, -1, *[0] * (delay - 1), rate] if delay else [1, rate - 1])).max()
-        assert (largest < 1) == rests == stale.comes_to_rest(delay, rate)
+        assert (largest < 1) == rests == async_sgd.comes_to_rest(delay, rate)
     w = [1.0] * (delay + 1)
     for _ in range(8):
         w.append(w[-1] - 0.3 * w[-1 - delay])
@@ -387,11 +387,11 @@ def test_nonsense_is_refused(pools):
     with pytest.raises(RankError, match="way='often'"):
         pools[2](local_sgd.train_rank, "often", 8, 1)
     with pytest.raises(RankError, match=r"pauses=.*one for each of 1 workers"):
-        pools[2](async_sgd.train_rank, 5, 0.1, 1, (0.0, 0.0))
+        pools[2](async_sgd.train_with_server, 5, 0.1, 1, (0.0, 0.0))
     with pytest.raises(RankError, match="way='int8': choose one of float32, bfloat16"):
         pools[2](precision.train_rank, "int8", make_network(norm=True), 8, 1, 0.1)
     with pytest.raises(RankError, match="delay=-1"):
-        pools[2](stale.train_rank, -1, 0.1, 5)
+        pools[2](async_sgd.train_delayed, -1, 0.1, 5)
     with pytest.raises(ValueError, match="rule='square'"):
         scaled(0.1, 64, 16, "square")
     with pytest.raises(ValueError, match="optimizer='adam': a name from"):

@@ -136,7 +136,7 @@ def test_when_the_first_host_dies_the_others_say_so_and_end() -> None:
         for rank in (1, 2):
             said = check.ranks[rank].communicate(timeout=PATIENCE)[0]
             assert check.ranks[rank].returncode == 2
-            assert "rank 0 cannot be reached" in said
+            assert "rank 0 can't be reached" in said
         report = check.report()
         jsonschema.validate(report, SCHEMA)
         assert report["stage"].startswith("pairs of hosts")

@@ -171,7 +171,7 @@ def test_ray_trains_on_two_hosts_and_goes_on_after_a_death(tokens: str, tmp_path
     assert not killer.is_alive()
     assert FIRST_LINE.format(2) in said
     assert {"10.77.0.1", "10.77.0.2"} <= set(re.findall(r"ip=(10[.\d]+)", said)), "on both hosts"
-    assert "goes on after step " in said, "the accident took place"
+    assert "continues after step " in said, "the accident took place"
     assert losses_of(tmp_path / "run") == expected, "the curve, to the bit"
 
 
@@ -251,7 +251,7 @@ def test_the_jobsets_command_trains_on_two_hosts(tokens: str, tmp_path: Path) ->
             said = [process.communicate(timeout=PATIENCE)[0] for process in processes]
             assert [process.returncode for process in processes] == [0, 0]
             assert said[0].startswith(FIRST_LINE.format(2))
-    assert "goes on after step 10" in said[0]
+    assert "continues after step 10" in said[0]
 
 
 # What an option of sbatch may be, by its manual page: https://slurm.schedmd.com/sbatch.html
@@ -414,7 +414,7 @@ kill -TERM $one $two $(pgrep -P $one,$two)"""
     assert reached < "step-00000200"
     said = subprocess.check_output(command, env=env, text=True, timeout=PATIENCE)
     assert said.startswith(FIRST_LINE.format(2))
-    assert f"goes on after step {int(reached[5:])}\n" in said
+    assert f"continues after step {int(reached[5:])}\n" in said
     assert (tmp_path / "asked").read_text().splitlines()[-1] == "show hostnames node[7-8]"
     assert (run / "latest").read_text() == "step-00000200"
 
@@ -493,6 +493,6 @@ def test_slurm_itself_queues_the_job_again_and_it_goes_on(tokens: str, tmp_path:
     assert int(reached[5:]) < 200
     line = f"ended by a signal. Step {int(reached[5:])} is saved: start it again to go on\n"
     assert said.count(line) == 1
-    assert f"goes on after step {int(reached[5:])}\n" in said
+    assert f"continues after step {int(reached[5:])}\n" in said
     assert (tmp_path / "run/latest").read_text() == "step-00000200"
     assert losses_of(tmp_path / "run").keys() == {*range(1, 201)}

@@ -95,7 +95,7 @@ def test_pages_run_at_the_same_time_and_one_that_fails_is_named(book: Path) -> N
     assert executed(book) == {"one": "we met\n", "two": "we met\n"}, (book / LOG).read_text()
     assert "ERROR: wrong.md: ZeroDivisionError: division by zero" in said
     (book / "wrong.md").write_text(PAGE % "print(1)")
-    assert "To be executed: wrong\n" in run(book), "only what is stale"
+    assert "Pages to execute: wrong\n" in run(book), "only what is stale"
     assert executed(book) == {"one": "we met\n", "two": "we met\n", "wrong": "1\n"}
     assert run(book) == ""
 
@@ -109,7 +109,7 @@ def test_a_page_that_cannot_even_start_is_named_too(book: Path) -> None:
 
 def test_a_cell_that_is_there_to_fail_and_does_not_is_an_error(book: Path) -> None:
     write_pages(book, {"one": PAGE % ":tags: [raises-exception]\nprint(1)"})
-    assert "code cell 1 is there to fail, and did not" in run(book, fails=True)
+    assert "code cell 1 has the tag raises-exception, but it didn't fail" in run(book, fails=True)
 
 
 @pytest.mark.slow
@@ -178,11 +178,11 @@ def test_recording_again_changes_nothing_of_a_page_that_does_not_measure(recorde
 def test_a_check_runs_all_and_names_what_says_something_else(recorded: Path) -> None:
     file = outputs.recorded(recorded, "says")
     file.write_text(file.read_text().replace("0.3 ms", "0.4 ms"))
-    assert "2 pages and 0 more modules ran; 0 cells say" in run(recorded, *CHECK)
+    assert "2 pages and 0 more modules ran; 0 cells have" in run(recorded, *CHECK)
     file.write_text(file.read_text().replace("is 4", "is 5"))
     said = run(recorded, *CHECK, fails=True)
-    assert "says.md, code cell 1: recorded was\ntwo and two is 5 in 0.4 ms" in said
-    assert "and now it says\ntwo and two is 4 in 0.3 ms" in said
+    assert "says.md, code cell 1: the recorded output is\ntwo and two is 5 in 0.4 ms" in said
+    assert "and the new output is\ntwo and two is 4 in 0.3 ms" in said
 
 
 @pytest.mark.slow
@@ -200,8 +200,8 @@ def test_a_stale_page_is_executed_for_the_build_and_its_record_waits(recorded: P
     run(recorded)
     assert executed(recorded)["says"] == "5\n"
     assert "4" in text_of(outputs.recorded(recorded, "says"))
-    assert "Stale, so not compared: says" in run(recorded, *CHECK)
-    assert "Stale, so not compared: says" in run(recorded, "--check", "--pages", "says")
+    assert "Not compared, because stale: says" in run(recorded, *CHECK)
+    assert "Not compared, because stale: says" in run(recorded, "--check", "--pages", "says")
 
 
 @pytest.mark.parametrize(

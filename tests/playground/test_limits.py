@@ -216,7 +216,7 @@ def test_an_error_of_any_length_is_shown_by_its_ends(kernel: Kernel) -> None:
     assert reply["ename"] == "ValueError"
     assert reply["evalue"].startswith("beginxxx")
     assert reply["evalue"].endswith("xxxend")
-    assert "letters are left out" in reply["traceback"][-1]
+    assert "characters are left out" in reply["traceback"][-1]
     assert kernel.run("print(6 * 7)") == "42"
 
 

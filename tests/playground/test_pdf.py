@@ -124,7 +124,7 @@ def test_an_answer_stands_behind_the_text(book, text):
 
 def test_a_book_that_is_not_built_is_an_error_in_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr("sys.argv", ["pdf", "--html", str(tmp_path)])
-    with pytest.raises(SystemExit, match="say `make book` first"):
+    with pytest.raises(SystemExit, match="run `make book` first"):
         main()
 
 

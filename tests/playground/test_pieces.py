@@ -51,7 +51,9 @@ def test_pieces_come_in_the_order_asked_for(page: Path) -> None:
 
 
 def test_a_piece_that_is_not_there_is_named(page: Path) -> None:
-    with pytest.raises(ValueError, match=r"page.md loads mine.py#first,third, but .* has no third"):
+    with pytest.raises(
+        ValueError, match=r"page.md loads mine.py#first,third, but .* doesn't define"
+    ):
         load(page, "mine.py#first,third")
 
 

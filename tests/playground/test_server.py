@@ -1,5 +1,6 @@
 """What the book's server must do for its reader, and must refuse to everybody else."""
 
+import errno
 import json
 import os
 import re
@@ -402,7 +403,10 @@ def test_an_address_that_others_may_know_is_refused_in_one_line(
         assert said.startswith(f"other users can read or change {kept}: remove it")
     kept.write_text("short")
     kept.chmod(0o600)
-    assert refused(capsys, *start) == (1, f"{kept} is not what the server wrote: remove it\n")
+    assert refused(capsys, *start) == (
+        1,
+        f"{kept} doesn't contain what the server wrote: remove it\n",
+    )
     kept.rename(tmp_path / "other")
     kept.symlink_to(tmp_path / "other")
     status, said = refused(capsys, *start)
@@ -416,7 +420,7 @@ def test_an_address_behind_a_link_is_refused_whatever_the_link_leads_to(tmp_path
     kept_secret(there)
     for target in (there, tmp_path / "nowhere"):
         kept.symlink_to(target)
-        with pytest.raises(NotSecret, match=r"cannot be used .*: remove it"):
+        with pytest.raises(NotSecret, match=r"can't be used .*: remove it"):
             kept_secret(kept)
         kept.unlink()
 
@@ -439,7 +443,7 @@ def test_an_address_that_cannot_be_kept_is_new_each_time(
     kept = tmp_path / "address"
     assert kept_secret(kept) != kept_secret(kept)
     assert not kept.exists()
-    assert capsys.readouterr().err.count("The address of the book is new: ") == 4
+    assert capsys.readouterr().err.count("The book has a new address this time, because ") == 4
 
 
 def test_a_page_of_another_origin_reads_nothing(reader: Browser, server: Server) -> None:
@@ -814,11 +818,14 @@ def test_kernels_do_not_outlive_a_server_that_was_killed(html: Path) -> None:
     shutil.rmtree(home)
 
 
+CHOOSE = "choose a different port, such as make serve PORT=9000"
+
+
 def test_a_taken_port_is_said_in_one_line(html: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
         said = refused(capsys, "--html", str(html), "--port", str(port))
-    assert said == (1, f"port {port} is taken: choose another with make serve PORT=…\n")
+    assert said == (1, f"--port {port}: in use; {CHOOSE}\n")
 
 
 @pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
@@ -829,7 +836,18 @@ def test_a_port_that_another_user_has_by_ipv6_is_taken(
     with closing(socket.create_server(("::1", 0), family=socket.AF_INET6)) as taken:
         port = taken.getsockname()[1]
         said = refused(capsys, "--html", str(html), "--port", str(port))
-    assert said == (1, f"port {port} is taken: choose another with make serve PORT=…\n")
+    assert said == (1, f"--port {port}: in use; {CHOOSE}\n")
+
+
+def test_a_refused_usual_port_is_named(
+    html: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(port: int | None) -> list[socket.socket]:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("playground.server.app.bind", refuse)
+    said = refused(capsys, "--html", str(html))
+    assert said == (1, f"--port 8123: refused (Permission denied); {CHOOSE}\n")
 
 
 def test_the_usual_port_moves_when_it_is_taken_and_says_so(
@@ -856,20 +874,20 @@ def test_a_missing_book_is_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = refused(capsys, "--html", str(tmp_path), "--port", "0")
-    assert said == (1, f"no built book at {tmp_path}: run make book\n")
+    assert said == (1, f"--html {tmp_path}: no built book there; run make book\n")
 
 
 PROXIES = ["", "books", "/a/b", "https://", "ftp://x/", "http://x/a//b", "http://x/a b", "http:x"]
 LIMITS = ["memory", "kernel-memory", "processes", "text", "idle", "idle-open"]
 NONSENSE = {
-    "kernels=0": "--kernels 0: a live cell needs 1 kernel or more",
-    **{f"{limit}=0": f"--{limit} 0: give more than 0" for limit in LIMITS},
+    "kernels=0": "--kernels 0: must be at least 1, for live cells",
+    **{f"{limit}=0": f"--{limit} 0: must be more than 0" for limit in LIMITS},
     **{
-        f"port={port}": f"port {port!r} is not a number from 0 to 65535"
+        f"port={port}": f"--port {port!r}: must be a number from 0 to 65535"
         for port in ["eighty", "-1", "65536", "8123.0", "", "1" * 5000]
     },
     **{
-        f"proxy={proxy}": f"--proxy {proxy!r}: give an address such as "
+        f"proxy={proxy}": f"--proxy {proxy!r}: must be an address such as "
         "https://books.example/user/me/"
         for proxy in PROXIES
     },
@@ -893,7 +911,7 @@ def test_another_machine_as_host_is_refused_in_one_line(
 ) -> None:
     monkeypatch.setenv("BOOK_HOST", "books.example")
     said = refused(capsys, "--html", str(html), "--port", "0")
-    assert said == (2, "BOOK_HOST=books.example: give 127.0.0.1 or localhost, or none\n")
+    assert said == (2, "BOOK_HOST=books.example: must be 127.0.0.1 or localhost, or not be set\n")
 
 
 def test_a_ticket_is_spent_once_and_ends_after_a_minute() -> None:

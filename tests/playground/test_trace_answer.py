@@ -86,14 +86,14 @@ def test_a_page_clips_long_names_of_kernels():
 def test_a_file_that_is_no_trace_does_not_silence_the_others():
     found = Reading("")
     assert not found.begin("config.json")
-    assert found.feed(b"hello").startswith("config.json is no trace")
+    assert found.feed(b"hello").startswith("config.json isn't a trace")
     assert found.begin("rank9.json", 2 * MOST)
     name = "resnet-1-v100.json.gz"
     assert not found.begin(name)
     assert not found.feed((TRACES / name).read_bytes())
     assert not found.end()
     html = json.loads(found.answer("{}"))["html"]
-    assert "Not read: config.json is no trace" in html
+    assert "Not read: config.json isn't a trace" in html
     assert "Not read: rank9.json has more than 600 MB" in html
     assert html.count('<li class="traces-row') == 1
 
@@ -101,5 +101,5 @@ def test_a_file_that_is_no_trace_does_not_silence_the_others():
 def test_names_of_files_are_text_and_no_html():
     found = Reading("")
     found.begin("<b>.json")
-    assert found.feed(b"nothing").startswith("<b>.json is no trace")  # shown as text
+    assert found.feed(b"nothing").startswith("<b>.json isn't a trace")  # shown as text
     assert "<script" not in page("")

@@ -222,7 +222,7 @@ def test_an_address_that_leads_nowhere_is_one_line() -> None:
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    address = f"{env['MASTER_ADDR']}:{env['MASTER_PORT']} cannot be reached (MASTER_ADDR has to be"
+    address = f"{env['MASTER_ADDR']}:{env['MASTER_PORT']} can't be reached (MASTER_ADDR must be"
     assert line.startswith(f"rank 1 on {socket.gethostname()}: {address} rank 0's host): ")
 
 

@@ -135,7 +135,7 @@ def test_a_run_that_a_signal_stops_is_saved_and_goes_on(number, job, once, tmp_p
     assert said.count(line) == 1
     status, said = job(*words).end()
     assert status == 0, said
-    assert f"goes on after step {reached}\n" in said
+    assert f"continues after step {reached}\n" in said
     assert_equal(tmp_path / "run", once, drawn)
 
 
@@ -146,7 +146,7 @@ def test_a_rank_that_is_killed_is_back_with_all_others(job, once, tmp_path) -> N
     killed.rank(1).kill()
     status, said = killed.end()
     assert status == 0, said
-    assert said.count("goes on after step ") == 1
+    assert said.count("continues after step ") == 1
     assert_equal(tmp_path / "run", once, drawn)
 
 
@@ -188,7 +188,7 @@ def test_a_full_disk_is_one_line_and_the_last_checkpoint_stays(job, small_disk) 
     (small_disk / "filler").unlink()
     status, said = job(*words, run=run).end()
     assert status == 0, said
-    assert f"goes on after step {int(latest.name[5:])}\n" in said
+    assert f"continues after step {int(latest.name[5:])}\n" in said
 
 
 def test_what_is_wrong_with_a_file_is_one_line(tokens: str, tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_the_curve_is_the_same_on_any_number_of_ranks(train, tmp_path: Path) -> 
 
 def test_nan_ends_all_ranks_and_the_last_good_checkpoint_stays(train, tmp_path: Path) -> None:
     said = train("--steps=12", fault=not_finite_at(7, rank=1))
-    line = "step 7: the loss of rank 1 is nan. This is not saved"
+    line = "step 7: the loss of rank 1 is nan. This state isn't saved"
     assert said == [("stop 1", line)] * 2
     assert (tmp_path / "run/latest").read_text() == "step-00000005"
     assert [path.name for path in (tmp_path / "run").glob("step-*")] == ["step-00000005"]
@@ -149,8 +149,10 @@ def test_what_was_begun_is_removed_and_what_is_gone_is_named(train, tmp_path: Pa
     assert len(losses(train("--steps=5"))) == 5
     assert not begun.exists()
     (run / "latest").write_text("step-00000099\n")
-    line = f"rank 0: {run}/latest names step-00000099, which is not there: name another, or delete"
-    assert train("--steps=7") == [("stop 1", f"{line} the file")] * 2
+    line = (
+        f"rank 0: {run}/latest names step-00000099, which isn't there: correct the file, or delete"
+    )
+    assert train("--steps=7") == [("stop 1", f"{line} it")] * 2
 
 
 def test_a_gradient_that_is_not_finite_is_nobodys_but_named_with_its_step(train) -> None:
@@ -165,7 +167,7 @@ def test_a_gradient_that_is_not_finite_is_nobodys_but_named_with_its_step(train)
 
         module.Job.backward = and_nan
 
-    line = "step 3: the norm of all gradients is nan. This is not saved"
+    line = "step 3: the norm of all gradients is nan. This state isn't saved"
     assert train("--steps=4", fault=fault) == [("stop 1", line)] * 2
 
 
@@ -201,9 +203,9 @@ def test_what_a_checkpoint_does_not_fit_is_refused(train, tokens: str, tmp_path:
     other = shutil.copytree(tokens, tmp_path / "other")
     (other / "train_1.bin").unlink()
     for words, line in {
-        ("--seed=1",): r"and here is --seed 1, --batch 12, \d+ sequences",
-        ("--batch=24",): r"and here is --seed 0, --batch 24, \d+ sequences",
-        (): r"and here is --seed 0, --batch 12, \d+ sequences",
+        ("--seed=1",): r"but this run has --seed 1, --batch 12, \d+ sequences",
+        ("--batch=24",): r"but this run has --seed 0, --batch 24, \d+ sequences",
+        (): r"but this run has --seed 0, --batch 12, \d+ sequences",
         ("--width=32",): r"was not read: .*[Ss]ize mismatch",
     }.items():
         said = train("--steps=7", *words, data=tokens if words else str(other))
@@ -235,9 +237,9 @@ def test_a_flipped_bit_is_found_and_the_whole_checkpoint_before_it_is_named(
     (file,) = (run / "step-00000008").glob(pattern)
     flip_a_bit(file)
     (run / "step-00000006" / "__1_0.distcp").unlink()
-    line = f"{run}/step-00000008 is damaged ({file.name}). step-00000004 is whole: "
-    assert train(*words) == [("stop 1", line + "--resume 4 takes it")] * 2
-    assert train(*words, ranks=1) == [("stop 1", line + "--resume 4 takes it")]
+    line = f"{run}/step-00000008 is damaged ({file.name}). step-00000004 is intact: "
+    assert train(*words) == [("stop 1", line + "continue from it with --resume 4")] * 2
+    assert train(*words, ranks=1) == [("stop 1", line + "continue from it with --resume 4")]
     assert losses(train(*words, "--resume=4")) == expected[4:]
     assert (run / "latest").read_text() == "step-00000008"
 
@@ -252,7 +254,7 @@ def test_a_job_that_is_started_again_does_not_go_back_a_second_time(train, tmp_p
     found = losses(train("--steps=7", "--save-every=2", "--keep=0", "--resume=2", fault=again))
     assert len(found) == 1
     said = train("--steps=9", "--resume=5")
-    line = f"rank 0: {tmp_path}/run/latest names step-00000005, which is not there: name another"
+    line = f"rank 0: {tmp_path}/run/latest names step-00000005, which isn't there: correct the file"
     assert {kind for kind, _ in said} == {"stop 1"}
     assert said[0][1].startswith(line)
 
@@ -274,7 +276,7 @@ def test_where_no_checkpoint_is_whole_it_says_how_to_begin_again(train, tmp_path
     (file,) = (tmp_path / "run/step-00000005").glob("__0_*.distcp")
     flip_a_bit(file)
     (_, said), _ = train("--steps=6")
-    assert said.endswith(f"None before it is whole: delete {tmp_path}/run/latest to begin again")
+    assert said.endswith(f"No earlier one is intact: delete {tmp_path}/run/latest to start again")
 
 
 def told_twice_at(step: int):
@@ -344,7 +346,7 @@ def test_ranks_that_do_not_know_where_to_meet_are_refused_in_one_line() -> None:
     module = as_module(SCRIPTS / "train.py")
     env = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "77"}
     with pytest.raises(
-        SystemExit, match=r"^train\.py: SLURM_NTASKS=2: start it by srun, or set MASTER"
+        SystemExit, match=r"^train\.py: SLURM_NTASKS=2: start it with srun, or set MASTER"
     ):
         module.without_torchrun(env)
 
@@ -426,7 +428,7 @@ def test_peaks_are_those_of_the_book() -> None:
 
 def test_a_batch_that_ranks_cannot_share_is_one_line(train, tmp_path: Path) -> None:
     said = train("--steps=1", "--micro=4", ranks=2)
-    line = "--batch 12 is no multiple of --micro 4 x 2 ranks: change one of them"
+    line = "--batch 12: must be a multiple of --micro 4 x 2 ranks; change one of them"
     assert said == [("stop 1", line)] * 2
     assert not (tmp_path / "run").exists()
 
@@ -447,8 +449,8 @@ def test_one_ranks_damaged_file_ends_all_of_them(train, tokens: str) -> None:
     said = train("--steps=20", fault=fault)
     assert {kind for kind, _ in said} == {"stop 1"}
     (line,) = {line for _, line in said}
-    assert line.startswith(f"rank 1: {tokens}/train_0.bin: token 300 behind token ")
-    assert line.endswith("but the model knows 256 (--vocab)")
+    assert line.startswith(f"rank 1: {tokens}/train_0.bin: token 300 after position ")
+    assert line.endswith("but the model has only 256 (--vocab)")
 
 
 def test_files_of_tokens_have_the_format_of_llm_c(tmp_path: Path) -> None:
@@ -528,7 +530,7 @@ def test_a_file_of_no_tokens_takes_nothing_from_the_others(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("damage", "line"),
     [
-        (lambda file: file.unlink(), "no val*.bin there. make_tokens.py makes it"),
+        (lambda file: file.unlink(), "no val*.bin there. make_tokens.py creates it"),
         (lambda file: file.write_bytes(b""), "its header is unknown"),
         (lambda file: file.write_bytes(b"x" * 5000), "its header is unknown"),
         (lambda file: file.write_bytes(file.read_bytes()[:-3]), "damaged: "),

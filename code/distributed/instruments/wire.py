@@ -28,10 +28,10 @@ from distributed.ddp import DistributedDataParallel
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
 from distributed.instruments.count_traffic import shard_sizes
 from distributed.planner.traffic import between_hosts, elements_sent
-from distributed.powersgd import PowerSGD
 from distributed.ring_group import RingGroup
 from distributed.runtime.mesh import mesh
 from distributed.runtime.script import run_script
+from distributed.sign_and_low_rank import PowerSGD
 from distributed.simple_ddp import average_gradients
 from distributed.workbench.emulated import emulated_network, train_step
 from distributed.workbench.measure import seconds

@@ -206,9 +206,9 @@ def model_shaped(text: str) -> Model:
         raise ValueError(f"layers={layers}: give 1 to 10,000")
     if not head_dim and width % heads:
         way = "give the width of a head, such as head_dim=128"
-        raise ValueError(f"heads={heads}: a width of {width:,} is no multiple of it; {way}")
+        raise ValueError(f"heads={heads}: a width of {width:,} isn't a multiple of it; {way}")
     if heads % kv:
-        raise ValueError(f"kv={kv}: {heads} heads are no multiple of it")
+        raise ValueError(f"kv={kv}: {heads} heads aren't a multiple of it")
     model = llama(layers, width, heads, kv, ffn, vocab_size)
     return model._replace(tied=tied, head_dim=0 if heads * head_dim == width else head_dim)
 
@@ -238,22 +238,30 @@ def arguments() -> Parser:
     add("--module", help="package.module:function that makes your network, without arguments")
     add("--gpu", help=f"kind of GPU: {', '.join(GPUS)} (default: h100)")
     add("--gpu-file", help="file that describes any other GPU: see planner/gpu_file.py")
-    add("--nodes", type=int, help="number of hosts, all of them full, instead of --gpus")
+    add("--nodes", type=int, help="number of full hosts, instead of --gpus")
     add("--gpus", type=int, help="total number of GPUs (default: 8)")
     add("--per-host", type=int, help="number of GPUs in a host (default: the usual for the GPU)")
-    add("--gpu-memory", help="memory of a GPU, like 80GB (10⁹) or 80GiB (2³⁰) (default: its own)")
+    add("--gpu-memory", help="memory of a GPU, like 80GB (10⁹) or 80GiB (2³⁰) (default: the GPU's)")
     add("--reserve", default="10%", help="share of the memory to leave free (default: 10%%)")
-    add("--interconnect", choices=INTERCONNECTS, help="links in a host (default: the GPU's own)")
+    add("--interconnect", choices=INTERCONNECTS, help="links in a host (default: the GPU's)")
     add(
         "--network",
         help="bandwidth of all ports of a host together, per second and in one direction, like "
         "400GB or 3200Gbit (default: the usual for the GPU)",
     )
-    add("--speed", type=counted, help="measured FLOP/s of a GPU, like 400T (default: a curve's)")
-    add("--rows", type=counted, help="rows of a micro-batch on each GPU (default: 1, or --batch's)")
+    add("--speed", type=counted, help="measured FLOP/s of a GPU, like 400T (default: from a curve)")
+    add(
+        "--rows",
+        type=counted,
+        help="rows of a micro-batch on each GPU (default: 1; --batch chooses)",
+    )
     add("--context", type=int, default=2048, help="tokens of a row (default: 2048)")
     add("--accumulate", type=int, default=1, help="micro-batches of a step (default: 1)")
-    add("--batch", type=counted, help="tokens of a step of all GPUs, like 4M; sets micro-batches")
+    add(
+        "--batch",
+        type=counted,
+        help="tokens of a step on all GPUs, like 4M; sets the micro-batches",
+    )
     add(
         "--checkpoint",
         default="auto",
@@ -262,7 +270,9 @@ def arguments() -> Parser:
     add(
         "--recipe",
         default=RECIPE,
-        help="; ".join(f"{short}: {name}" for short, name in SHORT.items()) + " (default: bf16)",
+        help="dtypes and optimizer; "
+        + "; ".join(f"{short}: {name}" for short, name in SHORT.items())
+        + " (default: bf16)",
     )
     add(
         "--lora",
@@ -277,17 +287,26 @@ def arguments() -> Parser:
         help="share of the parameters that are trained, like 0.5%%, the same in every layer "
         "(default: 100%%)",
     )
-    add("--fused-loss", action="store_true", help="a loss in one kernel, with less memory")
+    add("--fused-loss", action="store_true", help="loss in one kernel, with less memory")
     add("--compile", action="store_true", help="blocks compiled by torch.compile")
     add("--stack", default="pytorch", help=f"library: {', '.join(STACKS)} (default: pytorch)")
-    add("--tokens", type=counted, default=0.0, help="tokens of the training, like 15T, for days")
-    add("--json", action="store_true", help="the answer as JSON, for programs")
-    add("--measure", action="store_true", help="only time a layer on this GPU or CPU, for --speed")
+    add(
+        "--tokens",
+        type=counted,
+        default=0.0,
+        help="tokens of the training, like 15T; adds its days",
+    )
+    add("--json", action="store_true", help="answer as JSON, for programs")
+    add(
+        "--measure",
+        action="store_true",
+        help="only time a layer on this GPU or CPU, to set --speed",
+    )
     add(
         "--execute",
         action="store_true",
-        help="also run each strategy that fits in PyTorch, as rank 0 of all, without GPUs (some "
-        "seconds)",
+        help="also run each strategy that fits in PyTorch, as rank 0 of all ranks, without GPUs "
+        "(takes some seconds)",
     )
     return parser
 
@@ -307,13 +326,13 @@ def understood(given: Any) -> Asked:
     ways = ("model", "params", "shape", "module")
     named = [name for name in ways if getattr(given, name) is not None]
     if len(named) > 1:
-        raise ValueError(f"{' and '.join(named)} are given: one of them says which model")
+        raise ValueError(f"{' and '.join(named)} are given: give only one, which sets the model")
     found = model_of(given)
     model = found.model
     per_host = one.per_host if given.per_host is None else given.per_host
     within("per_host", per_host)
     if given.nodes is not None and given.gpus is not None:
-        raise ValueError("nodes and gpus are given: one of them is enough")
+        raise ValueError("nodes and gpus are given: give only one, which sets the number of GPUs")
     if given.nodes is not None and not 1 <= given.nodes <= 1e7:
         raise ValueError(f"nodes={given.nodes:g}: give 1 to 1e+07")
     gpus = per_host * given.nodes if given.nodes else 8 if given.gpus is None else given.gpus
@@ -323,7 +342,7 @@ def understood(given: Any) -> Asked:
     if given.tokens:
         within("tokens", given.tokens)
     if given.lora is not None and given.trainable is not None:
-        raise ValueError("lora and trainable are given: one of them says what is trained")
+        raise ValueError("lora and trainable are given: give only one, which sets what is trained")
     if given.lora is not None:
         within("lora", given.lora)
     trainable = 1.0 if given.trainable is None else share("trainable", given.trainable)
@@ -348,7 +367,7 @@ def gpu_asked(given: Any) -> Gpu:
     if given.gpu_file is None:
         return gpu("h100" if given.gpu is None else given.gpu)
     if given.gpu is not None:
-        raise ValueError("gpu and gpu_file are given: one of them says which GPU")
+        raise ValueError("gpu and gpu_file are given: give only one, which sets the GPU")
     return read_gpu(given.gpu_file)
 
 
@@ -374,7 +393,9 @@ def batch_of(given: Any, model: Model) -> Batch | None:
         return None
     within("batch", given.batch)
     if given.accumulate != 1:
-        raise ValueError(f"accumulate={given.accumulate}: batch says how many; give one of the two")
+        raise ValueError(
+            f"accumulate={given.accumulate}: batch sets it, too; give only one of them"
+        )
     speed = partial(achieved, gpu_asked(given), model) if given.speed is None else None
     return Batch(given.batch, given.rows, speed)
 

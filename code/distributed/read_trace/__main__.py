@@ -47,11 +47,12 @@ def traces_in(paths: Iterable[Path]) -> list[Path]:
     found: list[Path] = []
     for path in dict.fromkeys(paths):
         if not path.exists():
-            raise TraceError(f"{path}: there is no such file or folder")
+            raise TraceError(f"{path}: no such file or folder")
         inside = sorted(path.iterdir(), key=in_order) if path.is_dir() else []
         found += [file for file in inside if file.name.endswith(ENDS)] if path.is_dir() else [path]
     if not found:
-        raise TraceError(f"{paths[0] if isinstance(paths, list) else ''}: no *.json or *.json.gz")
+        first = paths[0] if isinstance(paths, list) else ""
+        raise TraceError(f"{first}: no *.json or *.json.gz in this folder")
     return list({file.resolve(): file for file in found}.values())
 
 
@@ -82,16 +83,19 @@ def guess(device: str) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m distributed.read_trace", description=__doc__)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER")
+    folder = "folder with the traces of all ranks, or single files"
+    parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER", help=folder)
     parser.add_argument(
         "--recording", type=int, default=0, metavar="N",
-        help="which recording of each rank, counted from 1 (default: the last one)",
+        help="number of the recording of each rank, from 1 (default: the last one)",
     )  # fmt: skip
-    parser.add_argument("--model", default="", help="a preset of the planner, or its parameters")
-    parser.add_argument("--tokens", type=float, default=0.0, help="on one rank, in one step")
-    parser.add_argument("--context", type=int, default=0, help="tokens of a sequence")
-    parser.add_argument("--gpu", default="", help="by default the one of the trace")
-    parser.add_argument("--json", action="store_true")
+    model = "preset of the planner, or number of parameters, for the share of the GPU's peak"
+    parser.add_argument("--model", default="", help=model)
+    tokens = "tokens of one rank in one step, which --model needs"
+    parser.add_argument("--tokens", type=float, default=0.0, help=tokens)
+    parser.add_argument("--context", type=int, default=0, help="tokens of a sequence (default: 0)")
+    parser.add_argument("--gpu", default="", help="kind of GPU (default: the one in the trace)")
+    parser.add_argument("--json", action="store_true", help="answer as JSON, for programs")
     asked = parser.parse_args(argv)
     traces, unread = [], []
     try:

@@ -55,7 +55,7 @@ def too_large(name: str, most: int) -> TraceError:
     """Error for a file that is too large for a browser's tab, but not for a shell."""
     return TraceError(
         f"{name} has more than {most / 1e6:,.0f} MB of JSON, too much for a tab: "
-        "python -m distributed.read_trace FOLDER reads it in a shell"
+        "read it in a shell with python -m distributed.read_trace FOLDER"
     )
 
 
@@ -144,10 +144,10 @@ class Events:
 
     def _no_trace(self) -> TraceError:
         if not self.unpacked and not self._first:
-            return TraceError(f"{self.name} is no trace: it is empty")
+            return TraceError(f"{self.name} isn't a trace: it is empty")
         return TraceError(
-            f"{self.name} is no trace: it has no list of traceEvents, as torch.profiler's "
-            "export_chrome_trace writes it"
+            f"{self.name} isn't a trace: it has no list of traceEvents, which torch.profiler's "
+            "export_chrome_trace writes"
         )
 
     def _read_header(self) -> None:

@@ -209,7 +209,9 @@ class Collector:
         trace.device = str(first.get("name", "")) if isinstance(first, dict) else ""
         if self.others and not trace.kernels:
             names = ", ".join(sorted(self.others)).upper()
-            raise TraceError(f"{trace.name} is of {names}: only GPUs and CPUs can be read so far")
+            raise TraceError(
+                f"{trace.name} was recorded on {names}: only GPUs and CPUs can be read so far"
+            )
         if not (trace.kernels or trace.operators) or trace.whole.start == trace.whole.end:
             raise TraceError(f"{trace.name} has neither kernels nor operators: was anything run?")
         self.keep_one_device()

@@ -27,7 +27,7 @@ def one_for_each_rank(traces: Sequence[RankTrace], number: int = 0) -> list[Rank
     for rank, recordings in ranks.items():
         if number and not 1 <= number <= len(recordings):
             count = f"{len(recordings)} recording{'s' if len(recordings) > 1 else ''}"
-            raise ValueError(f"--recording {number}: rank {rank} has {count}")
+            raise ValueError(f"--recording {number}: rank {rank} has only {count}")
     if number:
         chosen = [recordings[number - 1] for recordings in ranks.values()]
     else:

@@ -40,7 +40,7 @@ def headline(verdict: Verdict) -> str:
         share = verdict.step.compute / verdict.step.total
         return (
             f"No rule broke: {share:.0%} of a step is computation, and nothing else costs 5 %. "
-            "What is left to win lies in the kernels themselves."
+            "Only faster kernels can make it shorter."
         )
     first = verdict.findings[0]
     return f"{first.said} It costs up to {first.time / verdict.step.total:.0%} of a step."

@@ -111,7 +111,9 @@ def judge(traces: Sequence[RankTrace], work: StepWork | None = None) -> Verdict:
     said = max((each.trace.ranks for each in ranks), default=0)
     if said > len(ranks) and any(each.trace.collectives for each in ranks):
         count = "One rank" if len(ranks) == 1 else f"{len(ranks)} ranks"
-        notes.append(f"{count} of {said}: whom the others wait for shows only with all traces.")
+        notes.append(
+            f"{count} of {said}: only the traces of all ranks show which rank the others wait for."
+        )
     mfu = work.flops / work.peak / (step.total / 1e6) if work else 0.0
     slow = max(0.0, step.compute - 1e6 * work.flops / work.peak) if work else 0.0
     return Verdict(ranks, step, late, findings, mfu, slow, notes)

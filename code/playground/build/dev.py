@@ -192,8 +192,12 @@ def serve(session: Session, port: str | None, browser: bool) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.build.dev", description=__doc__)
-    parser.add_argument("--port")
-    parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
+    port = "port of the server (default: 8123, or a free one if that is in use)"
+    parser.add_argument("--port", help=port)
+    browser = "open the book in a browser (default: yes)"
+    parser.add_argument(
+        "--browser", action=argparse.BooleanOptionalAction, default=True, help=browser
+    )
     options = parser.parse_args()
     on_stop(lambda *_: sys.exit(0))
     session = Session(ROOT / "_build/html", ROOT / "_build/dev")

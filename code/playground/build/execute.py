@@ -97,7 +97,7 @@ async def execute(root: Path, name: str, stamp: dict[str, str]) -> Record:
         meant = "raises-exception" in cell.metadata.get("tags", [])
         failed = [o for o in cell.outputs if o.output_type == "error"]
         if meant and not failed:
-            raise PageError(f"code cell {number} is there to fail, and did not")
+            raise PageError(f"code cell {number} has the tag raises-exception, but it didn't fail")
     record = [
         {"outputs": [kept(o) for o in cell.outputs], "varies": bool(CLOCK.search(cell.source))}
         for cell in cells
@@ -180,8 +180,8 @@ class Check:
     def report(self) -> list[str]:
         """Recorded and new outputs of these cells."""
         return [
-            f"{name}.md, code cell {number + 1}: recorded was\n"
-            f"{_of(load(recorded(self.root, name)), number)}\nand now it says\n"
+            f"{name}.md, code cell {number + 1}: the recorded output is\n"
+            f"{_of(load(recorded(self.root, name)), number)}\nand the new output is\n"
             f"{_of(self.records[name], number)}"
             for name, numbers in self.cells.items()
             for number in sorted(numbers)
@@ -216,15 +216,30 @@ def run_script(path: Path) -> list[str]:
     return [f"ERROR: {path.name}: {done.stderr.strip()}"] if done.returncode else []
 
 
-def main() -> None:
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m playground.build.execute", description=__doc__)
-    parser.add_argument("--root", type=Path, default=ROOT, help="the folder with _toc.yml")
-    parser.add_argument("--workers", type=int, help="pages at a time")
-    parser.add_argument("--pages", default="stale", help="stale, all, or names with commas")
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="folder with _toc.yml (default: this repository)"
+    )
+    workers = "number of pages at a time (default: half of the cores; with --check, all)"
+    parser.add_argument("--workers", type=int, help=workers)
+    pages = "stale, all, or names with commas, such as book/ddp/overlap (default: stale)"
+    parser.add_argument("--pages", default="stale", help=pages)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--record", action="store_true", help="keep the outputs in book/outputs")
-    what.add_argument("--check", action="store_true", help="compare with what is recorded")
-    parser.add_argument("--note", action="store_true", help="with --check: these cells measure")
+    what.add_argument(
+        "--record", action="store_true", help="keep the outputs in book/outputs, not in _build"
+    )
+    what.add_argument(
+        "--check", action="store_true", help="only compare the outputs with the recorded ones"
+    )
+    note = "with --check: mark cells with different outputs as cells that measure"
+    parser.add_argument("--note", action="store_true", help=note)
+    return parser
+
+
+def main() -> None:
+    parser = arguments()
     options = parser.parse_args()
     root = options.root.resolve()
     cores = os.cpu_count() or 2
@@ -237,7 +252,7 @@ def main() -> None:
     else:
         names = options.pages.split(",")
         if unknown := [name for name in names if name not in live]:
-            parser.exit(2, f"--pages {unknown[0]}: no page of _toc.yml with cells has this name\n")
+            parser.exit(2, f"--pages {unknown[0]}: isn't a page of _toc.yml with cells\n")
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, lambda *_: os._exit(1))  # a kernel ends when its parent has ended
     if not names:
@@ -255,7 +270,7 @@ def main() -> None:
             keep_for_build(root, name, record)
 
     if not options.check:
-        print(f"To be executed: {', '.join(Path(name).name for name in names)}", flush=True)
+        print(f"Pages to execute: {', '.join(Path(name).name for name in names)}", flush=True)
     with ThreadPoolExecutor(1) as aside:  # in the main thread nbclient would handle the signals
         new = set(not_recorded(root, names)) if options.record else set()
         failed = aside.submit(asyncio.run, run_all(root, names, workers, done)).result()
@@ -264,7 +279,12 @@ def main() -> None:
             failed |= aside.submit(asyncio.run, run_all(root, twice, workers, done)).result()
         again = [*failed, *check.cells]
         if options.check and again and not options.note:  # a bug shows every time
-            print(*failed.values(), f"Once more: {', '.join(again)}", sep="\n", flush=True)
+            print(
+                *failed.values(),
+                f"Running again, in case it was chance: {', '.join(again)}",
+                sep="\n",
+                flush=True,
+            )
             failed = aside.submit(asyncio.run, run_all(root, again, 1, done)).result()
     wrong = [*failed.values()]
     different = check.report()
@@ -276,7 +296,7 @@ def main() -> None:
             wrong += run_script(path)
         summary(root, names, scripts, different)
     if options.check and (old := not_recorded(root, names)):
-        print(f"Stale, so not compared: {', '.join(old)}: record them with `make outputs`")
+        print(f"Not compared, because stale: {', '.join(old)}. Record them with `make outputs`.")
     if different or wrong:
         print(*different, *wrong, sep="\n", file=sys.stderr)
         sys.exit(f"(details: {LOG})" if wrong else 1)
@@ -297,8 +317,8 @@ def summary(root: Path, names: list[str], scripts: list[Path], different: list[s
         cell["varies"] for n in names if n not in old for cell in load(recorded(root, n))["cells"]
     )
     print(
-        f"{len(names)} pages and {len(scripts)} more modules ran; {len(different)} cells say "
-        f"something else than recorded ({varying} cells measure, and are compared by their form)"
+        f"{len(names)} pages and {len(scripts)} more modules ran; {len(different)} cells have "
+        f"outputs that differ from the record ({varying} cells measure: only their form counts)"
     )
 
 

@@ -104,7 +104,7 @@ def link_to(function: str, root: Path) -> str:
     for name in names:
         inside = [one for one in ast.iter_child_nodes(node) if getattr(one, "name", "") == name]
         if not inside:
-            raise LookupError(f"WHERE names {function}, and {module}.py has no {name}")
+            raise LookupError(f"WHERE names {function}, but {module}.py doesn't define {name}")
         node = inside[0]
     return f"[`{'.'.join([path.stem, *names])}`]({module}.py)"
 

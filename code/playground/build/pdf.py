@@ -78,13 +78,13 @@ def missing(node: Path | None = None) -> str | None:
     import playwright
 
     if find_browser() is None:
-        return f"no browser on this machine: none of {', '.join(BROWSERS)} is on the path"
+        return f"no browser found: install one of {', '.join(BROWSERS)}"
     node = node or Path(playwright.__file__).parent / "driver/node"
     started = subprocess.run([node, "--version"], capture_output=True, text=True, check=False)
     if started.returncode == 0:
         return None
     why = (started.stderr.strip().splitlines() or [f"status {started.returncode}"])[-1]
-    return f"Playwright does not start (on Debian and Ubuntu install libatomic1): {why}"
+    return f"Playwright doesn't start (on Debian and Ubuntu, install libatomic1): {why}"
 
 
 def parts_on_paper(root: Path) -> dict[str, list[str]]:
@@ -262,19 +262,22 @@ def lead_within(book: Any, places: Places, base: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m playground.build.pdf", description=__doc__)
-    parser.add_argument("--html", type=Path, default=Path("_build/html"))
-    parser.add_argument("--to", type=Path, default=Path("_build/book.pdf"))
-    parser.add_argument("--paper", choices=PAPERS, default="A4")
+    html = "folder of the built book (default: _build/html)"
+    parser.add_argument("--html", type=Path, default=Path("_build/html"), help=html)
+    to = "file to write (default: _build/book.pdf)"
+    parser.add_argument("--to", type=Path, default=Path("_build/book.pdf"), help=to)
+    paper = "size of the paper (default: A4)"
+    parser.add_argument("--paper", choices=PAPERS, default="A4", help=paper)
     options = parser.parse_args()
     parts = parts_on_paper(Path(__file__).parents[3])
     for name in (name for names in parts.values() for name in names):
         if not (options.html / f"{name}.html").exists():
-            sys.exit(f"{options.html} lacks {name}.html: say `make book` first")
+            sys.exit(f"--html {options.html}: {name}.html isn't there; run `make book` first")
     pages = print_pages(options.html, parts, options.to, options.paper).values()
     sheets = max(page.first + page.sheets for page in pages)
     print(f"{options.to}: {len(pages)} pages of the book on {sheets} sheets")
     longest = sorted(pages, key=lambda page: -page.sheets)[:5]
-    print("most sheets:", ", ".join(f"{page.title} {page.sheets}" for page in longest))
+    print("longest pages, in sheets:", ", ".join(f"{page.title} {page.sheets}" for page in longest))
 
 
 if __name__ == "__main__":

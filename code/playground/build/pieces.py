@@ -29,7 +29,9 @@ def load(page: Path, what: str) -> str:
         return text
     found = _pieces(text)
     if unknown := [name for name in names.split(",") if name not in found]:
-        raise ValueError(f"{page.name} loads {what}, but {path.name} has no {', '.join(unknown)}")
+        raise ValueError(
+            f"{page.name} loads {what}, but {path.name} doesn't define {', '.join(unknown)}"
+        )
     return "\n\n\n".join(found[name] for name in names.split(","))
 
 

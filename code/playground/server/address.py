@@ -29,6 +29,7 @@ from tornado.netutil import bind_sockets
 
 HOST = "127.0.0.1"
 USUAL_PORT = 8123
+NEW = "The book has a new address this time,"
 
 BYTES = 24
 WRITTEN = re.compile(rf"[0-9a-f]{{{2 * BYTES}}}\n?")
@@ -66,9 +67,9 @@ class Address:
         parts = urlsplit(proxy)
         is_path = re.fullmatch(r"(/[\w.~%-]+)*/?", parts.path, re.ASCII)
         if parts.scheme not in ("http", "https") or not parts.hostname or not is_path:
-            raise ValueError("give an address such as https://books.example/user/me/")
+            raise ValueError("must be an address such as https://books.example/user/me/")
         if parts.query or parts.fragment or parts.username is not None:
-            raise ValueError("give the address alone, without ?, # or a user")
+            raise ValueError("must be an address without ?, # or a user name")
         path = f"{parts.path.rstrip('/')}/b-{secret[:32]}/"
         return Address(f"{parts.scheme}://{parts.netloc}", path, is_proxied=True)
 
@@ -118,13 +119,15 @@ def kept_secret(file: Path) -> str:
     except FileNotFoundError:
         return new_secret(file)
     except OSError as error:  # a link, or a file that we may not read
-        raise NotSecret(f"{file} cannot be used ({error.strerror}): remove it") from None
+        raise NotSecret(f"{file} can't be used ({error.strerror}): remove it") from None
     with os.fdopen(kept) as stream:
         if not is_private(kept):
-            raise NotSecret(f"other users can read or change {file}: remove it, for a new address")
+            raise NotSecret(
+                f"other users can read or change {file}: remove it to get a new address"
+            )
         text = stream.read(2 * BYTES + 2)
     if not WRITTEN.fullmatch(text):
-        raise NotSecret(f"{file} is not what the server wrote: remove it")
+        raise NotSecret(f"{file} doesn't contain what the server wrote: remove it")
     return text.strip()
 
 
@@ -134,14 +137,14 @@ def new_secret(file: Path) -> str:
     try:
         made = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError:
-        print(f"The address of the book is new: {file} cannot be written", file=sys.stderr)
+        print(f"{NEW} because {file} can't be written", file=sys.stderr)
         return secret
     with os.fdopen(made, "w") as stream:
         if is_private(made):
             stream.write(f"{secret}\n")
             return secret
     file.unlink()  # a file system without owners, such as a Windows disk under WSL
-    print(f"The address of the book is new: others could read {file}", file=sys.stderr)
+    print(f"{NEW} because other users could read {file}", file=sys.stderr)
     return secret
 
 

@@ -243,48 +243,66 @@ def is_port(text: str) -> bool:
     return text.isdecimal() and len(text) < 6 and int(text) < 65536
 
 
-def main(argv: list[str] | None = None) -> None:
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(prog="python -m playground.server", description=__doc__)
-    parser.add_argument("--html", type=Path, default=Path("_build/html"), help="the built book")
-    usual_port = f"port; 0 means any free one (default: {USUAL_PORT}, or any if that is in use)"
+    html = "folder of the built book (default: _build/html)"
+    parser.add_argument("--html", type=Path, default=Path("_build/html"), help=html)
+    usual_port = f"port; 0: any free one (default: {USUAL_PORT}, or a free one if that is in use)"
     parser.add_argument("--port", help=usual_port)
-    proxy = "address at which readers reach a proxy for this server, such as https://host/path/"
+    proxy = "address that readers use if a proxy is in front of this server: https://host/path/"
     parser.add_argument("--proxy", metavar="URL", help=proxy)
-    parser.add_argument("--kernels", type=int, default=8, help="most at a time (default: 8)")
-    limit = parser.add_argument_group("limits", "what ends a kernel or stops a run").add_argument
+    kernels = "maximum number of kernels at a time (default: 8)"
+    parser.add_argument("--kernels", type=int, default=8, help=kernels)
+    limits = "limits at which a kernel is ended or a run is stopped"
+    limit = parser.add_argument_group("limits", limits).add_argument
     usual = Limits(memory=0.75 * memory_of_machine())
-    limit("--memory", type=float, default=usual.memory / GB, help="GB for all kernels together")
-    of_one = f"GB for one kernel with its ranks (default: half of --memory, or {PAGE:g})"
+    of_all = "memory of all kernels together, in GB (default: three quarters of the machine's)"
+    limit("--memory", type=float, default=usual.memory / GB, help=of_all)
+    of_one = f"memory of one kernel with its ranks, in GB (default: half of --memory, or {PAGE:g})"
     limit("--kernel-memory", type=float, help=of_one)
-    limit("--processes", type=int, default=usual.processes, help="for one kernel with its ranks")
-    limit("--text", type=float, default=usual.text / MB, help="MB that one run may print")
-    limit("--idle", type=float, default=20.0, help="minutes until a kernel without a page ends")
-    limit("--idle-open", type=float, default=240.0, help="minutes until one with a page ends")
-    parser.add_argument("--browser", action=argparse.BooleanOptionalAction, default=True)
-    spare = "start a kernel before Run is pressed; it doesn't see later changes to the modules"
+    processes = "processes of one kernel with its ranks (default: %(default)s)"
+    limit("--processes", type=int, default=usual.processes, help=processes)
+    text = "text that one run may print, in MB (default: %(default)g)"
+    limit("--text", type=float, default=usual.text / MB, help=text)
+    idle = "minutes until an idle kernel ends if its page is closed (default: 20)"
+    limit("--idle", type=float, default=20.0, help=idle)
+    idle_open = "minutes until an idle kernel ends if its page is open (default: 240)"
+    limit("--idle-open", type=float, default=240.0, help=idle_open)
+    browser = "open the book in a browser (default: yes)"
+    parser.add_argument(
+        "--browser", action=argparse.BooleanOptionalAction, default=True, help=browser
+    )
+    spare = "start a kernel before Run is pressed, without later changes to modules (default: yes)"
     parser.add_argument("--spare", action=argparse.BooleanOptionalAction, default=True, help=spare)
-    warm = "import torch in a kernel before a cell asks for it"
+    warm = "import torch in a kernel before a cell needs it (default: yes)"
     parser.add_argument("--warm", action=argparse.BooleanOptionalAction, default=True, help=warm)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = arguments()
     args = parser.parse_args(argv)
 
     if args.port is not None and not is_port(args.port):
-        parser.exit(2, f"port {args.port!r} is not a number from 0 to 65535\n")
+        parser.exit(2, f"--port {args.port!r}: must be a number from 0 to 65535\n")
     if os.environ.get("BOOK_HOST", HOST) not in (HOST, "localhost"):
-        parser.exit(2, f"BOOK_HOST={os.environ['BOOK_HOST']}: give {HOST} or localhost, or none\n")
+        host = os.environ["BOOK_HOST"]
+        parser.exit(2, f"BOOK_HOST={host}: must be {HOST} or localhost, or not be set\n")
     if args.kernels < 1:
-        parser.exit(2, f"--kernels {args.kernels}: a live cell needs 1 kernel or more\n")
+        parser.exit(2, f"--kernels {args.kernels}: must be at least 1, for live cells\n")
     if args.kernel_memory is None:
         args.kernel_memory = min(args.memory, max(args.memory / 2, PAGE))
     for name in ("memory", "kernel_memory", "processes", "text", "idle", "idle_open"):
         if not getattr(args, name) > 0:
             option = name.replace("_", "-")
-            parser.exit(2, f"--{option} {getattr(args, name):g}: give more than 0\n")
+            parser.exit(2, f"--{option} {getattr(args, name):g}: must be more than 0\n")
     each = args.kernel_memory * GB
     limits = Limits(args.memory * GB, each, args.processes, args.text * MB)
     idle = args.idle, args.idle_open
     html = args.html.resolve()
     if not (html / "index.html").is_file():
-        parser.exit(1, f"no built book at {args.html}: run make book\n")
+        parser.exit(1, f"--html {args.html}: no built book there; run make book\n")
     try:
         secret = kept_secret(html.parent / "address")
         proxied = Address.behind(args.proxy, secret) if args.proxy is not None else None
@@ -295,8 +313,10 @@ def main(argv: list[str] | None = None) -> None:
     try:
         sockets = bind(None if args.port is None else int(args.port))
     except OSError as error:
-        why = "taken" if error.errno == errno.EADDRINUSE else f"refused ({error.strerror})"
-        parser.exit(1, f"port {args.port} is {why}: choose another with make serve PORT=…\n")
+        port = USUAL_PORT if args.port is None else args.port
+        why = "in use" if error.errno == errno.EADDRINUSE else f"refused ({error.strerror})"
+        way = "choose a different port, such as make serve PORT=9000"
+        parser.exit(1, f"--port {port}: {why}; {way}\n")
     port = sockets[0].getsockname()[1]
     address = proxied or Address.here(port, secret, os.environ.get("BOOK_HOST", ""))
     # A proxy may be down or on a different machine, and everyone at it could use the ticket.

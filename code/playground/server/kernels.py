@@ -254,4 +254,4 @@ def cut(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     end = len(text) - most // 2
-    return f"{text[: most // 2]}\n… {len(text) - most:,} letters are left out …\n{text[end:]}"
+    return f"{text[: most // 2]}\n… {len(text) - most:,} characters are left out …\n{text[end:]}"

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from distributed.cost import Cluster, Link, all_reduce, step_ddp
 from distributed.instruments.wire import LAYERS, SIDE
-from distributed.powersgd import elements_to_send
+from distributed.sign_and_low_rank import elements_to_send
 from playground.show.colours import RANKS
 from playground.show.recorded import stamp
 from playground.show.tables import Table
