@@ -5,8 +5,9 @@
 FOLDER has `tests/data` of HolisticTraceAnalysis at the commit below. Two more are made here, of
 jobs on two CPU ranks that are slow for a planted reason. Each file keeps the intervals that the
 reader looks at, in a few steps: kernels by stream with the name of what ran (without its types),
-when each was launched, waits for the loader and for the GPU, collectives with their sizes, and when
-gradients were complete. Shapes, stacks, hosts and users are left out.
+when each was launched, waits for the loader and for the GPU, collectives with their sizes, when
+gradients were complete, when a backward pass began, and whether FSDP is used. Shapes, stacks, hosts
+and users are left out.
 """
 
 import gzip
@@ -70,6 +71,7 @@ def reduced(trace: RankTrace, first: int, steps: int) -> list[dict[str, Any]]:
     kept = trace.steps[first : first + steps]
     begin, end = kept[0].start, kept[-1].end
     collectives = {(c.start, c.end): c for c in trace.collectives}
+    backward = [[b for b in trace.backward if s.start <= b < s.end][:1] for s in kept]
 
     def event(category: str, name: str, a: float, b: float, **args: Any) -> dict[str, Any]:
         there: dict[str, Any] = {"ph": "X", "cat": category, "name": name}
@@ -96,10 +98,13 @@ def reduced(trace: RankTrace, first: int, steps: int) -> list[dict[str, Any]]:
         ("cuda_runtime", "cudaStreamSynchronize"): trace.synchronizing,
         ("user_annotation", "nccl:"): trace.asking,
         ("cpu_op", "torch::autograd::AccumulateGrad"): [(g, g) for g in trace.gradients],
+        ("cpu_op", "the first Backward"): [(b, b) for first in backward for b in first],
+        ("user_annotation", "FSDP::"): [(begin, begin)] if trace.sharded else [],
     }
     if not trace.is_gpu:
         for call in trace.collectives:
-            lists.setdefault(("user_annotation", "gloo:all_reduce"), []).append(call[:2])
+            name = f"gloo:{call.kind.replace('-', '_')}"
+            lists.setdefault(("user_annotation", name), []).append(call[:2])
     for (category, name), stretches in lists.items():
         events += [event(category, name, a, b) for a, b in stretches if begin <= a < end]
     return events

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from bench.reduce_traces import reduced
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ from distributed.read_trace.events import Events, TraceError
 from distributed.read_trace.families import (
     ATTENTION,
     COMPILED,
+    COPIES,
     ELEMENTS,
     NORMS,
     OTHER,
@@ -132,6 +134,16 @@ def test_a_step_lasts_until_all_that_it_launched_has_ended(tmp_path):
     ]
     first, second = breakdown(read_file(written(tmp_path, events)))
     assert (first.end, second.start) == (150, 150)
+
+
+def test_steps_of_older_versions_of_pytorch_are_operators(tmp_path):
+    """As in the samples of Kineto's plugin for TensorBoard, of PyTorch 1.8 and 1.9."""
+    events = [event("Operator", f"ProfilerStep#{n}", 100 * n, 100) for n in (5, 6)]
+    events += [*kernel("gemm", 510, 50, 505, 1), *kernel("gemm", 610, 50, 605, 2)]
+    assert read_file(written(tmp_path, events)).numbers == [5, 6]
+    events = events[:2] + [event("Operator", "aten::mm", at, 40) for at in (510, 610)]
+    (first, second) = breakdown(read_file(written(tmp_path, events)))
+    assert (first.compute, second.compute) == (40, 40)
 
 
 def test_a_file_says_which_rank_it_is_of_and_its_name_only_if_it_does_not(tmp_path):
@@ -252,7 +264,7 @@ def test_the_bars_add_up_and_the_events_order_does_not_matter(tmp_path_factory, 
         bars = (times.compute, times.exposed, times.data, times.gaps)
         assert sum(bars) == pytest.approx(times.total)
         assert min(*bars, times.synchronization, times.launches, times.hidden) >= -1e-6
-        assert times.asking <= times.launches + 1e-6
+        assert times.asking + times.pauses <= times.launches + 1e-6
 
 
 def test_a_file_may_come_in_pieces_of_any_size():
@@ -344,6 +356,19 @@ def test_bus_bandwidth_is_that_of_nccl_tests():
 
 
 @pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*)", "all-reduce"),
+        ("void deep_ep::internode::dispatch<true, 8, false, 8>(int4*)", "all-to-all"),
+        ("void deep_ep::intranode::combine<__nv_bfloat16, 8, 768>(int4*)", "all-to-all"),
+        ("void deep_ep::internode_ll::combine<true, 7168, 9>(void*)", "all-to-all"),
+    ],
+)
+def test_kinds_of_collectives(name, kind):
+    assert called(name, 0, 1, {}).kind == kind
+
+
+@pytest.mark.parametrize(
     ("name", "given", "made"),
     [("AllGather", 250, 1000), ("ReduceScatter", 1000, 250), ("AllReduce", 1000, 1000)],
 )
@@ -387,6 +412,7 @@ def test_a_synchronization_is_named(tmp_path):
         at = 1000 * number
         events += [step(number, at, 1000), *kernel("gemm", at, 500, at, number + 1)]
         events += [event("cuda_runtime", "cudaStreamSynchronize", at + 10, 490)]
+        events += [event("cpu_op", "aten::_local_scalar_dense", at + 9, 491)]  # item() calls it
         events += [event("cpu_op", "aten::item", at + 9, 492)]
     (finding, *_) = judge([read_file(written(tmp_path, events))]).findings
     assert finding.cause == "synchronization"
@@ -454,6 +480,30 @@ def test_advice_on_launches_fits_the_model_that_the_kernels_show(tmp_path, names
     assert advice in found.said
 
 
+def test_a_few_compiled_kernels_do_not_make_a_compiled_model(tmp_path):
+    """Megatron-LM and apex compile single functions; most of what could be fused is eager."""
+    found = step_with(tmp_path, "triton__0d1d2d3d4de", EAGER, EAGER, EAGER, "volta_sgemm_32x32_nn")
+    assert found[0].cause == "Python is too slow"
+    assert "Compile the model" in found[0].said
+
+
+def test_long_pauses_are_not_slow_launches(tmp_path):
+    """In each step, 20 kernels with gaps of 50 µs between them, and a pause of 30 ms."""
+    events = []
+    for number in range(3):
+        at = 40_000 * number
+        events += [step(number, at, 40_000)]
+        for each in range(20):
+            begin = at + 100 * each
+            events += kernel("gemm", begin, 50, begin, 100 * number + each + 1)
+        events += kernel("gemm", at + 32_000, 8_000, at + 32_000, 100 * number + 99)
+    trace = read_file(written(tmp_path, events))
+    assert [each.pauses for each in breakdown(trace)] == [30_050] * 3
+    (found,) = judge([trace]).findings
+    assert found.cause == "pauses"
+    assert "For 30 ms of a step the GPU has nothing to do in pauses of more than 5 ms" in found.said
+
+
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
@@ -501,6 +551,63 @@ def test_advice_on_messages_fits_fsdp(tmp_path):
     assert "accumulation" not in much.said
 
 
+def test_advice_on_messages_knows_fsdp_by_its_annotations(tmp_path):
+    """Gloo has no reduce-scatter: PyTorch takes its all-reduce instead."""
+    for name in ("FSDP::all_gather (blocks.0)", "FullyShardedDataParallel.forward"):
+        events = []
+        for number in range(3):
+            at = 1000 * number
+            events += [step(number, at, 1000), event("cpu_op", "aten::mm", at, 600)]
+            events += [event("user_annotation", name, at, 1)]
+            events += [event("user_annotation", "gloo:all_reduce", at + 600, 300)]
+        (found, *_) = judge([read_file(written(tmp_path, events))]).findings
+        assert found.cause == "messages that leave late"
+        assert "a wrapper around the whole model" in found.said
+
+
+def test_a_reduced_trace_says_the_same(tmp_path):
+    """As `bench.reduce_traces` makes the examples; here of FSDP2 over gloo, with one unit."""
+    events = []
+    for number in range(3):
+        at = 1000 * number
+        events += [step(number, at, 1000), event("user_annotation", "FSDP::all_gather", at, 1)]
+        events += [event("user_annotation", "gloo:all_gather", at, 20)]
+        events += [event("cpu_op", "aten::mm", at + 20, 580)]
+        events += [event("cpu_op", "MmBackward0", at + 300, 50)]
+        events += [event("user_annotation", "gloo:all_reduce", at + 600, 300)]
+    whole_trace = read_file(written(tmp_path, events))
+    small = read_file(written(tmp_path, reduced(whole_trace, 0, 3), "small.json"))
+    assert small.backward == [300, 1300, 2300]
+    said, small_said = (judge([each]).findings[0].said for each in (whole_trace, small))
+    assert "leave when 100% of the computation is done. Look for a wrapper" in said
+    assert small_said == said
+
+
+def megatron_step(tmp_path, early, operator="autograd::engine::evaluate_function: MmBackward0"):
+    """Three steps with all-reduces before that operator, and 20 after it; all are exposed."""
+    events, correlation = [], 0
+    for number in range(3):
+        at = 10_000 * number
+        events += [step(number, at, 10_000)]
+        events += [event("cpu_op", operator, at + 4_000, 10)]
+        begins = [at + 200 * each for each in range(early)]
+        begins += [at + 5_000 + 200 * each for each in range(20)]
+        for begin in begins:
+            for name, start in (("gemm", begin), (NCCL, begin + 100)):
+                correlation += 1
+                events += kernel(name, start, 100, start, correlation)
+    found = judge([read_file(written(tmp_path, events))]).findings
+    return next((each.said for each in found if each.cause == "activations in the way"), "")
+
+
+def test_reductions_of_a_forward_pass_are_of_activations(tmp_path):
+    """As in the traces of Megatron-LM on 8 A100s in astra-sim's history."""
+    said = "reductions come from the forward pass"
+    assert f"In a step, 20 of 40 {said}" in megatron_step(tmp_path, 20)
+    assert not megatron_step(tmp_path, 1)
+    assert f"In a step, 20 of 20 {said}" in megatron_step(tmp_path, 0, "TorchDynamo Cache Lookup")
+
+
 # --- public traces, and the peer on them
 
 
@@ -540,7 +647,7 @@ def test_of_public_traces_the_rule_that_broke_is_named():
     assert "404 collectives in a step, and 404 gradients" in verdict.findings[1].said
     found, verdict = causes("resnet-2-a100")
     assert found[0] == "Python is too slow"
-    assert verdict.findings[0].time > 0.7 * verdict.step.total
+    assert verdict.findings[0].time > 0.6 * verdict.step.total
     found, verdict = causes("resnet-1-v100")
     assert verdict.step.compute > 0.95 * verdict.step.total
     assert found in ([], ["slow kernels"])
@@ -604,6 +711,11 @@ def test_kernels_of_public_traces_have_the_families_they_belong_to(known):
         ("void cutlass::device_kernel<flash::FlashAttnFwdSm90<float> >(float)", ATTENTION),
         ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16>(float)", PRODUCTS),
         ("cutlass::Kernel", PRODUCTS),
+        ("void foldedNhwcToNhwcKernel<float, float, (cudnnKernelDataType_t)0>(int)", COPIES),
+        ("void fft1d_r2c_32<float, float, float2, false, false>(float2*)", PRODUCTS),
+        ("void flip_filter<float, float>(float*, float const*, int)", PRODUCTS),
+        ("void deep_ep::internode::dispatch<true, 8, false, 8>(int4*)", MESSAGE),
+        ("void deep_ep::intranode::combine<__nv_bfloat16, 8, 768>(int4*)", MESSAGE),
         ("a_kernel_of_my_own", OTHER),
     ],
 )

@@ -17,6 +17,7 @@ from distributed.read_trace.intervals import Stretches, both, length, minus, uni
 from distributed.read_trace.rank_trace import ProfilerStep, RankTrace
 
 SLACK = 30.0  # µs between the end of a synchronization and the gap that it leaves
+PAUSE = 5e3  # µs: in a longer gap, Python does something other than launching the next kernel
 ODD = 1.3  # a step that takes more than this multiple of the median is reported
 
 
@@ -34,6 +35,7 @@ class StepTimes(NamedTuple):
     launches: float  # of the gaps: Python was too slow or busy
     communication: float
     asking: float  # of the launches: Python was starting a collective
+    pauses: float  # of the other launches: gaps of more than PAUSE
 
     @property
     def total(self) -> float:
@@ -121,6 +123,7 @@ def breakdown(trace: RankTrace) -> list[StepTimes]:
         idle = minus(idle, data)
         waited = after_synchronizing(idle, trace.synchronizing)
         launches = minus(idle, waited)
+        asking = both(launches, within(trace.asking, a, b))
         times = StepTimes(
             *step,
             compute=length(parts[0]),
@@ -130,7 +133,8 @@ def breakdown(trace: RankTrace) -> list[StepTimes]:
             synchronization=length(waited),
             launches=length(launches),
             communication=length(within(sent, a, b)),
-            asking=length(both(launches, within(trace.asking, a, b))),
+            asking=length(asking),
+            pauses=sum(y - x for x, y in minus(launches, asking) if y - x > PAUSE),
         )
         found.append(times)
     return found

@@ -32,7 +32,7 @@ RULES = [
         (
             COMMUNICATION,
             r"(?:nccl|rccl|hccl|nvshmem|rocshmem)\w*|multimem|all ?reduce|all ?gather|all ?to ?all|"
-            r"reduce ?scatter|cross device reduce|lamport|deep ep",
+            r"reduce ?scatter|cross device reduce|lamport|deep ep|ep (?:inter|intra)node",
         ),
         (COPIES, r"(?:reshape|concat) and cache|store kv ?cache|kv indices"),
         (
@@ -43,7 +43,8 @@ RULES = [
             PRODUCTS,
             r"(?!fbgemm)\w*gemm\w*|gemv\w*|(?:add|b|addb|baddb)?mm|\w*matmul\w*|nvjet|cijk|\w*xmma|"
             r"wgmma|kreduce|split k|fused moe|marlin|machete|\w*scudnn|d?conv(?:olution|olve)?|"
-            r"fprop|dgrad|wgrad|winograd\w*|im 2 (?:d 2 )?col|fft 2 d (?:r 2 c|c 2 r)",
+            r"fprop|dgrad|wgrad|winograd\w*|im 2 (?:d 2 )?col|"
+            r"fft [12] d (?:r 2 c|c 2 r)|flip filter",
         ),
         (ELEMENTS, r"rotary|rope"),
         (EMBEDDINGS, r"embeddings?|embedding bag|pooled embs|bounds check indices"),
@@ -56,7 +57,7 @@ RULES = [
         (
             COPIES,
             r"cub|rocprim|thrust|gather|scatter|index\w*|indices|\w*sort\w*|top ?k|transpose\w*|"
-            r"cat array\w*|permute\w*|nchw to nhwc|nhwc to nchw|copy|memset|routing|bucketize|"
+            r"cat array\w*|permute\w*|n(?:chw|hwc) to n(?:chw|hwc)|copy|memset|routing|bucketize|"
             r"searchsorted|scan|histogram|finalize|unique|nonzero|bitmatrix|split with sizes",
         ),
         (REDUCTIONS, r"reduce|reduction|pool|pooling|loss|sum|mean|argmax|dot"),

@@ -5,10 +5,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from distributed.read_trace.families import ATTENTION, COMPILED, EMBEDDINGS, family, short
+from distributed.read_trace.families import (
+    ATTENTION,
+    COMPILED,
+    EMBEDDINGS,
+    FUSIBLE,
+    family,
+    short,
+)
 from distributed.read_trace.rank_trace import Kernel
 
 FP32 = re.compile(r"(?<![a-z])s(?:gemm|cudnn)|ffma|(?<!t)f32f32_f32f32|simt", re.IGNORECASE)
+COMPILED_LEAST = 0.4  # of the eager kernels that could be fused: a compiled model has more
 SEEN = 0.01  # of the computation: a family that takes less says nothing of the model
 
 
@@ -52,9 +60,13 @@ def model_kind(kernels: Iterable[Kernel]) -> str:
     """What the kernels say of the model: compiled, recommender, transformer, or nothing."""
     families = {share.name: share.time for share in by_family(kernels)}
     together = sum(families.values())
+    eager = sum(families.get(name, 0.0) for name in FUSIBLE)
+    least = {COMPILED: max(SEEN * together, COMPILED_LEAST * eager)}
     kinds = {COMPILED: "compiled", EMBEDDINGS: "recommender", ATTENTION: "transformer"}
-    found = (kind for name, kind in kinds.items() if families.get(name, 0.0) > SEEN * together)
-    return next(found, "")
+    for name, kind in kinds.items():
+        if families.get(name, 0.0) > least.get(name, SEEN * together):
+            return kind
+    return ""
 
 
 def in_fp32(kernels: Iterable[Kernel]) -> float:

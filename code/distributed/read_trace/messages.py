@@ -21,6 +21,8 @@ SIZES = {
     16: "complexdouble",
 }
 KINDS = {
+    "internode": "all-to-all",  # DeepEP: dispatch and combine
+    "intranode": "all-to-all",
     "allreduce": "all-reduce",
     "reducescatter": "reduce-scatter",
     "allgather": "all-gather",

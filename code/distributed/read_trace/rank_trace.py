@@ -22,6 +22,7 @@ LOADER = re.compile(r"enumerate\(DataLoader\)|load_batch|wait_for_batch|next_bat
 SYNCHRONIZE = re.compile(r"(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero")
 GRADIENT = "torch::autograd::AccumulateGrad"
+SHARDED = ("FSDP::", "FullyShardedDataParallel")  # FSDP2, FSDP1
 OTHER_DEVICES = ("mtia", "xpu", "hpu", "privateuse1")
 
 
@@ -63,6 +64,9 @@ class RankTrace:
     waiting: list[tuple[float, float, str]] = field(default_factory=list)  # .item() and the like
     asking: Stretches = field(default_factory=list)  # Python starts a collective
     gradients: list[float] = field(default_factory=list)  # when each parameter's became complete
+    backward: list[float] = field(default_factory=list)  # when each of its operations began
+    is_forward_only: bool = False  # operators were recorded, but none of a backward pass
+    sharded: bool = False  # FSDP annotated its hooks
     operators: array = field(default_factory=lambda: array("d"))  # start, end, start, end, …
     notes: list[str] = field(default_factory=list)
 
@@ -168,10 +172,17 @@ class Collector:
             self.trace.asking.append((start, end))
         elif name.startswith("gloo:"):
             self.trace.collectives.append(called(name, start, end, args_of(event)))
+        elif name.startswith(SHARDED):
+            self.trace.sharded = True
 
     def take_operator(self, name: str, start: float, end: float, event: Event) -> None:
+        if STEP.match(name):  # PyTorch before 1.10
+            self.take_annotation(name, start, end, event)
+            return
         if name == GRADIENT:
             self.trace.gradients.append(end)
+        elif "Backward" in name:
+            self.trace.backward.append(start)
         elif name in WAITING:
             self.trace.waiting.append((start, end, name))
         elif LOADER.search(name):
@@ -207,6 +218,8 @@ class Collector:
         trace.kernels.sort()
         trace.collectives.sort()
         trace.gradients.sort()
+        trace.backward.sort()
+        trace.is_forward_only = bool(trace.operators) and not (trace.backward or trace.gradients)
         trace.steps = sorted(
             (step for step in trace.steps if step.end > step.start), key=lambda step: step.start
         )

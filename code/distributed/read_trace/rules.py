@@ -47,6 +47,13 @@ RULES = {
         "Hide it behind the computation of a different batch.",
         "book/at_scale/where_it_ends",
     ),
+    "activations in the way": Rule(
+        "In a step, {early:.0f} of {number:.0f} reductions come from the forward pass. They reduce "
+        "activations, as tensor parallelism does, and the next layer waits for them.",
+        "Keep tensor parallelism within a host and on as few GPUs as the model needs, and use data "
+        "parallelism for the rest.",
+        "book/at_scale/where_it_ends",
+    ),
     "more messages than computation": Rule(
         "{sent} of communication cannot hide behind a backward pass of about {backward}."
         "{threshold}",
@@ -75,6 +82,13 @@ RULES = {
     "synchronization": Rule(
         "{gaps} of a step are gaps after Python waited for the GPU{calls}.",
         "Take .item(), print(loss) and torch.cuda.synchronize() out of the loop.",
+        FAST,
+    ),
+    "pauses": Rule(
+        "For {gaps} of a step the GPU has nothing to do in pauses of more than 5 ms each. "
+        "Launching a kernel doesn't take that long, so Python does something else there.",
+        "Look at Python's rows in the trace (with_stack=True adds its functions): it may load, "
+        "log, compile, or collect garbage.",
         FAST,
     ),
     "Python is too slow": Rule(

@@ -4,7 +4,9 @@ Each rule looks at one of the bars of a step. The cost of a finding is an upper 
 problem completely would shorten the step by at most that time. The first finding is the largest.
 """
 
+import math
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
 from statistics import mean, median
@@ -15,13 +17,14 @@ from distributed.read_trace.families import FUSIBLE
 from distributed.read_trace.intervals import length, minus, union, within
 from distributed.read_trace.kernels import by_family, in_fp32, model_kind
 from distributed.read_trace.messages import Collective, Late, who_comes_last
-from distributed.read_trace.rank_trace import Kernel, RankTrace
+from distributed.read_trace.rank_trace import WAITING, Kernel, ProfilerStep, RankTrace
 from distributed.read_trace.rules import ADVICE, COMPUTE, FAST, RULES
 
 LEAST = 0.05  # of a step; a smaller cost isn't reported
 GOOD = 0.6  # of a GPU's peak, which good kernels of a large model reach while they run
 MANY = 10  # collectives per step; from here on, one per gradient is a mistake
 LARGE = 1_000_000  # bytes; from here on, a collective shows a link's bandwidth
+REDUCTIONS = ("all-reduce", "reduce-scatter")
 WAY = re.compile(r"(?<=Memcpy )\w+")
 HIDING = 2 / 3  # of the computation is the backward pass, behind which gradients can travel
 
@@ -154,7 +157,11 @@ def check_communication(
     one = min(ranks, key=lambda each: each.mean.communication)
     number = len(inside(one)) / one.number
     gradients = len([g for g in one.trace.gradients if is_inside(g, one)]) / one.number
-    shows = "sharded" if any(c.kind == "reduce-scatter" for c in inside(one)) else ""
+    scatters = any(c.kind == "reduce-scatter" for c in inside(one))
+    shows = "sharded" if one.trace.sharded or scatters else ""
+    early, reductions = before_backward(one)
+    if early >= MANY and early >= 0.25 * reductions:
+        return finding("activations in the way", exposed, early=early, number=reductions)
     if number >= MANY and gradients and number >= 0.8 * gradients:
         time = exposed + step.asking
         return finding("a message for each tensor", time, shows, number=number, gradients=gradients)
@@ -177,16 +184,17 @@ def check_gaps(ranks: Sequence[RankSteps], step: StepTimes) -> list[Finding]:
         return [finding("gaps", step.launches, gaps=ms(step.launches))]
     number = sum(each.number for each in ranks)
     names = [name for r in ranks for start, _, name in r.trace.waiting if is_inside(start, r)]
-    most = max(set(names), key=names.count, default="")
+    most = max(WAITING, key=names.count) if names else ""
     often = "once" if names.count(most) == number else f"{names.count(most) / number:.3g} times"
     calls = f" ({most}, {often} in a step)" if names else ""
     kernels = sum(len(kernels_inside(each)) for each in ranks) / number
     model = model_kind(kernels_inside(ranks[0]))
-    asking = step.launches - step.asking
+    slow = step.launches - step.asking - step.pauses
     waited = step.synchronization
     return [
         finding("synchronization", waited, gaps=ms(waited), calls=calls),
-        finding("Python is too slow", asking, model, gaps=ms(asking), kernels=kernels),
+        finding("Python is too slow", slow, model, gaps=ms(slow), kernels=kernels),
+        finding("pauses", step.pauses, gaps=ms(step.pauses)),
         finding("copies", step.copies, most_copied(ranks[0]), copies=ms(step.copies)),
     ]
 
@@ -262,6 +270,35 @@ def most_exposed(rank: RankSteps) -> tuple[str, float]:
     return kind, exposed.get(kind, 0.0) / rank.number
 
 
+def before_backward(rank: RankSteps) -> tuple[float, float]:
+    """Reductions of a mean step that Python starts before its backward pass, and all of them.
+
+    Without a backward pass, as in an evaluation, all of them come from the forward pass. A
+    reduction whose launch wasn't recorded isn't counted.
+    """
+    trace = rank.trace
+    launches = {
+        (k.start, k.end): trace.launched[k.correlation]
+        for k in trace.kernels
+        if k.kind == "communication" and k.correlation in trace.launched
+    }
+    starts = sorted(
+        launches.get(c[:2], c.start)
+        for c in trace.collectives
+        if c.kind in REDUCTIONS and (c[:2] in launches or not trace.is_gpu)
+    )
+    early = number = 0
+    for step in trace.steps or [ProfilerStep(0, -math.inf, math.inf)]:
+        begin, end = bisect_left(starts, step.start), bisect_left(starts, step.end)
+        number += end - begin
+        at = bisect_left(trace.backward, step.start)
+        if trace.is_forward_only:
+            early += end - begin
+        elif at < len(trace.backward) and trace.backward[at] < step.end:
+            early += bisect_left(starts, trace.backward[at]) - begin
+    return early / rank.number, number / rank.number
+
+
 def left_at(rank: RankSteps) -> float:
     """The share of a step's computation that is done when its first gradients are sent."""
     compute, found = rank.trace.busy("compute"), []
@@ -269,7 +306,7 @@ def left_at(rank: RankSteps) -> float:
         starts = [
             c.start
             for c in rank.trace.collectives
-            if step.start <= c.start < step.end and c.kind in ("all-reduce", "reduce-scatter")
+            if step.start <= c.start < step.end and c.kind in REDUCTIONS
         ]
         if starts and step.compute:
             found.append(length(within(compute, step.start, min(starts))) / step.compute)
