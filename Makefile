@@ -28,7 +28,7 @@ help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
 
 serve: _build/html/.built  ## build the book and open it with live cells (PORT=9000; BROWSER=none only prints the address)
-	@$(BIN)/python -m playground.server $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)
+	@$(BIN)/python -m playground.server $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser) $(if $(ANY_USER),--any-user)
 
 dev: .venv/.installed book/web/node_modules/.installed  ## serve for authors: build what you save, and show it in the open page
 	@$(BIN)/python -m playground.build.dev $(if $(PORT),--port $(PORT)) $(if $(filter none,$(BROWSER)),--no-browser)

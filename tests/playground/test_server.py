@@ -1,5 +1,6 @@
 """What the book's server must do for its reader, and must refuse to everybody else."""
 
+import asyncio
 import errno
 import json
 import os
@@ -23,7 +24,10 @@ import pytest
 import websocket
 from rights import SUDO, as_root
 from serving import Server, running_server
+from tornado.httpclient import AsyncHTTPClient
 from tornado.httputil import HTTPHeaders
+from tornado.netutil import bind_sockets
+from tornado.web import Application, RedirectHandler
 from visitor import Browser, Kernel, Reply, logged_in, open_channels, refused, request
 from waiting import soon
 
@@ -434,6 +438,34 @@ def test_an_address_that_another_user_made_is_refused(tmp_path: Path) -> None:
         kept_secret(kept)
 
 
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk on which a file can be made, and nothing written into it."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    as_root("mount", "-t", "tmpfs", "-o", "size=4k,mode=777", "tmpfs", str(disk))
+    (disk / "filler").write_bytes(bytes(4096))
+    yield disk
+    as_root("umount", str(disk))
+
+
+def test_a_disk_that_was_full_is_no_reason_to_refuse_the_next_start(
+    full_disk: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = full_disk / "address"
+    kept_secret(kept)
+    assert not kept.exists()
+    assert "can't be written: No space left on device" in capsys.readouterr().err
+    (full_disk / "filler").unlink()
+    assert kept_secret(kept) == kept_secret(kept)
+
+
+def test_an_address_that_a_full_disk_left_empty_is_made_again(tmp_path: Path) -> None:
+    kept = tmp_path / "address"
+    kept.touch(0o600)
+    assert kept_secret(kept) == kept_secret(kept) != ""
+
+
 def test_an_address_that_cannot_be_kept_is_new_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -536,7 +568,10 @@ def test_another_user_of_this_machine_is_not_heard(html: Path, tmp_path: Path, n
         ticket = opened_ticket(tmp_path)
         for closes in ("no", "at once"):
             for target in (ticket, server.prefix + ticket, f"{server.prefix}/login"):
-                assert as_another_user(name, server.port, target, closes) == ""
+                said = as_another_user(name, server.port, target, closes)
+                assert closes != "no" or said.startswith("HTTP/1.1 403 Forbidden")
+                assert "only the user who started it" in said or closes != "no"
+                assert server.prefix not in said
         assert outside(server, ticket)[0] == 302  # it is ours still
         assert Browser(server).get(ticket)[1]["Location"] == f"{server.prefix}/"
 
@@ -570,9 +605,42 @@ def test_where_nobody_says_whose_a_connection_is_no_ticket_is_shown(
         app.main(["--html", str(html), "--port", "0"])
 
 
+@pytest.mark.parametrize("any_user", [False, True])
+def test_a_connection_that_the_system_does_not_list_is_refused_with_the_way_out(
+    any_user: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """As under WSL's mirrored network: the table is there, and has no line of the client."""
+    table = tmp_path / "tcp"
+    table.write_text("  sl  local_address rem_address   st\n")
+    monkeypatch.setattr(peers, "TABLES", (table,))
+
+    async def answers() -> list[tuple[int, str]]:
+        server = peers.OwnUsersServer(Application([("/", RedirectHandler, {"url": "/there"})]))
+        server.any_user = any_user
+        (listening,) = bind_sockets(0, "127.0.0.1")
+        server.add_sockets([listening])
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        client = AsyncHTTPClient(force_instance=True)
+        got = [await client.fetch(url, raise_error=False, follow_redirects=False) for _ in range(2)]
+        server.stop()
+        return [(one.code, one.body.decode()) for one in got]
+
+    (code, said), second = asyncio.run(answers())
+    printed = capfd.readouterr().err
+    if any_user:
+        assert (code, printed) == (301, "")
+    else:
+        assert (code, said) == (403, second[1])
+        assert "start with: make serve ANY_USER=1" in said
+        assert printed.count("Refused a connection: ") == 1, "the terminal says it once"
+
+
 def test_a_connection_whose_other_end_is_gone_is_not_ours() -> None:
     with socket.socket() as alone:
-        assert not peers.is_own(alone)
+        assert peers.owner(alone) == peers.CLOSED
 
 
 def has_ipv6() -> bool:

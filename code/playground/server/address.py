@@ -126,6 +126,9 @@ def kept_secret(file: Path) -> str:
                 f"other users can read or change {file}: remove it to get a new address"
             )
         text = stream.read(2 * BYTES + 2)
+    if not text:  # the disk was full when it was made
+        file.unlink()
+        return new_secret(file)
     if not WRITTEN.fullmatch(text):
         raise NotSecret(f"{file} doesn't contain what the server wrote: remove it")
     return text.strip()
@@ -139,10 +142,16 @@ def new_secret(file: Path) -> str:
     except OSError:
         print(f"{NEW} because {file} can't be written", file=sys.stderr)
         return secret
-    with os.fdopen(made, "w") as stream:
-        if is_private(made):
-            stream.write(f"{secret}\n")
-            return secret
+    try:
+        with os.fdopen(made, "w") as stream:
+            if is_private(made):
+                stream.write(f"{secret}\n")
+                stream.flush()
+                return secret
+    except OSError as error:  # a full disk: an empty file would be refused at the next start
+        file.unlink()
+        print(f"{NEW} because {file} can't be written: {error.strerror}", file=sys.stderr)
+        return secret
     file.unlink()  # a file system without owners, such as a Windows disk under WSL
     print(f"{NEW} because other users could read {file}", file=sys.stderr)
     return secret

@@ -88,6 +88,9 @@ class BookServer(ServerApp):
     html: Path
     sockets: list[socket.socket]
     address: Address
+    any_user = (
+        False  # whether connections are served of which the system doesn't say whose they are
+    )
 
     def load_config_file(self, *args: Any, **kwargs: Any) -> None:
         """Load nothing: the user's Jupyter configuration is meant for other servers."""
@@ -109,6 +112,8 @@ class BookServer(ServerApp):
         asks = are_told() and not self.address.is_proxied  # macOS doesn't tell whose one is
         kind = OwnUsersServer if asks else HTTPServer
         self._http_server = kind(Entrance(self.web_app), max_body_size=self.max_body_size)
+        if asks:
+            self._http_server.any_user = self.any_user
         self.io_loop.add_callback(self._http_server.add_sockets, self.sockets)
 
     def init_signal(self) -> None:
@@ -252,6 +257,8 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--port", help=usual_port)
     proxy = "address that readers use if a proxy is in front of this server: https://host/path/"
     parser.add_argument("--proxy", metavar="URL", help=proxy)
+    any_user = "accept connections of which this system doesn't say which user made them"
+    parser.add_argument("--any-user", action="store_true", help=any_user)
     kernels = "maximum number of kernels at a time (default: 8)"
     parser.add_argument("--kernels", type=int, default=8, help=kernels)
     limits = "limits at which a kernel is ended or a run is stopped"
@@ -328,7 +335,7 @@ def main(argv: list[str] | None = None) -> None:
         server = make_server(
             html, sockets, browser, args.kernels, limits, Path(home), address, idle
         )
-        server.web_app.settings["spare"] = args.spare
+        server.web_app.settings["spare"], server.any_user = args.spare, args.any_user
         OwnKernel.warm = args.warm
         server.start()
 

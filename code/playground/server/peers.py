@@ -6,14 +6,23 @@ created a socket.
 """
 
 import os
+import pwd
 import socket
 import struct
+import sys
 from pathlib import Path
 
 from tornado.httpserver import HTTPServer
+from tornado.ioloop import IOLoop
 from tornado.iostream import IOStream
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+CLOSED = -1
+UNKNOWN = (
+    "this system doesn't say which user made it, as under WSL's mirrored network and in some "
+    "containers. If you are the only user of this machine, start with: make serve ANY_USER=1"
+)
+OTHER = "it is of user {name}, and the book answers only the user who started it"
 ROOT = 0  # it can read our memory anyway; in WSL it forwards the requests of Windows' browser
 
 
@@ -23,22 +32,46 @@ def are_told() -> bool:
 
 
 class OwnUsersServer(HTTPServer):
-    """Closes a connection from another user without reading from it."""
+    """Refuses a connection from another user, without reading from it.
+
+    With `any_user`, it accepts one of which the system doesn't say whose it is. A refusal is one
+    line in the terminal, the first time, and one in the browser.
+    """
+
+    any_user = False
+    refused: set[str]
 
     def handle_stream(self, stream: IOStream, address: tuple) -> None:
-        # Connections come and go while the table is read in pieces, so it may miss one once.
-        if any(is_own(stream.socket) for _ in range(2)):
+        user = owner(stream.socket)
+        if user is None:  # connections come and go while the table is read, so it may miss one
+            user = owner(stream.socket)
+        if user in (os.geteuid(), ROOT) or (user is None and self.any_user):
             super().handle_stream(stream, address)
         else:
-            stream.close()
+            self.refuse(stream, UNKNOWN if user is None else OTHER.format(name=name_of(user)))
+
+    def refuse(self, stream: IOStream, why: str) -> None:
+        self.refused = getattr(self, "refused", set())
+        if why not in self.refused:
+            self.refused.add(why)
+            print(f"Refused a connection: {why}", file=sys.stderr, flush=True)
+        body = f"The book refused this connection: {why}\n".encode()
+        head = "HTTP/1.1 403 Forbidden\r\nContent-Type: text/plain; charset=utf-8\r\n"
+        head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        # Closing it with the request unread would reset it before the browser has read the answer.
+        sent = stream.write(head.encode() + body)
+        sent.add_done_callback(lambda _: IOLoop.current().call_later(1, stream.close))
 
 
-def is_own(accepted: socket.socket) -> bool:
-    """Whether the program at the other end belongs to us or to root."""
+def owner(accepted: socket.socket) -> int | None:
+    """The user of the program at the other end; None if the system doesn't list the connection.
+
+    A socket whose program has closed it is of no user, -1.
+    """
     try:
         client, here = accepted.getpeername(), accepted.getsockname()
     except OSError:  # the connection is closed
-        return False
+        return CLOSED
     for table, family in zip(TABLES, (socket.AF_INET, socket.AF_INET6), strict=False):
         ends = f" {written(client, family)} {written(here, family)} "
         try:
@@ -50,8 +83,15 @@ def is_own(accepted: socket.socket) -> bool:
                 fields = line.split()
                 user, inode = int(fields[7]), int(fields[9])
                 # The table gives root as the owner of a socket that its program has closed.
-                return inode != 0 and user in (os.geteuid(), ROOT)
-    return False
+                return user if inode else CLOSED
+    return None
+
+
+def name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return str(user)
 
 
 def written(address: tuple, family: int) -> str:
