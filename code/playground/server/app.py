@@ -112,7 +112,7 @@ class BookServer(ServerApp):
         asks = are_told() and not self.address.is_proxied  # macOS doesn't tell whose one is
         kind = OwnUsersServer if asks else HTTPServer
         self._http_server = kind(Entrance(self.web_app), max_body_size=self.max_body_size)
-        if asks:
+        if isinstance(self._http_server, OwnUsersServer):
             self._http_server.any_user = self.any_user
         self.io_loop.add_callback(self._http_server.add_sockets, self.sockets)
 
