@@ -108,12 +108,12 @@ def train_rank(
 ) -> tuple[list[float], torch.Tensor, dict[str, int], int, int, int]:
     """One rank: losses of whole batches, logits of the merged model, bytes kept, elements sent per
     step, and how many parameters are frozen and trained."""
+    from distributed.instruments.one_device import bytes_kept
     from distributed.replicas import broadcast_module
     from distributed.ring_group import RingGroup
     from distributed.runtime.trace import Trace
     from distributed.simple_ddp import average_gradients
     from distributed.workbench.data import batches, digits
-    from distributed.workbench.one_device import bytes_kept
     from distributed.workbench.training import Alone, make_network, train, train_together
 
     model = make_network(depth=3).double().to(group.device)
