@@ -44,15 +44,15 @@ def extra_bytes(ranks: int) -> int:
 
 
 class GradientWatch:
-    """Norms of this rank's own gradients, as hooks see them before DDP or FSDP2 averages them.
+    """Norms of this rank's own gradients, before DDP or FSDP2 averages them.
 
-    Give it the model itself, before or after it is wrapped. FSDP2 has whole parameters only during
-    a forward pass, so each module's first one registers the hooks.
+    Give it the model itself, before or after it is wrapped. FSDP2 has whole parameters
+    only during a forward pass, so each module's first one registers the hooks.
     """
 
     def __init__(self, model: nn.Module):
         self.names = [name for name, p in model.named_parameters() if p.requires_grad]
-        self.norms: dict[int, torch.Tensor] = {}  # by parameter, in the order of the backward pass
+        self.norms: dict[int, torch.Tensor] = {}  # in the order of the backward pass
         self.order: tuple[int, ...] = ()  # the same order, and as a tensor
         self.numbers = torch.empty(0)
         self.waiting = {
@@ -72,14 +72,15 @@ class GradientWatch:
         self.norms[number] = torch.maximum(norm, self.norms.get(number, norm))
 
     def report(self, loss: torch.Tensor) -> torch.Tensor:
-        """own[3]: loss, norm, number. The next step begins. A GPU doesn't have to be waited for."""
+        """own[3]: loss, norm, number. It doesn't wait for the GPU. Then a new step begins."""
         loss, order = loss.detach().float(), (-1, *self.norms)
         if order != self.order or self.numbers.device != loss.device:  # in the first step
             self.order, self.numbers = order, loss.new_tensor(order)
         norms = torch.stack([loss.new_zeros(()), *self.norms.values()])
-        first = (~norms.isfinite()).int().argmax(keepdim=True)  # 0, and so −1, if all are finite
+        first = (~norms.isfinite()).int().argmax(keepdim=True)  # if all are finite, of −1
         self.norms.clear()
-        return torch.cat([loss[None], torch.linalg.vector_norm(norms)[None], self.numbers[first]])
+        norm = torch.linalg.vector_norm(norms)
+        return torch.cat([loss[None], norm[None], self.numbers[first]])
 
 
 class Suspect(NamedTuple):
@@ -174,9 +175,9 @@ class Seen(NamedTuple):
     sent: list[int]  # bytes in each step
 
 
-def flip(weight: torch.Tensor, place: int, bit: int = 30) -> None:
+def flip(weight: torch.Tensor, index: int, bit: int = 30) -> None:
     """Flip a bit of one float32 number; 30 is the highest of the exponent: below 2, times 2¹²⁸."""
-    weight.detach().view(-1).view(torch.int32)[place].bitwise_xor_(1 << bit)
+    weight.detach().view(-1).view(torch.int32)[index].bitwise_xor_(1 << bit)
 
 
 def train(group: Group, watched: bool) -> Seen:
@@ -205,7 +206,7 @@ def train(group: Group, watched: bool) -> Seen:
         if (step, group.rank) == (ROW_AT, 2):
             x[0, 0] = math.inf
         if (step, group.rank) == (BIT_AT, 1):
-            flip(network.get_parameter("2.weight"), place=5)
+            flip(network.get_parameter("2.weight"), index=5)
         loss = nn.functional.cross_entropy(model(x), labels[rows])
         loss.backward()
         own = watch.report(loss)
