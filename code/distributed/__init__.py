@@ -8,8 +8,8 @@ DDP: replicas, simple_ddp, overlapped_ddp, bucketed_ddp, accumulation, sampler, 
 Training well: large_batch, precision, compressors, sign_and_low_rank, local_sgd, async_sgd.
 ZeRO: model_states, zero1, zero2, zero3, lora, hsdp, checkpoint_folder.
 Planning: scaling, cost, tensor_parallel, pipeline_parallel.
-Running: memory_peak, checkpoint_interval, elastic.
-Appendices: hierarchical, shared_memory, simple_all_reduces, trees, double_tree.
+Running: memory_peak, find_bad_rank, checkpoint_interval, elastic.
+Appendices: hierarchical, shared_memory, simple_all_reduces, trees.
 
 README.md in this folder describes each of them. `ddp` and `zero` are the engines for a job:
 

@@ -5,7 +5,7 @@
 The algorithm uses only messages between two ranks, and no array library. The wire makes arrays and
 sends them, and the caller chooses how to combine two. Next to the algorithm, a formula gives the
 elements (not bytes) and messages that a rank sends, for x[n] on `rank` of N `ranks`.
-`simple_all_reduces`, `halving_doubling`, and `double_tree` have five other algorithms.
+`simple_all_reduces`, `halving_doubling`, and `trees` have five other algorithms.
 
 Messages have x's dtype, so sums are made in it and rounded to it. Each algorithm's docstring says
 how many roundings a number goes through. After k of them, a sum is off by at most k/2 units in the

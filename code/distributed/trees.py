@@ -1,15 +1,21 @@
-"""Broadcast and reduce: down and up a binomial tree, or along a line.
+"""Trees: broadcast and reduce down and up one, and an all-reduce along two at the same time.
 
     broadcast       x[n] of the root → x[n] everywhere
-    reduce          x[n]{partial} → x[n] at the root
+    reduce          x[n]{partial over ranks} → x[n] at the root
+    double_tree     x[n]{partial over ranks} → x[n], equal to the bit on every rank
 
-A tree takes ⌈log₂ N⌉ steps and a line N − 1, and both send each array N − 1 times in all. Sums are
-made in x's dtype, and each is rounded to it.
+A binomial tree takes ⌈log₂ N⌉ steps and a line N − 1, and both send each array N − 1 times in all.
+Half of the ranks in a tree are leaves, which pass no result on. In a second tree, these ranks are
+the inner nodes, so two trees with half of the array each have as few steps as a tree, and as few
+bytes as a ring. Sources: Sanders, Speck and Träff 2009; the trees of NCCL 2.4. Sums are made in x's
+dtype, and each is rounded to it.
 """
 
+from itertools import zip_longest
 from typing import Protocol
 
-from distributed.all_reduce import Array, Combine, Sent, Wire, others
+from distributed.all_reduce import Array, Combine, Sent, Wire, cut_up, messages, others, pieces
+from distributed.runtime.script import run_script
 
 
 def tree_reduce(wire: Wire, x: Array, combine: Combine, root: int = 0) -> None:
@@ -88,8 +94,8 @@ def linear_reduce(group: Ranks, x: Array, combine: Combine, root: int = 0) -> No
 
 def tree_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
     """x[n] to each child."""
-    messages = len(children(rank, ranks))
-    return Sent(n * messages, messages)
+    count = len(children(rank, ranks))
+    return Sent(n * count, count)
 
 
 def linear_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
@@ -100,3 +106,76 @@ def linear_broadcast_sent(n: int, rank: int, ranks: int) -> Sent:
 def reduce_sent(n: int, rank: int, ranks: int) -> Sent:
     """By a line or a tree: each rank but the root passes on its x[n], once."""
     return Sent(n, 1) if rank else Sent(0, 0)
+
+
+def double_tree(wire: Wire, x: Array, combine: Combine) -> None:
+    """x[n]{partial over ranks} → x[n]: each half goes up its tree in pieces, and down again.
+
+    About 2 log₂ N steps. A rank sends at most 2n elements: in each tree n/2 to the rank above and
+    to each one below. There are 2⌈log₂ N⌉ roundings, as two arrays come from below at each step.
+    """
+    halves = [pieces(half) for half in cut_up(x, 2)]
+    trees = [links(wire.rank, wire.size, tree) for tree in (0, 1)]
+    incoming = wire.empty_like(halves[1][0])
+    for both in zip_longest(*halves):  # alternate, so that both trees are busy
+        for piece, (above, below) in zip(both, trees, strict=True):
+            if piece is not None:
+                for child in below:
+                    combine(piece, wire.receive(incoming[: len(piece)], child), out=piece)
+                if above is not None:
+                    wire.send(piece, above)
+    for both in zip_longest(*halves):
+        for piece, (above, below) in zip(both, trees, strict=True):
+            if piece is not None:
+                if above is not None:
+                    wire.receive(piece, above)
+                for child in below:
+                    wire.send(piece, child)
+
+
+def links(rank: int, ranks: int, tree: int) -> tuple[int | None, list[int]]:
+    """The rank above (None for the root) and the ranks below in the first or the second tree.
+
+    Odd ranks are leaves in the first. The second is its mirror image, or shifted by 1 for odd N.
+    """
+    rank_at = [*range(ranks)]
+    if tree == 1:
+        rank_at = rank_at[::-1] if ranks % 2 == 0 else [*rank_at[1:], rank_at[0]]
+    above = {rank_at[p]: rank_at[up(p, ranks)] for p in range(1, ranks)}
+    return above.get(rank), [r for r in range(ranks) if above.get(r) == rank]
+
+
+def up(position: int, ranks: int) -> int:
+    """The parent's position in an in-order binary tree: lower on one side, higher on the other."""
+    lowest = position & -position
+    above = (position ^ lowest) | (lowest << 1)
+    return above if above < ranks else position ^ lowest
+
+
+def double_tree_sent(n: int, rank: int, ranks: int) -> Sent:
+    """x[n/2] to each link of each tree: up to the rank above, down to those below."""
+    elements = count = 0
+    for tree, length in enumerate([n // 2, n - n // 2]):
+        above, below = links(rank, ranks, tree)
+        times = len(below) + (above is not None)
+        elements, count = elements + times * length, count + times * messages(length)
+    return Sent(elements, count)
+
+
+def main(ranks: int = 6, n: int = 1000) -> None:
+    """Show both trees, and compare what each rank sends with the formula."""
+    from distributed import launch
+    from distributed.workbench.measure import count
+
+    counted = launch(count, n, double_tree, ranks=ranks)
+    for rank, (elements, _) in enumerate(counted):
+        (above, below), (above2, below2) = (links(rank, len(counted), tree) for tree in (0, 1))
+        print(
+            f"rank {rank}: above {above}, below {below}; above {above2}, below {below2}; "
+            f"sent {elements} elements"
+        )
+    assert counted == [double_tree_sent(n, rank, len(counted)) for rank in range(len(counted))]
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -8,14 +8,13 @@ from hypothesis import strategies as st
 
 from distributed import all_reduce as all_reduce_module
 from distributed.all_reduce import PIECE, bounds
-from distributed.double_tree import double_tree_sent, links
 from distributed.instruments.algorithms import ALGORITHMS, SENT, all_reduce
 from distributed.launching import launch
 from distributed.runtime import transport
 from distributed.runtime.group import Group
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
-from distributed.trees import children, parent
+from distributed.trees import children, double_tree_sent, links, parent
 from distributed.workbench.measure import count
 
 NUMPY = {"sum": np.sum, "avg": np.mean, "max": np.max, "min": np.min, "product": np.prod}

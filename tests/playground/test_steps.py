@@ -8,9 +8,9 @@ from html import unescape
 import pytest
 
 from distributed.all_reduce import ring
-from distributed.double_tree import double_tree
 from distributed.halving_doubling import halving_doubling
 from distributed.simple_all_reduces import central, tree
+from distributed.trees import double_tree
 from distributed.workbench.measure import count
 from playground.show.steps import record
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from distributed.all_reduce import Algorithm, Array, Sent, ring, ring_sent
-from distributed.double_tree import double_tree, double_tree_sent
 from distributed.halving_doubling import halving_doubling, halving_doubling_sent
 from distributed.runtime.script import run_script
 from distributed.simple_all_reduces import central, central_sent, naive, naive_sent, tree, tree_sent
+from distributed.trees import double_tree, double_tree_sent
 
 if TYPE_CHECKING:
     from distributed import Group
