@@ -13,7 +13,7 @@ BAD = "#D55E00"
 
 def bad_gradients(moments: Mapping[str, Sequence[Sequence[bool]]], names: Sequence[str]) -> Figure:
     """Draw for each moment (the panel's title) bad[rank][parameter]; `names` are parameters'."""
-    figure, axes = plt.subplots(len(moments), figsize=(3.3, 1.55 * len(moments)), sharex=True)
+    figure, axes = plt.subplots(len(moments), figsize=(3.3, 1.15 * len(moments)), sharex=True)
     for axis, (title, ranks) in zip(axes, moments.items(), strict=True):
         for rank, row in enumerate(ranks):
             for place, bad in enumerate(row):
