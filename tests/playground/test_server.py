@@ -466,6 +466,32 @@ def test_an_address_that_a_full_disk_left_empty_is_made_again(tmp_path: Path) ->
     assert kept_secret(kept) == kept_secret(kept) != ""
 
 
+NOWHERE = f"/api/kernels/{uuid.UUID(int=7)}"
+UNKNOWN = [
+    ("GET", NOWHERE, None, 404),
+    ("DELETE", NOWHERE, None, 404),
+    ("POST", f"{NOWHERE}/restart", {}, 404),
+    ("POST", f"{NOWHERE}/interrupt", {}, 404),
+    ("DELETE", f"/api/sessions/{uuid.UUID(int=7)}", None, 404),
+    ("POST", "/api/kernels", {"name": "julia"}, 404),
+    ("POST", "/api/kernels", {"name": "python3", "path": "../../etc"}, 400),
+    ("POST", "/api/kernels", {"path": "/etc"}, 400),
+    ("POST", "/api/kernels", {"path": 5}, 400),
+    ("POST", "/api/sessions", {"path": "../x", "type": "page", "kernel": {"name": "python3"}}, 400),
+    ("POST", "/api/sessions", {"path": "x", "type": "page", "kernel": {"name": "julia"}}, 404),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "expected"), UNKNOWN)
+def test_what_is_not_there_or_leads_outside_is_refused_in_one_line(
+    server: Server, reader: Browser, method: str, path: str, body: Any, expected: int
+) -> None:
+    before = server.stderr.count("Traceback")
+    status, said = reader.api(method, path, body)
+    assert (status, server.stderr.count("Traceback")) == (expected, before), said
+    assert "\n" not in said["message"]
+
+
 def test_an_address_that_cannot_be_kept_is_new_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,14 @@ from tornado.httpserver import HTTPServer
 from traitlets.config import Config
 
 from playground.server.address import HOST, USUAL_PORT, Address, NotSecret, bind, kept_secret
-from playground.server.kernels import BookChannels, BookSessions, FewKernels, OwnKernel
+from playground.server.kernels import (
+    BookActions,
+    BookChannels,
+    BookKernels,
+    BookSessions,
+    FewKernels,
+    OwnKernel,
+)
 from playground.server.limits import GB, MB, Limits, memory_of_machine
 from playground.server.pages import HEADERS, PAGES, BookPages, Entrance, Outside
 from playground.server.peers import OwnUsersServer, are_told
@@ -104,8 +111,11 @@ class BookServer(ServerApp):
         pages = (rf"{base}(?!api(?:/|$)|login$)(.*)", BookPages)
         files = {"path": str(self.html), "default_filename": "index.html"}
         sessions = (rf"{base}api/sessions", BookSessions)
+        kernels = (rf"{base}api/kernels", BookKernels)
+        actions = (rf"{base}api/kernels/([\w-]+)/(restart|interrupt)", BookActions)
         outside = (rf"(?!{base}).*", Outside, {"book": self.address.root + self.address.path})
-        self.web_app.add_handlers(".*$", [sessions, (*pages, files), outside])
+        ours = [sessions, kernels, actions, (*pages, files), outside]
+        self.web_app.add_handlers(".*$", ours)
 
     def init_httpserver(self) -> None:
         # The sockets are already bound, so don't search for a port again.

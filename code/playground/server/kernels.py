@@ -12,6 +12,7 @@ from jupyter_server.services.kernels.connection.base import (
     deserialize_msg_from_ws_v1,
 )
 from jupyter_server.services.kernels.connection.channels import ZMQChannelsWebsocketConnection
+from jupyter_server.services.kernels.handlers import KernelActionHandler, MainKernelHandler
 from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
 from jupyter_server.services.sessions.handlers import SessionRootHandler
 from tornado import web
@@ -26,6 +27,8 @@ LOOK = 250  # ms between two checks of the kernels
 
 # A kernel may still send something while its streams close, which is no concern of the reader.
 gen_log.addFilter(lambda record: not record.getMessage().startswith("Got events for closed"))
+
+KERNEL = "python3"  # the only one
 
 
 class OwnKernel(KernelSpecManager):
@@ -147,6 +150,16 @@ class FewKernels(AsyncMappingKernelManager):
             self.starting -= 1
 
 
+def check_asked(kernel: Any, path: Any) -> None:
+    """HTTPError for a kernel of another name, or a path outside of the kernels' folder."""
+    name = kernel.get("name") if isinstance(kernel, dict) else kernel
+    if name not in (None, KERNEL):
+        raise web.HTTPError(404, f"name={name!r}: this server has only the kernel {KERNEL!r}")
+    parts = path.split("/") if isinstance(path, str) else [".."]
+    if path is not None and (".." in parts or str(path).startswith(("/", "~"))):
+        raise web.HTTPError(400, f"path={path!r}: give a name inside of the kernels' folder")
+
+
 class BookSessions(SessionRootHandler):
     """Like Jupyter's, which would report a full server as an internal error."""
 
@@ -154,8 +167,30 @@ class BookSessions(SessionRootHandler):
 
     @web.authenticated
     async def post(self) -> None:
+        asked = self.get_json_body() or {}
+        check_asked(asked.get("kernel"), asked.get("path"))
         self.kernel_manager.make_sure_of_room()
         await cast(Awaitable[None], super().post())
+
+
+class BookKernels(MainKernelHandler):
+    """Like Jupyter's, which would report an unknown kernel as an internal error."""
+
+    @web.authenticated
+    async def post(self) -> None:
+        asked = self.get_json_body() or {}
+        check_asked(asked.get("name"), asked.get("path"))
+        await cast(Awaitable[None], super().post())
+
+
+class BookActions(KernelActionHandler):
+    """Like Jupyter's, which would report a kernel that isn't there as an internal error."""
+
+    @web.authenticated
+    async def post(self, kernel_id: str, action: str) -> None:
+        if kernel_id not in self.kernel_manager.list_kernel_ids():
+            raise web.HTTPError(404, f"no kernel {kernel_id} is running")
+        await cast(Awaitable[None], super().post(kernel_id, action))
 
 
 class BookChannels(ZMQChannelsWebsocketConnection):
