@@ -466,6 +466,23 @@ def test_an_address_that_a_full_disk_left_empty_is_made_again(tmp_path: Path) ->
     assert kept_secret(kept) == kept_secret(kept) != ""
 
 
+def test_what_a_killed_server_left_is_removed_at_the_next_start(html: Path, tmp_path: Path) -> None:
+    def folders() -> set[str]:
+        return {path.name for path in tmp_path.glob("book-server-*")}
+
+    env = {"TMPDIR": str(tmp_path)}
+    with running_server(html, env=env) as first, running_server(html, env=env) as killed:
+        both = folders()
+        killed.process.kill()
+        killed.process.wait()
+        assert folders() == both
+        with running_server(html, env=env):
+            (left,) = both & folders()
+            assert len(folders()) == 2, "its own, and that of the one that runs"
+        assert outside(first, f"{first.prefix}/login")[0] == 200
+    assert folders() == set(), left
+
+
 NOWHERE = f"/api/kernels/{uuid.UUID(int=7)}"
 UNKNOWN = [
     ("GET", NOWHERE, None, 404),

@@ -8,11 +8,13 @@ configuration.
 
 import argparse
 import errno
+import fcntl
 import hmac
 import math
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -84,6 +86,9 @@ class BookLogin(PasswordIdentityProvider):
         if self.spend(handler.get_argument("ticket", "")):
             return self.generate_anonymous_user(handler)
         return await super().get_user_token(handler)
+
+
+PREFIX, LOCK = "book-server-", "held"  # of the temporary folder, and a file in it
 
 
 class BookServer(ServerApp):
@@ -247,6 +252,14 @@ def on_stop(do: Callable[..., Any]) -> None:
             signal.signal(number, do)
 
 
+def remove_what_killed_servers_left() -> None:
+    """Remove the temporary folders of servers that were killed: no process holds their lock."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{LOCK}"):
+        with suppress(OSError), lock.open("rb") as held:  # it is held, or another user's
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent)
+
+
 def has_screen() -> bool:
     """Whether a browser can open a window. Otherwise Python might start a text browser in this
     terminal, which would hide the address."""
@@ -340,7 +353,12 @@ def main(argv: list[str] | None = None) -> None:
     browser = args.browser and not proxied and are_told() and has_screen()
 
     on_stop(lambda *_: sys.exit(0))  # so that the folder below is removed
-    with tempfile.TemporaryDirectory(prefix="book-", ignore_cleanup_errors=True) as home:
+    remove_what_killed_servers_left()
+    with (
+        tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as home,
+        Path(home, LOCK).open("wb") as held,
+    ):
+        fcntl.flock(held, fcntl.LOCK_EX)
         os.environ["IPYTHONDIR"] = f"{home}/ipython"  # the reader's own isn't for ours
         server = make_server(
             html, sockets, browser, args.kernels, limits, Path(home), address, idle
