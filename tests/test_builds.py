@@ -117,6 +117,10 @@ def test_the_template_of_a_chapter_builds_when_its_names_are_filled_in(book: Boo
     built = (book.folder / "_build/html/book/part/mine.html").read_text()
     assert "from the module" in built
     assert "Li et al." in built
+    (book.folder / "book/part/mine.md").unlink()
+    (book.folder / "_toc.yml").write_text(TOC)
+    assert book.build(), book.log
+    assert not [*(book.folder / "_build/html/book/part").glob("mine.*")], "a page that is gone"
 
 
 @pytest.mark.slow

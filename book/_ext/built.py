@@ -46,6 +46,16 @@ class Build:
         return [n for n, f in files.items() if f.exists() and f.stat().st_mtime >= self.begun]
 
 
+def remove_pages_that_are_gone(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """Remove what earlier builds wrote for a page that the book no longer has."""
+    for page in removed:
+        for suffix in (".html", ".ipynb", ".py"):
+            Path(app.outdir, f"{page}{suffix}").unlink(missing_ok=True)
+    return []  # no other page has to be read again
+
+
 def leave_figures_unnumbered(app: Sphinx, config: Config) -> None:
     """Turn off figure numbers. No page uses them, and Sphinx walks all pages to assign them."""
     config.numfig = False
@@ -54,6 +64,7 @@ def leave_figures_unnumbered(app: Sphinx, config: Config) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     build = Build()
     app.connect("config-inited", leave_figures_unnumbered, priority=999)
+    app.connect("env-get-outdated", remove_pages_that_are_gone)
     app.connect("env-before-read-docs", build.begin)
     app.connect("build-finished", build.end, priority=900)  # after all other work
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
