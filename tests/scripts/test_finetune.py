@@ -330,7 +330,7 @@ def test_all_options_are_explained():
     with contextlib.redirect_stdout(io.StringIO()) as said, pytest.raises(SystemExit):
         finetune("--help")
     text = " ".join(said.getvalue().split())
-    assert "START has a config.json" in text
+    assert "START is a folder with config.json" in text
     assert "--lora LORA rank of adapters" in text
     assert "--width" not in text
     assert "--lr LR highest learning rate, reached after the warmup (default: 2e-05)" in text

@@ -25,7 +25,7 @@ from playground.build.toc import chapters, first_page
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PAPERS = {"A4": ("210mm", "297mm", 842.0), "Letter": ("8.5in", "11in", 792.0)}  # height in points
-LEFT_OUT = ("For maintainers", "book/reference/api")  # only looked up on screen
+LEFT_OUT = ("For maintainers",)  # only looked up on screen
 ON_PAPER = (Path(__file__).parent / "on_paper.js").read_text("utf-8")
 # Resolves when the page's own scripts have drawn everything.
 IS_DRAWN = """
