@@ -331,6 +331,6 @@ def test_all_options_are_explained():
         finetune("--help")
     text = " ".join(said.getvalue().split())
     assert "START is a folder with config.json" in text
-    assert "--lora LORA rank of adapters" in text
+    assert "--lora LORA rank of the adapters" in text
     assert "--width" not in text
     assert "--lr LR highest learning rate, reached after the warmup (default: 2e-05)" in text
