@@ -80,8 +80,8 @@ the editor.">Edit<span class="live-unseen"> cell {number}</span></button>
 Reset<span class="live-unseen"> cell {number}</span></button>
   <button type="button" class="live-changes" aria-expanded="false" title="What differs from the \
 book's code" hidden>Changes<span class="live-unseen"> in cell {number}</span></button>
-  <a class="live-link" href="#cell-{number}" title="The address of this cell, to copy">#<span \
-class="live-unseen"> link to cell {number}</span></a>
+  <a class="live-link" href="#cell-{number}" title="The address of this cell, to copy">Link<span \
+class="live-unseen"> to cell {number}</span></a>
   <span class="live-state" title="This output came with the book">as in the book</span>
   <p class="live-message" role="alert" hidden></p>
   <pre class="live-diff" tabindex="0" role="group" aria-label="Changes in cell \
