@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 from pathlib import Path
+from typing import Any
 
 from tornado.httpserver import HTTPServer
 from tornado.ioloop import IOLoop
@@ -34,12 +35,15 @@ def are_told() -> bool:
 class OwnUsersServer(HTTPServer):
     """Refuses a connection from another user, without reading from it.
 
-    With `any_user`, it accepts one of which the system doesn't say whose it is. A refusal is one
-    line in the terminal, the first time, and one in the browser.
+    With `any_user`, it accepts a connection if the system doesn't list its user. A refusal is one
+    line in the browser, and the first time also one in the terminal.
     """
 
     any_user = False
-    refused: set[str]
+
+    def initialize(self, *args: Any, **kwargs: Any) -> None:
+        super().initialize(*args, **kwargs)
+        self.refused: set[str] = set()  # the reasons that the terminal has shown
 
     def handle_stream(self, stream: IOStream, address: tuple) -> None:
         user = owner(stream.socket)
@@ -51,7 +55,6 @@ class OwnUsersServer(HTTPServer):
             self.refuse(stream, UNKNOWN if user is None else OTHER.format(name=name_of(user)))
 
     def refuse(self, stream: IOStream, why: str) -> None:
-        self.refused = getattr(self, "refused", set())
         if why not in self.refused:
             self.refused.add(why)
             print(f"Refused a connection: {why}", file=sys.stderr, flush=True)
