@@ -22,7 +22,7 @@ unexport PYTHONPATH PYTHONHOME  # another Python's packages, such as a cluster's
 LOST := $(if $(wildcard .venv/.installed),$(shell PYTHONPATH= PYTHONHOME= .venv/bin/python -c 'import os, playground; \
 	exit(not os.path.samefile("code/playground", playground.__path__[0]))' 2>/dev/null || echo .venv/.lost))
 
-.PHONY: help serve dev test test-all test-gpu gpu-day book outputs pdf bench constraints lint clean
+.PHONY: help serve dev test test-all test-gpu gpu-day book outputs bench constraints lint clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' Makefile
@@ -57,9 +57,6 @@ book: _build/html/.built  ## build the pages into _build/html
 outputs: .venv/.installed  ## record the outputs of stale pages (PAGES=all or names with commas; CHECK=all only compares)
 	@$(BIN)/python -m playground.build.execute $(if $(CHECK),--check --pages $(CHECK),--record $(if $(PAGES),--pages $(PAGES)))
 
-pdf: _build/html/.built .venv/.installed-dev  ## write the whole book to _build/book.pdf (needs Chromium)
-	@$(BIN)/python -m playground.build.pdf
-
 # The files that every install takes, with their hashes, for all Pythons and machines together. PyTorch is not
 # among them, because its builds differ from index to index.
 constraints: .venv/.installed-dev book/web/node_modules/.installed  ## update requirements/constraints.txt and the recorded sizes of the downloads
@@ -68,7 +65,7 @@ constraints: .venv/.installed-dev book/web/node_modules/.installed  ## update re
 		--generate-hashes --no-emit-package torch --no-annotate --upgrade --custom-compile-command "make constraints" \
 		requirements.txt requirements/all.txt requirements/dev.txt requirements/node.txt \
 		-o requirements/constraints.txt
-	@$(BIN)/python -m bench.downloads --record
+	@$(BIN)/python -m bench.set_up sizes --record
 
 lint: .venv/.installed-dev  ## check style, types, spelling and prose
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check . && $(BIN)/mypy && $(BIN)/codespell && $(BIN)/python -m playground.build.prose

@@ -1,7 +1,8 @@
 """`python -m bench [--quick] [--only PATTERN] [--record NAME]`: time all pairs and keep them.
 
 The rows go to `_build/bench.json`. `--record NAME` also keeps them in `bench/recorded/NAME.json`,
-from where pages and the README take their numbers.
+from where pages take their numbers. `--against COMMIT` compares this checkout with an earlier
+commit, in turns, instead of comparing it with peers.
 """
 
 import argparse
@@ -9,11 +10,36 @@ import contextlib
 import fnmatch
 import io
 import json
+from collections.abc import Iterator
+from typing import Any
 
-from bench import collectives, ddp, launching, live, phone, zero
+from bench import collectives, ddp, launching, live, zero
+from bench.against import compare_commits
 from bench.pairs import ROOT
 
-PARTS = (launching, collectives, ddp, zero, live, phone)
+PARTS = (launching, collectives, ddp, zero, live)
+
+
+def measured(options: argparse.Namespace, chosen: list[tuple[str, Any]]) -> Iterator[Any]:
+    """The rows of all pairs, one after the other."""
+    if options.against:
+        names = [name for name, _ in chosen]
+        yield from compare_commits(options.against, names, 3 if options.quick else 5)
+        return
+    for _name, work in chosen:
+        with contextlib.redirect_stdout(io.StringIO()):
+            row = work(options.quick)
+        yield row
+
+
+def line(row: dict[str, Any]) -> str:
+    """A row as a line: the medians, the ratio and its range, and what it was compared with."""
+    share = f"   {row['memory_share']:.0%} of memory bandwidth" if "memory_share" in row else ""
+    return (
+        f"{row['id']:34} {row['ours_s'] * 1e3:7.1f} ms {row['peer_s'] * 1e3:7.1f} ms"
+        f" {row['ratio']:7.2f}   ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
+        f"   {row['peer']}{share}"
+    )
 
 
 def main() -> None:
@@ -23,7 +49,11 @@ def main() -> None:
     parser.add_argument("--only", default="*", help=only)
     record = "name under which bench/recorded keeps the rows (default: not kept there)"
     parser.add_argument("--record", metavar="NAME", help=record)
+    against = "commit to compare this checkout with, in 5 pairs per row (3 with --quick)"
+    parser.add_argument("--against", metavar="COMMIT", help=against)
     options = parser.parse_args()
+    if options.against and options.record:
+        parser.error("--record keeps rows that compare with peers: leave it out with --against")
 
     cases = [case for part in PARTS for case in part.cases()]
     chosen = [
@@ -38,16 +68,14 @@ def main() -> None:
         )
 
     rows = []
-    print(f"{'':34} {'ours':>10} {'peer':>10} {'ratio':>7}   (range)        peer")
-    for _name, work in chosen:
-        with contextlib.redirect_stdout(io.StringIO()):
-            row = work(options.quick)
-        rows.append(row)
-        print(
-            f"{row['id']:34} {row['ours_s'] * 1e3:7.1f} ms {row['peer_s'] * 1e3:7.1f} ms"
-            f" {row['ratio']:7.2f}   ({row['ratio_low']:.2f} to {row['ratio_high']:.2f})"
-            f"   {row['peer']}"
-        )
+    peer = options.against or "peer"
+    print(f"{'':34} {'ours':>10} {peer:>10} {'ratio':>7}   (range)")
+    try:
+        for row in measured(options, chosen):
+            rows.append(row)
+            print(line(row), flush=True)
+    except ValueError as error:
+        parser.exit(2, f"{error}\n")
     text = json.dumps(rows, indent=1) + "\n"
     (ROOT / "_build").mkdir(exist_ok=True)
     (ROOT / "_build/bench.json").write_text(text)

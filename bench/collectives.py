@@ -36,10 +36,6 @@ def cases() -> Iterator[tuple[str, Callable[[bool], dict[str, Any]]]]:
     for op, algorithm, size, ranks in chosen:
         name = f"{op}/{algorithm}/{size}/r{ranks}"
         yield name, partial(against_backend, name, op, algorithm, to_bytes(size), ranks)
-    for algorithm in MOVED:
-        for ranks in (2, 4):
-            name = f"memory_bandwidth/{algorithm}/64MB/r{ranks}"
-            yield name, partial(against_memory, name, algorithm, to_bytes("64MB"), ranks)
 
 
 def against_backend(
@@ -49,18 +45,17 @@ def against_backend(
     with world(ranks, device="cpu") as run:
         ours, theirs, copies = run(in_turns, op, algorithm, size // 4, pairs)[0]
     times = list(zip(ours, theirs, strict=True))
-    return summary(name, times, f"gloo {op}", ranks, size) | {"copy_s": statistics.median(copies)}
+    row = summary(name, times, f"gloo {op}", ranks, size) | {"copy_s": statistics.median(copies)}
+    if op == "all_reduce" and algorithm in MOVED:
+        speeds = zip(ours, copies, strict=True)
+        row["memory_share"] = statistics.median(share(algorithm, *pair) for pair in speeds)
+    return row
 
 
-def against_memory(name: str, algorithm: str, size: int, ranks: int, quick: bool) -> dict[str, Any]:
-    """Speed of the all-reduce, as a share of a plain copy by all ranks at the same time."""
-    with world(ranks, device="cpu") as run:
-        ours, _, copies = run(in_turns, "all_reduce", algorithm, size // 4, 3 if quick else 11)[0]
+def share(algorithm: str, ours: float, copy: float) -> float:
+    """Bytes per second that an all-reduce moves, as a share of a plain copy's by all ranks."""
     copied = 2  # bytes read and written for each byte that is copied
-    times = [
-        (mine / MOVED[algorithm], copy / copied) for mine, copy in zip(ours, copies, strict=True)
-    ]
-    return summary(name, times, "a copy by all ranks", ranks, size)
+    return (MOVED[algorithm] / ours) / (copied / copy)
 
 
 def in_turns(

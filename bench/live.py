@@ -12,7 +12,7 @@ from typing import Any
 from jupyter_client.manager import start_new_kernel
 
 from bench.pairs import ROOT, compare, seconds
-from playground.build.pdf import find_browser
+from playground.browser import find_browser
 
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/browser")]  # a reader as the tests know it
 

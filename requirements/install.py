@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).parents[1]
-RECORD = ROOT / "bench/recorded/downloads.json"
+RECORD = ROOT / "bench/recorded/sizes.json"
 CONSTRAINTS = "requirements/constraints.txt"
 LOG = "_build/pip.log"
 CPU_INDEX = os.environ.get("TORCH_INDEX") or "https://download.pytorch.org/whl/cpu"
@@ -107,7 +107,7 @@ def describe(kind: str, driver: str | None) -> str:
 
 
 def size_of(kind: str) -> Size:
-    """Size of all packages, from the record of `bench.downloads`; a Mac's aren't larger."""
+    """Size of all packages, from the record of `bench.set_up`; a Mac's aren't larger."""
     recorded = json.loads(RECORD.read_text())
     wheels = Size(**recorded["wheels"]["cuda" if kind == "cuda" else "cpu"])
     return Size(wheels.download, wheels.disk + recorded["node_modules"])

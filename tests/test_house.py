@@ -269,10 +269,10 @@ def test_nothing_generated_is_committed():
 
 
 def test_the_page_on_running_the_book_says_what_was_recorded():
-    from bench.clone import RECORD, sentence
-    from bench.on_page import PAGE
+    from bench.set_up import ON_PAGE, PARTS, record_of
 
-    assert sentence(json.loads(RECORD.read_text())) in PAGE.read_text()
+    for part, (_, said_of) in PARTS.items():
+        assert said_of(json.loads(record_of(part).read_text())) in ON_PAGE.read_text()
 
 
 def test_the_readme_is_read_in_two_minutes():

@@ -203,12 +203,8 @@ def test_the_room_that_the_readme_names_is_what_is_checked(kind, monkeypatch):
 
 
 def test_the_sizes_are_of_the_pytorch_that_is_installed():
-    from bench.downloads import sentence
-    from bench.on_page import PAGE
-
     recorded = json.loads(install.RECORD.read_text())
     assert recorded["torch"] == install.TORCH
-    assert sentence(recorded) in PAGE.read_text()
 
 
 def test_the_driver_that_is_asked_for_is_that_of_its_cuda():

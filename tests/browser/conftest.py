@@ -16,7 +16,7 @@ from plain import plain
 from playwright.sync_api import Browser, expect, sync_playwright
 from serving import Server, running_server
 
-from playground.build.pdf import find_browser, missing
+from playground.browser import find_browser, missing
 
 ROOT = Path(__file__).parents[2]
 PAGES = Path(__file__).parent / "book"

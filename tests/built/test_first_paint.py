@@ -1,7 +1,4 @@
-"""What a browser must have before it shows the text of a page: the page and its styles, no script.
-
-How long that takes on a slow phone is measured by `bench/phone.py`.
-"""
+"""What a browser needs before it shows a page's text: the page and its styles, no script."""
 
 import gzip
 import re

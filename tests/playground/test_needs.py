@@ -45,7 +45,7 @@ x = 'import important'
         ("from distributed.ddp.wrapper import DistributedDataParallel", ["torch"]),
         ("from distributed import ddp", ["torch"]),
         ("from distributed.cost import step_ddp", []),
-        ("from bench.phone import x", ["bench"]),
+        ("from bench.live import x", ["bench"]),
         ("%matplotlib inline", []),
     ],
 )

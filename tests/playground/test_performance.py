@@ -22,12 +22,33 @@ def test_every_recorded_row_is_in_a_table_of_the_page():
     ways = re.search(r"for way in \((.*?)\)\)", PAGE, re.S)
     assert ways
     names["messages"] = ",".join(f"all_reduce/{way}/*" for way in re.findall(r"\w+", ways[1]))
-    tables = re.findall(r'performance\.table\("(\w+)"(?:, (\w+))?\)', PAGE)
+    tables = re.findall(r'performance\.details\("(\w+)"(?:, (\w+))?\)', PAGE)
     for name in recorded.names():
         patterns = [names[of] if of else "*" for run, of in tables if run == name]
         shown = [row["id"] for pattern in patterns for row in performance.chosen(name, pattern)]
         assert sorted(shown) == sorted(row["id"] for row in recorded.rows(name))
-        assert f'performance.command("{name}")' in PAGE
+
+
+def test_the_details_are_the_rows_the_reasons_and_the_command(capsys):
+    performance.details("ddp", "ddp_by_hand/*")
+    said = capsys.readouterr().out
+    assert "ddp_by_hand/mlp/r2" in said
+    assert "because" in said
+    assert "--record ddp" in said
+    performance.details("launching")
+    assert "because" not in capsys.readouterr().out
+
+
+def test_rows_that_are_bound_by_memory_say_their_share_of_the_bandwidth(monkeypatch):
+    one = recorded.rows("collectives")[0] | {"memory_share": 0.62}
+    monkeypatch.setattr(recorded, "rows", lambda name: [one, recorded_row_without_share(one)])
+    shown = performance.table("collectives")
+    column = shown.header.index("share of memory bandwidth")
+    assert [row[column] for row in shown.rows] == ["62%", "—"]
+
+
+def recorded_row_without_share(row):
+    return {key: value for key, value in row.items() if key != "memory_share"}
 
 
 @pytest.mark.parametrize("recorded_row", ROWS, ids=lambda row: row["id"])

@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from typing import Any
 
 import matplotlib.pyplot as plt
+from IPython.display import display
 from matplotlib.figure import Figure
 
 from playground.show import recorded
@@ -72,8 +73,10 @@ def table(name: str, pattern: str = "*") -> Table:
     """Ours and the peer's medians, the ratio with its range, and what was wanted."""
     rows = chosen(name, pattern)
     with_copy = any("copy_s" in row for row in rows)
+    with_share = any("memory_share" in row for row in rows)
     with_aim = any({"ratio", "seconds"} & aim_of(row).keys() for row in rows)
-    header = ["row", "this book", "the peer", *["a plain copy"] * with_copy, "ratio", "range"]
+    header = ["row", "this book", "the peer", *["a plain copy"] * with_copy]
+    header += [*["share of memory bandwidth"] * with_share, "ratio", "range"]
     lines = []
     for row in rows:
         aim = aim_of(row)
@@ -82,6 +85,8 @@ def table(name: str, pattern: str = "*") -> Table:
             wanted = f"≤ {aim['seconds'] * 1e3:g} ms"
         times = [row["ours_s"], row["peer_s"], *[row.get("copy_s")] * with_copy]
         shown = ["—" if t is None else duration(t) for t in times]
+        if with_share:
+            shown.append(f"{row['memory_share']:.0%}" if "memory_share" in row else "—")
         spread = f"{row['ratio_low']:.2f} – {row['ratio_high']:.2f}"
         result = verdict(row) if wanted != "—" else ""
         line = [*shown, f"{row['ratio']:.2f}", spread, row["pairs"], *[wanted] * with_aim]
@@ -107,19 +112,12 @@ def reasons(name: str, pattern: str = "*") -> Table:
     return Table(["below the aim, or below 1", "because"], lines)
 
 
-def summary() -> Table:
-    """How many rows of each recorded run have an aim, and how many reach it."""
-    lines = []
-    for name in recorded.names():
-        rows = recorded.rows(name)
-        aimed = [row for row in rows if {"ratio", "seconds"} & aim_of(row).keys()]
-        found = [verdict(row) for row in aimed]
-        faster = sum(row["ratio"] >= 1 for row in rows)
-        counts = [found.count(v) for v in COLOURS]
-        lines.append((name, len(rows), faster, len(aimed), *counts))
-    return Table(
-        ["recorded run", "rows", "not slower than the peer", "rows with an aim", *COLOURS], lines
-    )
+def details(name: str, pattern: str = "*") -> None:
+    """Show the table of the rows, the reasons of those that miss their aim, and the command."""
+    display(table(name, pattern))
+    if (why := reasons(name, pattern)).rows:
+        display(why)
+    print(command(name))
 
 
 QUESTIONS = (  # a question, the recorded run, the rows that answer it
