@@ -1,7 +1,7 @@
-"""Notices of the third-party software in a built book: a page that lists it, and each license.
+"""Licenses of the book and of the third-party software in it: one text file next to the pages.
 
-The build makes `licences.html`, to which the footer of every page links, and `_static/licences/`
-from the packages that the files come from. The build fails if a package contains no license.
+The build writes `licenses.txt`, to which the footer of every page links, from the packages that the
+files come from. The build fails if a package contains no license.
 """
 
 from __future__ import annotations
@@ -9,13 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from html import escape
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from publish import bare
 from sphinx.application import Sphinx
 from sphinx.config import Config
 from sphinx.errors import ExtensionError
@@ -43,8 +40,7 @@ OUT OF OR IN CONNECTION WITH THE SOFTWARE OR THE USE OR OTHER DEALINGS IN THE SO
 """
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """Files of one origin. A text is `npm:PACKAGE/FILE`, `pip:PACKAGE/FILE` or `mit:COPYRIGHT`;
     `#WORDS` is where it begins, and `npm:PACKAGE/*` adds the licenses of all dependencies."""
 
@@ -53,16 +49,11 @@ class Part:
     licence: str  # SPDX identifier
     texts: tuple[str, ...]
     source: str  # URL
-    # package with the version (npm:thebe), or commit:f4d0062; default: package of the first text
-    packaged: str = ""
-
-    @property
-    def file(self) -> str:
-        return re.sub(r"\W+", "-", self.name.lower()) + ".txt"
 
 
 OFL = "npm:@fontsource/source-serif-4/LICENSE#SIL OPEN FONT LICENSE"
 THEME = "pip:pydata-sphinx-theme/"
+RULE = "=" * 80 + "\n\n"
 PARTS = (
     Part(
         "Pyodide",
@@ -70,7 +61,6 @@ PARTS = (
         "MPL-2.0",
         ("pip:fqdn/LICENSE",),  # the same license text
         "https://github.com/pyodide/pyodide",
-        "npm:pyodide",
     ),
     Part(
         "Python, in Pyodide",
@@ -78,7 +68,6 @@ PARTS = (
         "PSF-2.0",
         ("pip:typing-extensions/LICENSE",),  # the same license text
         "https://github.com/python/cpython",
-        "npm:pyodide",
     ),
     Part(
         "Emscripten and musl, in Pyodide",
@@ -86,7 +75,6 @@ PARTS = (
         "MIT",
         ("mit:Copyright (c) Emscripten authors\nCopyright © 2005-2020 Rich Felker, et al. (musl)",),
         "https://github.com/emscripten-core/emscripten",
-        "npm:pyodide",
     ),
     Part(
         "cloudpickle",
@@ -101,7 +89,6 @@ PARTS = (
         "MIT",
         ("mit:Copyright (c) Meta Platforms, Inc. and affiliates.",),
         "https://github.com/facebookresearch/HolisticTraceAnalysis",
-        "commit:f4d0062",
     ),
     Part(
         "Thebe",
@@ -110,7 +97,6 @@ PARTS = (
         # license of the same project, then licenses of the software that is bundled in it
         ("pip:jupyter-book/LICENSE", "npm:thebe/lib/index.js.LICENSE.txt"),
         "https://github.com/executablebooks/thebe",
-        "npm:thebe",
     ),
     Part(
         "MathJax",
@@ -212,7 +198,6 @@ PARTS = (
         "MIT",
         ("mit:Copyright (c) Zeno Rocha",),
         "https://github.com/zenorocha/clipboard.js",
-        "pip:sphinx-copybutton",
     ),
     Part(
         "sphinx-togglebutton",
@@ -230,20 +215,6 @@ PARTS = (
     ),
 )
 
-PAGE = """\
-<h1>Licenses</h1>
-<p>The programs of <a href="{home}">this book</a> are under the
-<a href="_static/licences/this-book-programs.txt">MIT license</a>, its text, tables and figures
-under <a href="_static/licences/this-book-text.txt">CC BY 4.0</a>. It includes
-third-party software, unchanged but for one line (<code>vega-interpreter.js</code> says where it
-finds Vega):</p>
-<table>
-<tr><th>what</th><th>version</th><th>license</th></tr>
-{rows}
-</table>"""
-ROW = """<tr><td><a href="{source}">{name}</a></td><td>{version}</td>\
-<td><a href="_static/licences/{file}">{licence}</a></td></tr>"""
-
 
 def words(text: str, packages: Path) -> str:
     """Content of one text of a `Part`; `packages` is node_modules."""
@@ -259,7 +230,7 @@ def words(text: str, packages: Path) -> str:
         said = read(packages / where)
     at = said.find(begin)
     if at < 0:
-        raise ExtensionError(f"{where} does not say {begin!r}: look for the words of that licence")
+        raise ExtensionError(f"{where} does not say {begin!r}: look for the words of that license")
     return said[at:]
 
 
@@ -299,41 +270,27 @@ def with_dependencies(package: str, packages: Path) -> Iterator[str]:
         yield f"{name}\n{'=' * len(name)}\n\n" + (read(files[0]) if files else str(said))
 
 
-def version(part: Part, packages: Path) -> str:
-    kind, _, rest = (part.packaged or part.texts[0].rpartition("/")[0]).partition(":")
-    if kind == "commit":
-        return rest
-    if kind == "npm":
-        name = "/".join(rest.split("/")[: 2 if rest.startswith("@") else 1])
-        return str(json.loads(read(packages / name / "package.json"))["version"])
-    return distribution(rest.split("/")[0]).version
+def text_of_all(packages: Path) -> str:
+    """The licenses of the book, and a section for each part; `packages` is node_modules."""
+    own = f"{read(ROOT / 'LICENSE')}\n{RULE}{read(ROOT / 'book/LICENSE.md')}"
+    sections = [f"This book: programs (MIT), and text, tables and figures (CC BY 4.0)\n\n{own}"]
+    for part in PARTS:
+        head = f"{part.name}\n{part.licence}\n{part.source}"
+        sections.append("\n\n".join([head, *(words(text, packages) for text in part.texts)]))
+    return f"\n\n{RULE}".join(sections)
 
 
 def write_notices(app: Sphinx, failed: Exception | None) -> None:
-    if failed:
-        return
-    out, packages = Path(app.outdir), Path(app.srcdir, "book/web/node_modules")
-    folder = out / "_static/licences"
-    folder.mkdir(exist_ok=True)
-    for name, file in (("programs", "LICENSE"), ("text", "book/LICENSE.md")):
-        (folder / f"this-book-{name}.txt").write_text(read(ROOT / file), encoding="utf-8")
-    rows = []
-    for part in PARTS:
-        said = "\n\n".join(words(text, packages) for text in part.texts)
-        (folder / part.file).write_text(said, encoding="utf-8")
-        known = {"name": part.name, "source": part.source, "licence": part.licence}
-        known |= {"version": version(part, packages), "file": part.file}
-        rows.append(ROW.format(**{key: escape(value) for key, value in known.items()}))
-    body = PAGE.format(home=f"{app.config.root_doc}.html", rows="\n".join(rows))
-    page = bare(f"Licenses · {app.config.project}", body)
-    (out / "licences.html").write_text(page, encoding="utf-8")
+    if not failed:
+        text = text_of_all(Path(app.srcdir, "book/web/node_modules"))
+        Path(app.outdir, "licenses.txt").write_text(text, encoding="utf-8")
 
 
 def link_from_every_page(app: Sphinx, config: Config) -> None:
     """Drop the theme's line with the authors, because the copyright names them."""
     config.html_theme_options["footer_content_items"] = [
         "copyright.html",
-        "licences-link.html",
+        "licenses-link.html",
         "maintainers-link.html",
     ]
 
