@@ -1,5 +1,6 @@
 """Pages are executed side by side before the build, which shows what came of it."""
 
+import json
 import os
 import shutil
 import signal
@@ -277,3 +278,16 @@ def test_a_cell_that_is_gone_leaves_no_note_to_its_neighbor() -> None:
     old = record_of(("best: 1 MiB", True), ("ranks: 4", False))
     new = record_of(("ranks: 4", False))
     assert varying(outputs.merged(old, new, same_code=False)) == [False]
+
+
+def test_a_record_has_a_line_for_each_cell_so_that_a_diff_can_be_read(tmp_path):
+    cells = [
+        {"varies": False, "outputs": [{"text": ["a\n", "b\n"]}]},
+        {"varies": True, "outputs": []},
+    ]
+    record = {"stamp": {"cpu": "x"}, "digest": "0a1b", "cells": cells}
+    outputs.save(tmp_path / "page.json", record)
+    lines = (tmp_path / "page.json").read_text().splitlines()
+    assert [json.loads(line.rstrip(",")) for line in lines[1:3]] == cells
+    assert outputs.load(tmp_path / "page.json") == record
+    assert outputs.digest_in(tmp_path / "page.json") == "0a1b"

@@ -50,8 +50,17 @@ def load(path: Path) -> Record:
 
 
 def save(path: Path, record: Record) -> None:
-    """Write a file atomically; leave it untouched if it already has this content."""
-    text = json.dumps(record, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    """Write a file atomically; leave it untouched if it already has this content.
+
+    Each cell is one line, so that a diff shows which cells have changed.
+    """
+
+    def line(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+    cells = ",\n".join(map(line, record["cells"]))
+    others = "".join(f',\n"{k}": {line(record[k])}' for k in sorted(record) if k != "cells")
+    text = f'{{"cells": [\n{cells}\n]{others}}}\n'
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
