@@ -19,7 +19,7 @@ from sphinx.config import Config
 
 from playground.server.policy import with_policy
 
-CARD = "book/_static/page.png"  # also the picture in the README
+CARD = "book/_static/page.png"  # also the picture in the README; a test takes it
 CARD_ALT = "A page of the book: a cell of code, its Run button, and what four ranks printed."
 BARE = """\
 <!DOCTYPE html>
