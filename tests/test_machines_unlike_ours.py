@@ -184,6 +184,17 @@ def test_what_the_reader_has_set_for_ipython_is_for_other_kernels(tmp_path):
     assert said == "builtins last_expr"
 
 
+def test_a_trace_in_a_cell_prints_no_lines_of_pytorchs_own_log(tmp_path):
+    html = tmp_path / "site/html"
+    html.mkdir(parents=True)
+    (html / "index.html").touch()
+    with running_server(html, ("--no-browser",)) as server:
+        kernel = Kernel(logged_in(server))
+        said = kernel.run("import os; print(int(os.environ['KINETO_LOG_LEVEL']) > 5)")
+        kernel.socket.close()
+    assert said == "True"
+
+
 def test_where_the_machines_npm_cannot_another_one_comes(clone, tmp_path):  # noqa: F811
     (clone / ".venv/bin").mkdir(parents=True)
     for path, line in (

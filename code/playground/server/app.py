@@ -360,6 +360,7 @@ def main(argv: list[str] | None = None) -> None:
     ):
         fcntl.flock(held, fcntl.LOCK_EX)
         os.environ["IPYTHONDIR"] = f"{home}/ipython"  # the reader's own isn't for ours
+        os.environ["KINETO_LOG_LEVEL"] = "99"  # else each trace prints PyTorch's own log lines
         server = make_server(
             html, sockets, browser, args.kernels, limits, Path(home), address, idle
         )
