@@ -54,32 +54,45 @@ class Cluster(NamedTuple):
 
 def reduce_scatter_time(cluster: Cluster, size: float) -> float:
     """Time of a reduce-scatter, or of an all-gather, of `size` bytes over all ranks (s)."""
-    return _in_rings(cluster, size, 1)
+    return _once_around(cluster, size) + _ring_latency(cluster)
 
 
 def all_reduce(cluster: Cluster, size: float) -> float:
-    """Time of an all-reduce of `size` bytes over all ranks: twice around the same rings (s)."""
-    return _in_rings(cluster, size, 2)
+    """Time of an all-reduce of `size` bytes over all ranks (s): twice around the same rings.
+
+    On many hosts, a tree sends the same bytes in fewer steps (Sanders et al. 2009). The library
+    takes the faster of the two (NCCL's `tuning.cc`).
+    """
+    local, hosts = _shape(cluster)
+    tree = (local - 1) * cluster.inside.latency
+    tree += math.ceil(math.log2(hosts)) * cluster.network.latency
+    return 2 * (_once_around(cluster, size) + min(_ring_latency(cluster), tree))
 
 
-def _in_rings(cluster: Cluster, size: float, times: int) -> float:
-    """Seconds for an array to go `times` around all ranks, in enough rings to use every port.
+def _shape(cluster: Cluster) -> tuple[int, int]:
+    """Ranks on a host, and hosts."""
+    local = min(cluster.ranks, cluster.per_host)
+    return local, math.ceil(cluster.ranks / local)
+
+
+def _once_around(cluster: Cluster, size: float) -> float:
+    """Seconds for the bytes of an array to go around all ranks, in enough rings to use every port.
 
     The parts travel in a pipeline, so the slowest link decides: inside a host one GPU's link,
-    between hosts the ports of one host together. Latencies add up: those of each message in a host,
-    plus those between hosts of a ring or, if there are many hosts, of a tree, which sends the same
-    bytes (NCCL's `tuning.cc`; Sanders et al. 2009).
+    between hosts the ports of one host together.
     """
-    n = cluster.ranks
-    if n == 1:
-        return 0.0
-    local = min(n, cluster.per_host)
-    hosts = math.ceil(n / local)
-    link = cluster.network if hosts > 1 else cluster.inside
-    latency = times * (local - 1) * cluster.inside.latency
-    if hosts > 1:
-        latency += min(times * (hosts - 1), 2 * math.ceil(math.log2(hosts))) * link.latency
-    return latency + times * size * (n - 1) / n / link.bandwidth
+    link = cluster.network if _shape(cluster)[1] > 1 else cluster.inside
+    return size * (cluster.ranks - 1) / cluster.ranks / link.bandwidth
+
+
+def _ring_latency(cluster: Cluster) -> float:
+    """Latencies of the N − 1 steps of a ring, in which every host's ranks are neighbors (s).
+
+    Nothing has fewer steps for a reduce-scatter or an all-gather in NCCL's `tuning.cc`, unless
+    switches add up or a host has only one GPU.
+    """
+    local, hosts = _shape(cluster)
+    return hosts * (local - 1) * cluster.inside.latency + (hosts - 1) * cluster.network.latency
 
 
 def expected_maximum(n: int) -> float:

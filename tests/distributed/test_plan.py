@@ -162,6 +162,16 @@ def test_an_all_reduce_over_hosts_is_as_fast_as_their_ports_and_counts_each_late
     assert all_reduce(cluster._replace(ranks=16), 0) == pytest.approx(14 * 3e-6 + 2 * 1e-5)
 
 
+def test_a_reduce_scatter_over_hosts_pays_every_step_of_its_ring():
+    """A tree has no counterpart for it in NCCL: 512 ranks wait for 511 steps."""
+    cluster = Cluster(64, 8, Link(3e-6, 360e9), Link(1e-5, 320e9), 1.0)
+    latency = 56 * 3e-6 + 7 * 1e-5
+    assert reduce_scatter_time(cluster, 0) == pytest.approx(latency)
+    assert reduce_scatter_time(cluster, 3e9) == pytest.approx(latency + 63 / 64 * 3 / 320)
+    many = cluster._replace(ranks=512)
+    assert reduce_scatter_time(many, 0) == pytest.approx(448 * 3e-6 + 63 * 1e-5)
+
+
 @given(st.sampled_from([1, 2, 8, 16, 64, 4096]), st.sampled_from([1, 8]), st.floats(1, 1e9))
 def test_the_planner_and_the_cost_of_a_step_have_one_all_reduce(ranks, per_host, size):
     cluster = Cluster(ranks, per_host, Link(3e-6, 360e9), Link(1e-5, 320e9), 1.0)
