@@ -63,7 +63,8 @@ def materialise(
     """Give parameters and buffers from the meta device their first values, and nothing else.
 
     Each module that has a wanted one is initialised as a whole. It sees copies of its other
-    tensors, which are as before afterward. Raises ValueError for a wanted one that has no value
+    tensors, which are as before afterward. So a module is initialised again for each call that
+    wants a part of it, and must not compute one tensor from another's random values. Raises ValueError for a wanted one that has no value
     then, and for a write into a module inside, whose own turn would undo it. If torch refuses that
     write, because sharded parameters have no memory, its error gets a note.
     """
