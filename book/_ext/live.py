@@ -162,7 +162,11 @@ def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, conte
     """Only pages with live cells load these files (`add_…_file` here applies to one page)."""
     if "body" in context:  # this label hid the button's own text from screen readers
         context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
-    context["live_cells"] = 0 if doctree is None else len(list(doctree.findall(LiveCell)))
+    cells = [] if doctree is None else list(doctree.findall(LiveCell))
+    context["live_cells"] = len(cells)
+    context["live_in_tab"] = any(
+        not cell.get("needs") and "live-imports" not in cell["classes"] for cell in cells
+    )
     if context["live_cells"]:
         kernelspec = app.env.metadata[pagename].get("kernelspec")
         context["live_kernel"] = (kernelspec if isinstance(kernelspec, dict) else {}).get(

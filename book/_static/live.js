@@ -282,6 +282,7 @@ for (const cell of cells) {
 }
 status.querySelector(".live-run-all").addEventListener("click", () =>
   enqueue(kernel.runnable(cells)));
+kernel.canRun().then((can) => { status.hidden = !can; });
 status.querySelector(".live-restart").addEventListener("click", restart);
 kernel.serve({
   kernelName: status.dataset.kernel,
