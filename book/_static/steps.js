@@ -89,7 +89,7 @@ export function drawing(run, step, colours, id, flying = 0, width = WIDTH) {
     const least = (2 * (ranks - 1)) / ranks;
     const line = barLeft + bar(least);
     out += `<line class="steps-bound" x1="${line}" x2="${line}" y1="${TOP}" y2="${height - 26}"/>`;
-    out += say(width - 2, `arrays sent, least: ${least.toFixed(2)}`, "end");
+    out += say(width - 2, `arrays sent (minimum: ${least.toFixed(2)})`, "end");
   } else {
     out += say(barLeft, "sent so far");
   }
