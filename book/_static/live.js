@@ -15,7 +15,7 @@ import {
 } from "./live-cell.js";
 import * as edits from "./live-edits.js";
 import * as kernel from "./live-kernel.js";
-import { announceChanges, lookAtOutputs, namePictures } from "./live-output.js";
+import { announceChanges, lookAtOutputs, namePictures, widenPictures } from "./live-output.js";
 import { hasRun, isNew, isUnderWay, next, plan, resultOf } from "./live-states.js";
 import { drawAgain, groupByRank } from "./ranks.js";
 import { makeShows } from "./frames.js";
@@ -292,7 +292,8 @@ kernel.serve({
   run: () => running?.area.future,
   progress: showHowMuchHasCome,
 });
-lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, makeShows, drawCalculators, namePictures, noteVerdicts);
+lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, makeShows, drawCalculators, namePictures,
+  noteVerdicts, widenPictures);
 addEventListener("resize", drawAgain);
 
 // The page keeps presses from before these scripts were here.
