@@ -49,7 +49,7 @@ STYLE = """\
 .bd-article .cheat-sheet table { font-size: 0.9em; margin: 0; width: 100%; }
 html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.5em 0.15em 0; }
 .bd-article .cheat-sheet pre {
-  font-size: 0.85em; margin: 0; padding: 0.2em 0.4em; white-space: pre-wrap;
+  margin: 0; padding: 0.2em 0.4em; white-space: pre-wrap;
 }
 .bd-article .cheat-sheet :is(p, li, td, th) { line-height: inherit; }
 .bd-article .cheat-sheet li > p { margin: 0; }

@@ -96,6 +96,7 @@ document.addEventListener("click", function (event) {
   if (button && earlyPresses) earlyPresses.push(button);
 });
 """
+POINT, WIDE = 4 / 3, 480  # pixels; live-output.js has the same for figures that a run makes
 EMPTY_OUTPUT = '<div class="cell_output docutils container live-empty"></div>\n'
 
 
@@ -158,11 +159,25 @@ def make_cells_live(app: Sphinx, doctree: nodes.document, docname: str) -> None:
             live.append(nodes.raw("", EMPTY_OUTPUT, format="html"))
 
 
+def let_wide_figures_fill_the_page(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Mark figures that are drawn wide. On a large screen they become as wide as the code."""
+    for image in doctree.findall(nodes.image):
+        file = Path(app.srcdir, image["uri"])
+        if file.suffix == ".svg" and file.is_file():
+            width = re.search(r'<svg [^>]*?width="([\d.]+)pt"', file.read_text("utf-8"))
+            if width and float(width[1]) * POINT >= WIDE:
+                image["classes"].append("wide")
+
+
 def attach_files_where_cells_are_live(app: Sphinx, pagename, templatename, context, doctree):
     """Only pages with live cells load these files (`add_…_file` here applies to one page)."""
     if "body" in context:  # this label hid the button's own text from screen readers
         context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
-    context["live_cells"] = 0 if doctree is None else len(list(doctree.findall(LiveCell)))
+    cells = [] if doctree is None else list(doctree.findall(LiveCell))
+    context["live_cells"] = len(cells)
+    context["live_in_tab"] = any(
+        not cell.get("needs") and "live-imports" not in cell["classes"] for cell in cells
+    )
     if context["live_cells"]:
         kernelspec = app.env.metadata[pagename].get("kernelspec")
         context["live_kernel"] = (kernelspec if isinstance(kernelspec, dict) else {}).get(
@@ -255,6 +270,7 @@ def setup(app: Sphinx) -> dict:
     app.connect("builder-inited", write_icons)
     app.add_css_file("icons.css")
     app.connect("doctree-resolved", make_cells_live)
+    app.connect("doctree-resolved", let_wide_figures_fill_the_page)
     app.connect("html-page-context", attach_files_where_cells_are_live)
     app.connect("html-page-context", drop_options_of_the_theme, priority=999)
     app.connect("build-finished", remove_what_no_page_loads, priority=999)

@@ -2,7 +2,8 @@
 
 Only the part of the current page is open in the side bar. Pages for maintainers aren't listed
 there; the footer links to them. At the end of a chapter of the core path, *Next* leads to the next
-chapter of the core path, because other chapters between the two are optional.
+chapter of the core path, because other chapters between the two are optional. A search lists
+chapters before modules and their functions: see `scorer.js`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ SIDE_BAR = ["navbar-logo.html", "icon-links.html", "search-button-field.html", "
 
 def list_parts_in_the_side_bar(app: Sphinx, config: Config) -> None:
     config.html_sidebars = {"**": SIDE_BAR}
+    config.html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 
 
 def offer_pages(

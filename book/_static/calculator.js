@@ -78,18 +78,28 @@ async function narrow(view, chart, wide, begin) {
   if (begin.some((x) => x >= 0)) await view.signal("higher", LINE * Math.max(0, lines - 1)).resize().runAsync();
 }
 
+// Draw it as wide as its box.
+async function fill(view, chart) {
+  for (let tries = 0; tries < 2; tries++) { // labels move
+    const room = chart.clientWidth - chart.firstElementChild.viewBox.baseVal.width;
+    if (room > 0) await view.width(view.width() + room).resize().runAsync();
+  }
+}
+
 async function drawCalculator(calculator) {
   const { vega, expressionInterpreter } = await loadVega();
   const chart = calculator.querySelector(".calculator-chart");
   const controls = calculator.querySelector(".calculator-controls");
   const spec = JSON.parse(calculator.dataset.vega);
-  const begin = typeof spec.width === "number" && chart.clientWidth < PHONE && letBreak(spec);
+  const isNarrow = chart.clientWidth < PHONE;
+  const begin = typeof spec.width === "number" && isNarrow && letBreak(spec);
   const view = new vega.View(vega.parse(spec, null, { ast: true }),
     { expr: expressionInterpreter, renderer: "svg", bind: controls, loader: vega.loader({ mode: "none" }) });
   chart.replaceChildren();
   chart.setAttribute("role", "group"); // Vega says what each bar is
   await view.initialize(chart, controls).hover().runAsync();
   if (begin) await narrow(view, chart, spec.width, begin);
+  if (typeof spec.width === "number" && !isNarrow) await fill(view, chart);
   for (const { name } of spec.signals.filter((signal) => signal.name.endsWith("_text"))) {
     const input = controls.querySelector(`[name="${name.replace(/_text$/, "")}"]`);
     const said = element("output", {});

@@ -67,6 +67,7 @@ export function show(cell) {
   cell.stateText.title = state === "built" ? cell.builtTitle : "";
   cell.runLabel.textContent = isUnderWay(cell) ? "Stop" : cell.runWord;
   cell.run.title = isUnderWay(cell) ? "Interrupt this cell and drop what waits" : cell.runTitle;
+  cell.node.toggleAttribute("data-changed", cell.codeOfOutput !== cell.bookCode); // of what made the output
   cell.reset.hidden = cell.code === cell.bookCode && cell.codeOfOutput === cell.bookCode;
   showWords(cell);
   diff.update(cell);

@@ -10,7 +10,7 @@
 
 import { wasReloaded } from "./live-again.js";
 import { needsOf } from "./live-cell.js";
-import { UNKNOWN_READER, ask as askServer, askBinder, binder, noneFor } from "./live-server.js";
+import { UNKNOWN_READER, ask as askServer, askBinder, binder, noneFor, runsCells } from "./live-server.js";
 import { listen, untilReady } from "./live-signals.js";
 
 const ON_ITS_WAY = 2000; // ms that an answer may take after it could have been there
@@ -28,7 +28,7 @@ async function startSession(kernelName, cell) {
   const path = `${name}-${Math.random().toString(36).slice(2)}.ipynb`;
   const body = { path, name: path, type: "notebook", kernel: { name: kernelName } };
   const ask = () => askServer("POST", "sessions", body).catch(() => null);
-  let answer = await ask();
+  let answer = await runsCells() ? await ask() : null;
   const machines = binder();
   if (!isFromJupyter(answer)) {
     await loadTab();
@@ -51,7 +51,7 @@ async function loadTab() {
   }
 }
 
-/** Hosts of files refuse a POST, too, but not with what a program could read. */
+/** A proxy whose server is gone answers, too, but not with what a program could read. */
 function isFromJupyter(answer) {
   const isJson = answer?.headers.get("Content-Type")?.includes("json");
   return answer?.ok || (isJson && [403, 503].includes(answer.status));
@@ -204,6 +204,12 @@ export const isInTab = () => session === null && Boolean(tab?.isThere());
 export const isThere = () => session !== null || isInTab();
 export const mayRestart = () => isThere() && !restarting;
 export const interrupt = () => (isInTab() ? tab.interrupt() : session?.kernel.interrupt().catch(() => {}));
+
+/** Whether a cell can run: in this tab, on a Binder's machine, or on the server of the page. */
+export async function canRun() {
+  const canInTab = document.getElementById("live-status").dataset.inTab === "true";
+  return canInTab || binder() !== null || runsCells();
+}
 
 /** Those of a page's cells that could run in the kernel that is there. */
 export const runnable = (cells) => (isInTab() ? tab.runnable(cells) : cells);

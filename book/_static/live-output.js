@@ -28,6 +28,17 @@ export function announceChanges(output) {
   observer.observe(output, { childList: true, characterData: true, subtree: true });
 }
 
+const WIDE = 480; // pixels, as in _ext/live.py
+
+/** Wide drawings fill the page, as those do that came with the book. */
+export function widenPictures(root) {
+  for (const picture of root.querySelectorAll(".live-output img[src^='data:image/svg']")) {
+    const look = () => picture.classList.toggle("wide", picture.naturalWidth >= WIDE);
+    if (picture.complete) look();
+    else picture.addEventListener("load", look, { once: true });
+  }
+}
+
 /** A kernel says nothing about its pictures; of the built ones beside them the author has. */
 export function namePictures(root) {
   const cell = root.closest?.("[data-live]");

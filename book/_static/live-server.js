@@ -1,13 +1,18 @@
 // Which server the kernels of this page run on: the one that the page came from, or a Binder.
 //
-// A static host answers no request for a kernel. If the book names a Binder (`live_binder` in
-// _config.yml), a machine is asked for there, once the reader has pressed Run.
+// `server.json` says whether the page's own server runs cells. The build writes it for hosts of files,
+// which don't, and our server answers with its own. A host that says no is asked for no kernel. If the
+// book names a Binder (`live_binder` in _config.yml), a machine is asked for there, once the reader has
+// pressed Run.
 
-/** What to do where no kernel answers, and the cell needs libraries that a tab has not got. */
+/** What a reader can do if no server runs cells, and the cell needs libraries that a tab doesn't have. */
 export function noneFor(libraries) {
-  const why = libraries.length ? `This cell needs ${libraries.join(" and ")}, and no` : "No";
-  return `${why} kernel answers here. Run \`make serve\` in the book's folder and open the address `
-    + "that it prints. Until then, all outputs stay as they were built.";
+  const why = libraries.length
+    ? `This cell needs ${libraries.join(" and ")}, which a browser can't run, and this site has no server that `
+      + "runs cells"
+    : "No server that runs cells answers here";
+  return `${why}. To run it, get the book's folder, type \`make serve\` in it, and open the address `
+    + "that it prints. Until then, the page shows the output that came with the book.";
 }
 
 export const UNKNOWN_READER = "The server does not know this browser. Open the address that "
@@ -15,6 +20,14 @@ export const UNKNOWN_READER = "The server does not know this browser. Open the a
 
 // The token is of a Binder's machine; our own server knows its readers by a cookie.
 export const server = { base: new URL("..", import.meta.url), token: "" };
+
+/** Whether a server that runs cells answers here; a Binder's machine has said so by being given. */
+export async function runsCells() {
+  if (server.token) return true;
+  const answer = await fetch(new URL("server.json", import.meta.url), { cache: "no-store" }).catch(() => null);
+  const said = answer?.ok ? await answer.json().catch(() => null) : null;
+  return said?.runsCells === true;
+}
 
 /** A request to the Jupyter API. */
 export function ask(method, path, body, options = {}) {

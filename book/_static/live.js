@@ -15,7 +15,7 @@ import {
 } from "./live-cell.js";
 import * as edits from "./live-edits.js";
 import * as kernel from "./live-kernel.js";
-import { announceChanges, lookAtOutputs, namePictures } from "./live-output.js";
+import { announceChanges, lookAtOutputs, namePictures, widenPictures } from "./live-output.js";
 import { hasRun, isNew, isUnderWay, next, plan, resultOf } from "./live-states.js";
 import { drawAgain, groupByRank } from "./ranks.js";
 import { makeShows } from "./frames.js";
@@ -282,6 +282,7 @@ for (const cell of cells) {
 }
 status.querySelector(".live-run-all").addEventListener("click", () =>
   enqueue(kernel.runnable(cells)));
+kernel.canRun().then((can) => { status.hidden = !can; });
 status.querySelector(".live-restart").addEventListener("click", restart);
 kernel.serve({
   kernelName: status.dataset.kernel,
@@ -291,7 +292,8 @@ kernel.serve({
   run: () => running?.area.future,
   progress: showHowMuchHasCome,
 });
-lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, makeShows, drawCalculators, namePictures, noteVerdicts);
+lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, makeShows, drawCalculators, namePictures,
+  noteVerdicts, widenPictures);
 addEventListener("resize", drawAgain);
 
 // The page keeps presses from before these scripts were here.

@@ -30,6 +30,9 @@ export function leftHost({ arrays, messages, perHost }, step) {
   return left.reduce((sum, [, from, , start, end]) => sum + (end - start) / arrays[0][from].length, 0);
 }
 
+/** How wide to draw in so many pixels: words keep their size, and cells take what is left. */
+export const widthIn = (room) => (room < 480 ? NARROW : Math.max(WIDTH, room));
+
 /** A drawing of one state of a run; `flying` says how far the messages of the next step are, 0 to 1. */
 export function drawing(run, step, colours, id, flying = 0, width = WIDTH) {
   const { arrays, messages, perHost } = run;
@@ -89,7 +92,7 @@ export function drawing(run, step, colours, id, flying = 0, width = WIDTH) {
     const least = (2 * (ranks - 1)) / ranks;
     const line = barLeft + bar(least);
     out += `<line class="steps-bound" x1="${line}" x2="${line}" y1="${TOP}" y2="${height - 26}"/>`;
-    out += say(width - 2, `arrays sent, least: ${least.toFixed(2)}`, "end");
+    out += say(width - 2, `arrays sent (minimum: ${least.toFixed(2)})`, "end");
   } else {
     out += say(barLeft, "sent so far");
   }
@@ -123,7 +126,7 @@ function makeStepper(figure) {
 
   let painted = 0; // the step that is to be seen
   function paint(step, flying = 0) {
-    const width = figure.clientWidth < 480 ? NARROW : WIDTH;
+    const width = widthIn(picture.getBoundingClientRect().width);
     const { height, out } = drawing(run, step, colours, id, flying, width);
     painted = step;
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);

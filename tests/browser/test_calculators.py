@@ -222,6 +222,12 @@ def test_a_calculator_that_a_reader_runs_is_drawn_again(page: LivePage) -> None:
     assert compute(chart, {"doublings": 0}, "GB_end")
 
 
+def test_on_a_large_screen_a_chart_is_as_wide_as_its_box(page: LivePage) -> None:
+    chart = calculator(page, 0).locator(".calculator-chart")
+    drawn = chart.locator("svg").bounding_box()["width"]
+    assert drawn >= chart.bounding_box()["width"] - 3
+
+
 def test_on_a_phone_a_chart_fits_and_its_sentence_breaks(
     visit: Callable[..., LivePage], server: Server
 ) -> None:

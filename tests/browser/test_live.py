@@ -525,7 +525,7 @@ def test_a_page_opened_as_a_file_is_complete_and_says_how_to_run_it(
 ) -> None:
     page = visit(SimpleNamespace(url=small_book.as_uri()), log_in=False).open("cells.html")
     assert page.output(PRODUCT) == "product 42"
-    page.page.get_by_text("no kernel: open the book with make serve").wait_for()
+    page.page.get_by_text("to run cells, open the book with make serve").wait_for()
     page.expect_problems("live.js.*blocked|ERR_FAILED")
 
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { drawing, leftHost, sentAfter } from "../../book/_static/steps.js";
+import { drawing, leftHost, sentAfter, widthIn } from "../../book/_static/steps.js";
 
 // Two ranks, arrays of two parts; rank 0 sends part 0, which is added, and gets it back complete.
 const RUN = {
@@ -51,4 +51,13 @@ test("hosts stand apart, and a line says what has left each of them", () => {
   assert.ok(two.height > one.height);
   assert.equal(times(two.out, "Each host has sent 0.50 arrays to others."), 1);
   assert.equal(times(one.out, "Each host"), 0);
+});
+
+test("it is as wide as its box, and its words keep their size", () => {
+  assert.deepEqual([340, 600, 838].map(widthIn), [350, 640, 838]);
+  const { out } = drawing(RUN, 0, COLOURS, "a", 0, 838);
+  const right = Math.max(...[...out.matchAll(/x="([\d.]+)" y="[\d.]+" width="([\d.]+)"/g)]
+    .map(([, x, width]) => Number(x) + Number(width)));
+  assert.ok(right > 700 && right <= 838, right);
+  assert.equal(times(out, "arrays sent (minimum: 1.00)"), 0, "not all complete");
 });

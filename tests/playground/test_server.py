@@ -277,6 +277,14 @@ def test_a_stranger_reads_and_starts_nothing(stranger: Browser, method: str, pat
         assert stranger.ask(method, path, {}, headers)[0] == 403
 
 
+def test_it_says_that_it_runs_cells_also_to_a_stranger(stranger: Browser, reader: Browser) -> None:
+    for visitor in (stranger, reader):
+        status, headers, said = visitor.get("/_static/server.json")
+        assert (status, json.loads(said)) == (200, {"runsCells": True})
+        assert headers["Cache-Control"] == "no-store"
+    assert stranger.ask("GET", "/_static/server.json", headers={"Host": "evil.example"})[0] == 403
+
+
 def test_the_token_becomes_a_cookie_and_leaves_the_address(server: Server) -> None:
     browser = Browser(server)
     status, headers, body = browser.get(f"/book/index.html?a=1&token={server.token}&b=")

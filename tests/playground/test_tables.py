@@ -2,6 +2,7 @@
 
 import pytest
 
+from playground.show.cluster_check import judged, recorded
 from playground.show.tables import Table
 
 
@@ -49,6 +50,14 @@ def test_text_is_aligned():
 def test_a_row_of_the_wrong_length_is_named():
     with pytest.raises(ValueError, match="1 values under 2 headings"):
         Table(["a", "b"], [["alone"]])
+
+
+def test_a_bad_verdict_has_a_color_and_a_good_one_has_none():
+    table = judged(recorded("ill"))
+    html = table._repr_html_()
+    bad = [row for row in table.rows if row[0] == "BAD"]
+    assert html.count('<td class="verdict-bad">BAD</td>') == len(bad) > 0
+    assert "<td>ok</td>" in html
 
 
 def test_what_was_rounded_to_zero_has_no_sign():

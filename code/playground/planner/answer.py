@@ -117,14 +117,14 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     low, high = band(state, best.name).of(1.0)
     shown = [
         ("a step", seconds(best.step.total)),
-        ("its band", between(low * best.step.total, high * best.step.total)),
+        ("band of a step", between(low * best.step.total, high * best.step.total)),
         ("tokens a step", f"{n * job.accumulate * job.tokens:,.0f}"),
         ("micro-batches", f"{job.accumulate:,} of {in_rows(job.rows)}"),
         ("tokens/s", f"{run.tokens_per_second:,.0f}"),
         ("on each GPU", f"{run.tokens_per_second / n:,.0f} tokens/s"),
         ("MFU", f"{flops / best.step.total / GPUS[state['gpu']].peak:.0%}"),
         ("days", days(run.days)),
-        ("their band", f"{days(low * run.days)} to {days(high * run.days)}"),
+        ("band of the days", f"{days(low * run.days)} to {days(high * run.days)}"),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
         ("a million tokens", f"{hours:.2g} GPU-hours"),
     ]

@@ -44,7 +44,7 @@ from playground.server.kernels import (
     OwnKernel,
 )
 from playground.server.limits import GB, MB, Limits, memory_of_machine
-from playground.server.pages import HEADERS, PAGES, BookPages, Entrance, Outside
+from playground.server.pages import HEADERS, PAGES, BookPages, Entrance, Outside, RunsCells
 from playground.server.peers import OwnUsersServer, are_told
 from playground.server.start import transport
 
@@ -118,8 +118,9 @@ class BookServer(ServerApp):
         sessions = (rf"{base}api/sessions", BookSessions)
         kernels = (rf"{base}api/kernels", BookKernels)
         actions = (rf"{base}api/kernels/([\w-]+)/(restart|interrupt)", BookActions)
+        told = (rf"{base}_static/server\.json", RunsCells)
         outside = (rf"(?!{base}).*", Outside, {"book": self.address.root + self.address.path})
-        ours = [sessions, kernels, actions, (*pages, files), outside]
+        ours = [sessions, kernels, actions, told, (*pages, files), outside]
         self.web_app.add_handlers(".*$", ours)
 
     def init_httpserver(self) -> None:

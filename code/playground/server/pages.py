@@ -112,6 +112,18 @@ class Outside(web.RequestHandler):
     head = get
 
 
+class RunsCells(JupyterHandler):
+    """Tells a page that this server runs cells; a host of files sends the build's file, with a no.
+
+    It also answers a browser that isn't logged in, so that the page can say how to log in.
+    """
+
+    @allow_unauthenticated
+    def get(self) -> None:
+        self.set_header("Cache-Control", "no-store")
+        self.finish({"runsCells": True})
+
+
 class BookPages(JupyterHandler, web.StaticFileHandler):
     """Files of the built book, for a reader who is logged in."""
 

@@ -18,6 +18,7 @@ from playground.show.recorded import FOLDER
 from playground.show.tables import Table
 
 check = as_module(SCRIPTS / "check_cluster.py")
+MARKED = ("BAD", "note")  # verdicts that a reader has to find among those that are ok
 SAME_LINKS = ("a100-40", "v100-32")  # as fast as the versions with more, or less, memory
 
 
@@ -30,6 +31,16 @@ def recorded(case: str) -> dict[str, Any]:
     return everything()[case]
 
 
+class Verdicts(Table):
+    """A table in whose first column `BAD` and `note` have a color."""
+
+    def _cell(self, value: Any) -> str:
+        html = super()._cell(value)
+        if value not in MARKED:
+            return html
+        return html.replace("<td>", f'<td class="verdict-{value.lower()}">')
+
+
 def judged(report: dict[str, Any]) -> Table:
     """What the script prints in a terminal: verdicts, from the report alone, and the last lines."""
     rows = []
@@ -38,7 +49,7 @@ def judged(report: dict[str, Any]) -> Table:
         level = "BAD" if one.level == "bad" else one.level
         rows.append((level, one.check, one.found + advice))
     last = printed(report).splitlines()[-2 if report["ended"] else -1 :]
-    return Table(["", "check", "found"], rows, " · ".join(last))
+    return Verdicts(["", "check", "found"], rows, " · ".join(last))
 
 
 def printed(report: dict[str, Any]) -> str:
