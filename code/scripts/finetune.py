@@ -20,7 +20,6 @@ import torch.nn.functional as F
 import train
 from models import Conv1D, Model, model_of
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from weights import load, names, save, whole
 
 OF_ITS_MODEL = ("vocab", "width", "layers", "heads", "dropout")  # here START says these
@@ -90,20 +89,14 @@ def add_adapters(model: Model, rank: int, alpha: float, dtype: torch.dtype) -> N
 
 @torch.no_grad()
 def fill(model: Model, settings: Any) -> None:
-    """Weights from START. Of the adapters, each rank draws all of A and keeps its shard."""
+    """Weights from START, and of the adapters A at random and B 0."""
     load(model, settings.start)
     for name, weight in model.named_parameters():
         if name.endswith("lora_b"):
             weight.zero_()
         elif name.endswith("lora_a"):
-            own = torch.Generator(weight.device).manual_seed(train.seed_of(settings.seed, name))
-            bound = 1 / math.sqrt(weight.shape[1])
-            drawn = torch.empty(weight.shape, device=weight.device)
-            drawn.uniform_(-bound, bound, generator=own)
-            if isinstance(weight, DTensor):
-                place = weight.device_mesh, weight.placements
-                drawn = distribute_tensor(drawn, *place, src_data_rank=None)
-            weight.copy_(drawn)
+            seed, bound = train.seed_of(settings.seed, name), 1 / math.sqrt(weight.shape[1])
+            train.draw(weight, seed, nn.init.uniform_, -bound, bound)
 
 
 def made(settings: Any) -> Model:

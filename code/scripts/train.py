@@ -219,20 +219,12 @@ class Model(nn.Module):
         logits = self.head(self.norm(x)).float()  # bf16 is enough to compute with, not to average
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    @torch.no_grad()
     def init(self) -> None:
-        """Each weight is seeded by its name; each rank draws all of it and keeps its shard."""
         deep = 0.02 / math.sqrt(2 * self.settings.layers)
         for name, weight in self.named_parameters():
-            whole = torch.ones(weight.shape, device=weight.device)
-            if "norm" not in name:
-                own = torch.Generator(weight.device).manual_seed(seed_of(self.settings.seed, name))
-                std = deep if name.endswith(("out.weight", "down.weight")) else 0.02
-                whole.normal_(0, std, generator=own)
-            if isinstance(weight, DTensor):
-                place = weight.device_mesh, weight.placements
-                whole = distribute_tensor(whole, *place, src_data_rank=None)
-            weight.copy_(whole)
+            std = deep if name.endswith(("out.weight", "down.weight")) else 0.02
+            mean, std = (1, 0) if "norm" in name else (0, std)
+            draw(weight, seed_of(self.settings.seed, name), nn.init.normal_, mean, std)
 
     def flops(self) -> int:
         """FLOP per token, forward and backward: 6 per weight that multiplies, plus attention."""
@@ -240,6 +232,15 @@ class Model(nn.Module):
         looked_up = (settings.vocab + settings.context) * settings.width
         weights = sum(weight.numel() for weight in self.parameters()) - looked_up
         return 6 * weights + 12 * settings.layers * settings.width * settings.context
+
+
+def draw(weight: torch.Tensor, seed: int, how: Callable, *limits: float) -> None:
+    """Fill a weight with nn.init's `how`. Each rank draws all of it, and keeps its shard."""
+    own = torch.Generator(weight.device).manual_seed(seed)
+    whole = how(torch.empty(weight.shape, device=weight.device), *limits, generator=own)
+    if isinstance(weight, DTensor):
+        whole = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
+    weight.detach().copy_(whole)
 
 
 def distribute(model: Any, settings: Settings, device: torch.device) -> nn.Module:
@@ -391,11 +392,9 @@ class Job:
         self.flops = model.flops()
         self.model = distribute(model, settings, device)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        groups = [
-            {"params": [w for w in self.weights if w.ndim > 1], "weight_decay": settings.decay},
-            {"params": [w for w in self.weights if w.ndim < 2], "weight_decay": 0.0},  # norms
-        ]
-        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
+        wide = {"params": [w for w in self.weights if w.ndim > 1], "weight_decay": settings.decay}
+        rest = {"params": [w for w in self.weights if w.ndim < 2], "weight_decay": 0.0}  # norms
+        self.optimizer = torch.optim.AdamW([wide, rest], betas=(0.9, 0.95), fused=True)
         self.checkpoints, self.step, self.saved = Checkpoints(settings), 0, -1  # steps done, saved
         self.resume()
         self.recent: list[torch.Tensor] = []  # loss and norm of steps since the last look
@@ -612,8 +611,7 @@ def join(settings: Settings) -> torch.device:
             meet = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     recorder = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     recorder["TORCH_FR_DUMP_TEMP_FILE"] = f"{settings.run}/collectives_of_rank_"
-    for name, value in recorder.items():  # if one hangs, each rank writes what NCCL did last
-        os.environ.setdefault(name, value)
+    os.environ |= recorder | dict(os.environ)  # if one hangs, each rank writes what NCCL did last
     share = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # github.com/pytorch/pytorch/issues/135712
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) and not os.environ.get(share):
         sys.exit(f"set {share}=1: otherwise, restarted ranks wait for dead ones, and hang")
