@@ -1,6 +1,7 @@
 """finetune.py and the library transformers: each loads what the other has written, and computes the
 same."""
 
+import json
 import os
 from pathlib import Path
 from types import ModuleType
@@ -8,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_finetune import PATIENCE, SMALL, beside_each_other
+from test_finetune import PATIENCE, SMALL, beside_each_other, filled, script
 
 from playground.lab.one_host import SCRIPTS, as_module, torchrun
 
@@ -118,3 +119,49 @@ def test_what_one_has_written_the_other_computes(transformers, tokens, tmp_path,
     for before, after in said:
         torch.testing.assert_close(before, begun, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(after, ended, atol=1e-5, rtol=1e-5)
+
+
+OLDER = {"rope_theta": 7e3}
+NO_PARAMETERS = ("rope_parameters",)
+LINEAR = {"rope_scaling": {"type": "linear", "factor": 2.0}}
+OUTER = {name: LLAMA3[name] for name in ("rope_type", "low_freq_factor", "high_freq_factor")}
+OUTER = {"rope_scaling": OUTER | {"factor": 2.0}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "gone"),
+    [
+        ("llama", OLDER, NO_PARAMETERS),
+        ("llama", OLDER | LINEAR, NO_PARAMETERS),
+        ("llama", OLDER | LINEAR, ()),
+        ("llama", OLDER | OUTER, NO_PARAMETERS),
+        ("llama", OLDER | OUTER | {"original_max_position_embeddings": 16}, NO_PARAMETERS),
+        ("llama", OLDER | {"rope_parameters": {"rope_type": "default"}}, ()),
+        ("qwen2", {"attention_bias": True, "mlp_bias": True}, ()),
+        ("mistral", {"attention_bias": True, "mlp_bias": True}, ()),
+        ("gpt2", {}, ("tie_word_embeddings", "n_inner", "activation_function")),
+    ],
+)
+def test_a_config_means_what_it_means_there(transformers, tmp_path, kind, change, gone):
+    start = Path(made(transformers, kind, tmp_path))
+    config = json.loads((start / "config.json").read_text())
+    kept = {name: value for name, value in (config | change).items() if name not in gone}
+    (start / "config.json").write_text(json.dumps(kept))
+    with torch.no_grad():
+        torch.testing.assert_close(
+            filled(start)(ASKED), logits_of(transformers, start), atol=1e-5, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+def test_what_a_config_leaves_out_is_as_there(transformers, tmp_path, kind):
+    given = {"vocab_size": 251, "hidden_size": 128, "num_hidden_layers": 2}
+    given |= {"intermediate_size": 44, "num_attention_heads": 32}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, **given}))
+    ours, theirs = script("models").shape_of(tmp_path), transformers.AutoConfig.for_model(kind)
+    assert ours.num_key_value_heads == theirs.num_key_value_heads
+    assert ours.eps == theirs.rms_norm_eps
+    assert ours.tied == theirs.tie_word_embeddings
+    assert ours.rope["rope_theta"] == theirs.rope_parameters["rope_theta"]
+    window = getattr(theirs, "sliding_window", None)
+    assert ours.longest == min(theirs.max_position_embeddings, window or 10**9)
