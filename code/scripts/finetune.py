@@ -22,6 +22,7 @@ from models import Conv1D, Model, model_of
 from torch import nn
 from weights import load, names, save, whole
 
+RESULT = "model"  # folder in RUN
 OF_ITS_MODEL = ("vocab", "width", "layers", "heads", "dropout")  # here START says these
 DEFAULTS = dict(steps=300, batch=64, micro=4, lr=2e-5, warmup=20, decay=0.0)
 DEFAULTS |= dict(eval_every=100, save_every=100)
@@ -101,7 +102,9 @@ def fill(model: Model, settings: Any) -> None:
 
 def made(settings: Any) -> Model:
     """The model of START on the meta device. Raises ValueError before anything is read."""
-    model = model_of(settings.start)
+    model, start = model_of(settings.start), Path(settings.start).resolve()
+    if start == Path(settings.run, RESULT).resolve():
+        raise ValueError(f"{settings.start}: is where the result goes. Give a different RUN")
     if settings.context > model.shape.longest:
         limit = f"at most {model.shape.longest} for {settings.start}"
         raise ValueError(f"--context {settings.context}: must be {limit}")
@@ -120,11 +123,12 @@ class Job(train.Job):
 
     def order(self) -> str:
         settings = self.settings
-        return f"{super().order()}, --lora {settings.lora}, {Path(settings.start).resolve().name}"
+        adapters = f"--lora {settings.lora}, --alpha {settings.alpha}"
+        return f"{super().order()}, {adapters}, {Path(settings.start).resolve().name}"
 
     def train(self) -> None:
         super().train()
-        model, folder = self.model, Path(self.settings.run, "model")
+        model, folder = self.model, Path(self.settings.run, RESULT)
         save(model.module if self.settings.ddp else model, folder, self.settings.start)
         if self.rank == 0:
             print(f"{folder}: the trained model, in the form of {self.settings.start}", flush=True)
