@@ -186,6 +186,8 @@ class Block(nn.Module):
     def __init__(self, settings: Settings):
         super().__init__()
         width, self.heads, self.dropout = settings.width, settings.heads, settings.dropout
+        if width % self.heads:
+            raise ValueError(f"--width {width}: must be a multiple of --heads {self.heads}")
         self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -220,10 +222,9 @@ class Model(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
     def init(self) -> None:
-        deep = 0.02 / math.sqrt(2 * self.settings.layers)
         for name, weight in self.named_parameters():
-            std = deep if name.endswith(("out.weight", "down.weight")) else 0.02
-            mean, std = (1, 0) if "norm" in name else (0, std)
+            deep = 2 * self.settings.layers if name.endswith(("out.weight", "down.weight")) else 1
+            mean, std = (1, 0) if "norm" in name else (0, 0.02 / math.sqrt(deep))
             draw(weight, seed_of(self.settings.seed, name), nn.init.normal_, mean, std)
 
     def flops(self) -> int:
@@ -281,14 +282,14 @@ class Checkpoints:
         self.saving: Future | None = None
         self.thread = ThreadPoolExecutor(1)
         restarts = {os.environ.get(f"{by}_RESTART_COUNT", "0") for by in ("TORCHELASTIC", "SLURM")}
-        if self.rank == 0 and settings.resume >= 0 and restarts == {"0"}:
-            self.publish(f"step-{settings.resume:08}")
+        resume = settings.resume if restarts == {"0"} else -1
+        self.asked = f"step-{resume:08}" if resume >= 0 else ""
 
     def latest(self) -> Path | None:
         """Rank 0 looks, and all ranks must see the same folder: their hosts may not share it."""
         named, file = [""], self.folder / "latest"
         if self.rank == 0:
-            named = [file.read_text().strip() if file.exists() else ""]
+            named = [self.asked or (file.read_text().strip() if file.exists() else "")]
             for folder in self.folder.glob(self.OURS):
                 if not (folder / ".metadata").exists():  # it was never completed
                     shutil.rmtree(folder)
@@ -296,8 +297,10 @@ class Checkpoints:
         if not named[0]:
             return None
         folder = self.folder / named[0]
-        missing = f"{file} names {named[0]}, which isn't there: correct the file, or delete it"
+        missing = f"{folder} isn't there: correct or remove {'--resume' if self.asked else file}"
         agree(None if (folder / ".metadata").exists() else missing)
+        if self.asked and self.rank == 0:
+            self.publish(self.asked)
         return folder
 
     def damaged(self, folder: Path) -> list[str]:
@@ -595,8 +598,7 @@ def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
     number = env.get(local) or env.get("PMI_LOCAL_RANK") or env.get("SLURM_LOCALID") or "0"
     meet = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or ""
     if env[ranks] != "1" and not meet:
-        line = f"{ranks}={env[ranks]}: start it with srun, or set MASTER_ADDR to rank 0's host"
-        sys.exit(f"train.py: {line}")
+        sys.exit(f"train.py: {ranks}={env[ranks]}: use srun, or set MASTER_ADDR to rank 0's host")
     port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
     place = {"RANK": env[rank], "LOCAL_RANK": number, "WORLD_SIZE": env[ranks]}
     return place | {"MASTER_ADDR": meet, "MASTER_PORT": env.get("MASTER_PORT") or str(port)}
@@ -604,11 +606,11 @@ def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
 
 def join(settings: Settings) -> torch.device:
     """Meet the other ranks. Gloo, next to NCCL, is for checkpoints, `agree` and `any_rank`."""
-    meet: dict[str, Any] = {}
+    meet: dict[str, Any] = {"timeout": timedelta(seconds=settings.timeout)}
     if "RANK" not in os.environ:
         os.environ |= without_torchrun(os.environ)
         if os.environ["WORLD_SIZE"] == "1":  # no other rank has to reach it
-            meet = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+            meet |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     recorder = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     recorder["TORCH_FR_DUMP_TEMP_FILE"] = f"{settings.run}/collectives_of_rank_"
     os.environ |= recorder | dict(os.environ)  # if one hangs, each rank writes what NCCL did last
@@ -623,8 +625,7 @@ def join(settings: Settings) -> torch.device:
         where = f"nccl · {torch.cuda.get_device_name()}"
     if not dist.is_initialized():  # Ray has done it
         own = device if device.type == "cuda" else None
-        limit = timedelta(seconds=settings.timeout)
-        dist.init_process_group(backend, timeout=limit, device_id=own, **meet)
+        dist.init_process_group(backend, device_id=own, **meet)
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks · {where}", flush=True)
     return device
