@@ -187,7 +187,7 @@ def finish(folder: Path, source: Path, files: list[list[str]], size: int) -> Non
     for pattern in BESIDE:
         for file in source.glob(pattern):
             if file.name != INDEX:
-                shutil.copy(file, folder)
+                shutil.copyfile(file, folder / file.name)  # without its permissions
     for pattern in (ONE, MANY.format(*2 * ["?????"]), INDEX):
         for old in folder.glob(pattern):
             old.unlink()

@@ -254,6 +254,13 @@ def test_each_tensor_keeps_the_dtype_of_its_source(tmp_path):
     assert all(torch.equal(found[name], weight) for name, weight in mixed.items())
 
 
+def test_an_export_can_be_replaced_although_its_source_is_read_only(tmp_path):
+    start, weights = write_start(tmp_path / "start", LLAMA), script("weights")
+    Path(start, "config.json").chmod(0o444)
+    weights.save(filled(start), tmp_path / "out", start)
+    assert (tmp_path / "out/config.json").stat().st_mode & 0o200
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
@@ -466,6 +473,52 @@ def test_a_sample_needs_a_text_and_a_tokenizer(tmp_path):
         sample(write_start(tmp_path / "start", GPT2), "", 5, 0.0, 0)
     start = write_start(tmp_path / "more", GPT2 | {"vocab_size": 300})
     with pytest.raises(ValueError, match=r"tokenizer\.json: isn.t there"):
+        sample(start, "all", 5, 0.0, 0)
+
+
+def with_tokenizer(folder: str | Path, words: dict[str, int]) -> str:
+    tokenizers = pytest.importorskip("tokenizers")
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="?"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    own.save(str(Path(folder, "tokenizer.json")))
+    return str(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_a_sample_ends_where_the_model_ends_it(file, tmp_path):
+    """What follows the end of a text belongs to a different one."""
+    start, sample = write_start(tmp_path / "start", GPT2), script("sample").main
+    given = Path(start, "config.json").read_text()
+    model, tokens = filled(start), [*b"all"]
+    for _ in range(9):
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+    end = tokens[5]
+    place = tokens.index(end, 3)
+    assert sample(start, "all", 9, 0.0, 0) == bytes(tokens).decode(errors="replace")
+    for ends in (end, [end, 0]):
+        told = {"eos_token_id": ends} | (json.loads(given) if file == "config.json" else {})
+        Path(start, file).write_text(json.dumps(told))
+        expected = bytes(tokens[:place]).decode(errors="replace")
+        assert sample(start, "all", 9, 0.0, 0) == expected
+
+
+def test_what_cannot_be_sampled_is_one_line(tmp_path, monkeypatch):
+    sample, start = script("sample").main, write_start(tmp_path / "start", GPT2)
+    small = write_start(tmp_path / "small", GPT2 | {"vocab_size": 100})
+    with pytest.raises(ValueError, match=r"token 108, but the model has only 100$"):
+        sample(small, "all", 5, 0.0, 0)
+    with pytest.raises(ValueError, match=r"^--temperature -1.0: must be at least 0$"):
+        sample(start, "all", 5, -1.0, 0)
+    with pytest.raises(ValueError, match=r"^--tokens -1: must be at least 0$"):
+        sample(start, "all", -1, 1.0, 0)
+    with_tokenizer(start, {"all": 256, "?": 0})
+    with pytest.raises(ValueError, match=r"token 256, but the model has only 256$"):
+        sample(start, "all", 5, 0.0, 0)
+    Path(start, "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"^[^\n]*tokenizer\.json: [^\n]+$"):
+        sample(start, "all", 5, 0.0, 0)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ValueError, match=r"tokenizer\.json: needs `pip install tokenizers`$"):
         sample(start, "all", 5, 0.0, 0)
 
 

@@ -57,7 +57,9 @@ def transformers() -> ModuleType:
     return module
 
 
-def made(transformers: ModuleType, kind: str, folder: Path) -> str:
+def made(
+    transformers: ModuleType, kind: str, folder: Path, dtype: torch.dtype = torch.float32
+) -> str:
     """A model with random weights, norms and biases too, in several files."""
     torch.manual_seed(0)
     model_type, given = KINDS[kind]
@@ -66,7 +68,7 @@ def made(transformers: ModuleType, kind: str, folder: Path) -> str:
     with torch.no_grad():
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.2)
-    model.save_pretrained(folder, max_shard_size=20_000)
+    model.to(dtype).save_pretrained(folder, max_shard_size=20_000)
     assert len([*folder.glob("*.safetensors")]) > 1
     assert (folder / "model.safetensors.index.json").exists()
     return str(folder)
@@ -119,6 +121,19 @@ def test_what_one_has_written_the_other_computes(transformers, tokens, tmp_path,
     for before, after in said:
         torch.testing.assert_close(before, begun, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(after, ended, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen3"])
+def test_weights_in_bf16_stay_what_they_are(transformers, tmp_path, kind):
+    start = made(transformers, kind, tmp_path / "start", torch.bfloat16)
+    model = filled(start)
+    with torch.no_grad():
+        logits = model(ASKED)
+    torch.testing.assert_close(logits, logits_of(transformers, start), atol=1e-5, rtol=1e-5)
+    script("weights").save(model, tmp_path / "out", start)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto")
+    assert theirs.dtype == torch.bfloat16
+    assert torch.equal(logits_of(transformers, tmp_path / "out"), logits_of(transformers, start))
 
 
 OLDER = {"rope_theta": 7e3}

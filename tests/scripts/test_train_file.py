@@ -503,8 +503,9 @@ def test_a_tokenizer_json_makes_the_tokens(tmp_path: Path) -> None:
 
 
 def test_what_make_tokens_cannot_read_is_one_line(tmp_path: Path) -> None:
-    text, latin = tmp_path / "a.txt", tmp_path / "latin.txt"
+    text, latin, empty = (tmp_path / f"{name}.txt" for name in ("a", "latin", "empty"))
     text.write_text("text")
+    empty.write_text("")
     latin.write_bytes(b"gar\xe7on")
     for words, line in {
         (text, latin, "DATA"): f"{latin}: not UTF-8 (byte 0xe7 at 3). Convert it: iconv -f LATIN1",
@@ -512,6 +513,7 @@ def test_what_make_tokens_cannot_read_is_one_line(tmp_path: Path) -> None:
         (text, tmp_path, "DATA"): f"{tmp_path}: Is a directory",
         (latin, text): f"{text}: is a file, but the last argument is DATA, the folder to write",
         (text, "DATA", "--tokenizer=none.json"): "--tokenizer none.json: ",
+        (empty, "DATA"): f"{empty}: no text, so no tokens",
     }.items():
         command = [sys.executable, str(SCRIPTS / "make_tokens.py"), *map(str, words)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
