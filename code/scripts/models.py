@@ -25,12 +25,21 @@ LLAMAS = {  # longest sequence, and heads for keys and values, where config.json
     "qwen2": (32768, 32),
     "qwen3": (32768, 32),
 }
-WINDOW = 4096  # likewise, where there is one
+WINDOW = 4096  # of them, where a config.json that has one doesn't say its length
+GPT2_NAMES = {  # the general name, and GPT-2's
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+}
 ROPES = {  # a rope_type and the numbers that it needs
     "default": ["rope_theta"],
     "linear": ["rope_theta", "factor"],
     "llama3": [
-        *("rope_theta", "factor", "low_freq_factor", "high_freq_factor"),
+        "rope_theta",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
         "original_max_position_embeddings",
     ],
 }
@@ -82,6 +91,7 @@ def shape_of(folder: str | Path) -> Shape:
 
 def gpt2_shape(config: dict[str, Any]) -> Shape:
     """As GPT-2's class in transformers reads it; what isn't there is as in the smallest GPT-2."""
+    config = {GPT2_NAMES.get(name, name): value for name, value in config.items()}
     width, heads = config.get("n_embd", 768), config.get("n_head", 12)
     if width % heads:
         raise ValueError(f"n_embd={width}: must be a multiple of n_head={heads}")

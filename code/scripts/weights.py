@@ -103,7 +103,7 @@ def missing(name: str, folder: str | Path) -> str:
     """Why a tensor is in none of the files."""
     index = Path(folder, INDEX)
     if index.exists():
-        file = json.loads(index.read_text("utf-8"))["weight_map"].get(name)
+        file = json.loads(index.read_text("utf-8")).get("weight_map", {}).get(name)
         if file and not Path(folder, file).exists():
             return f"{file} isn't there, and {INDEX} has {name} in it"
     return f"no {name} in the files"

@@ -326,6 +326,17 @@ def test_a_config_that_is_not_built_here_is_refused(config, line, tmp_path):
     assert line in str(refused.value)
 
 
+def test_gpt2_is_read_by_the_general_names_too(tmp_path):
+    """transformers accepts both; unread, the number of heads would be the usual 12."""
+    names = {"n_embd": "hidden_size", "n_head": "num_attention_heads"}
+    names |= {"n_layer": "num_hidden_layers", "n_positions": "max_position_embeddings"}
+    config = {names.get(name, name): value for name, value in GPT2.items()}
+    (tmp_path / "config.json").write_text(json.dumps(GPT2))
+    expected = script("models").shape_of(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert dataclasses.asdict(script("models").shape_of(tmp_path)) == dataclasses.asdict(expected)
+
+
 def test_a_config_that_is_not_an_object_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ValueError, match=r"config\.json: model_type None isn't built here"):
@@ -410,6 +421,8 @@ def test_a_file_that_the_index_names_and_that_is_missing_is_named(tmp_path):
     gone.unlink()
     line = refused(tmp_path / "out")
     assert f"{gone.name} isn't there, and model.safetensors.index.json has" in line
+    (tmp_path / "out/model.safetensors.index.json").write_text("{}")
+    assert "in the files, but config.json needs" in refused(tmp_path / "out")
 
 
 def test_an_export_replaces_all_files_of_an_earlier_one(tmp_path):
