@@ -98,7 +98,7 @@ endef
 	@touch $@
 
 .venv/.installed-all: requirements/all.txt .venv/.installed-dev
-	@echo "Installing Ray and DeepSpeed for the tests ..." && $(BIN)/python requirements/install.py requirements/all.txt
+	@echo "Installing Ray, DeepSpeed and transformers for the tests ..." && $(BIN)/python requirements/install.py requirements/all.txt
 	@touch $@
 
 book/web/node_modules/.installed: book/web/package.json book/web/package-lock.json .venv/.installed

@@ -20,9 +20,9 @@ import torch.nn.functional as F
 import train
 from models import Conv1D, Model, model_of
 from torch import nn
-from torch.distributed.tensor import DTensor, distribute_tensor
 from weights import load, names, save, whole
 
+RESULT = "model"  # folder in RUN
 OF_ITS_MODEL = ("vocab", "width", "layers", "heads", "dropout")  # here START says these
 DEFAULTS = dict(steps=300, batch=64, micro=4, lr=2e-5, warmup=20, decay=0.0)
 DEFAULTS |= dict(eval_every=100, save_every=100)
@@ -90,25 +90,21 @@ def add_adapters(model: Model, rank: int, alpha: float, dtype: torch.dtype) -> N
 
 @torch.no_grad()
 def fill(model: Model, settings: Any) -> None:
-    """Weights from START. Of the adapters, each rank draws all of A and keeps its shard."""
+    """Weights from START, and of the adapters A at random and B 0."""
     load(model, settings.start)
     for name, weight in model.named_parameters():
         if name.endswith("lora_b"):
             weight.zero_()
         elif name.endswith("lora_a"):
-            own = torch.Generator(weight.device).manual_seed(train.seed_of(settings.seed, name))
-            bound = 1 / math.sqrt(weight.shape[1])
-            drawn = torch.empty(weight.shape, device=weight.device)
-            drawn.uniform_(-bound, bound, generator=own)
-            if isinstance(weight, DTensor):
-                place = weight.device_mesh, weight.placements
-                drawn = distribute_tensor(drawn, *place, src_data_rank=None)
-            weight.copy_(drawn)
+            seed, bound = train.seed_of(settings.seed, name), 1 / math.sqrt(weight.shape[1])
+            train.draw(weight, seed, nn.init.uniform_, -bound, bound)
 
 
 def made(settings: Any) -> Model:
     """The model of START on the meta device. Raises ValueError before anything is read."""
-    model = model_of(settings.start)
+    model, start = model_of(settings.start), Path(settings.start).resolve()
+    if start == Path(settings.run, RESULT).resolve():
+        raise ValueError(f"{settings.start}: is where the result goes. Give a different RUN")
     if settings.context > model.shape.longest:
         limit = f"at most {model.shape.longest} for {settings.start}"
         raise ValueError(f"--context {settings.context}: must be {limit}")
@@ -127,11 +123,12 @@ class Job(train.Job):
 
     def order(self) -> str:
         settings = self.settings
-        return f"{super().order()}, --lora {settings.lora}, {Path(settings.start).resolve().name}"
+        adapters = f"--lora {settings.lora}, --alpha {settings.alpha}"
+        return f"{super().order()}, {adapters}, {Path(settings.start).resolve().name}"
 
     def train(self) -> None:
         super().train()
-        model, folder = self.model, Path(self.settings.run, "model")
+        model, folder = self.model, Path(self.settings.run, RESULT)
         save(model.module if self.settings.ddp else model, folder, self.settings.start)
         if self.rank == 0:
             print(f"{folder}: the trained model, in the form of {self.settings.start}", flush=True)

@@ -61,7 +61,9 @@ def main(texts: list[str], folder: str, tokenizer: str | None = None) -> None:
     for number, text in enumerate(texts, start=1):
         between = "\n" if number < len(texts) else ""
         tokens.extend(tokenize(read(text) + between))
-    largest = max(tokens, default=0)
+    if not tokens:
+        raise ValueError(f"{', '.join(texts)}: no text, so no tokens")
+    largest = max(tokens)
     if largest < 2**16:
         tokens = array("H", tokens)
     Path(folder).mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,30 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-LLAMAS = ("llama", "mistral", "qwen2", "qwen3")
+LLAMAS = {  # longest sequence, and heads for keys and values, where config.json doesn't say them
+    "llama": (2048, None),
+    "mistral": (131072, 8),
+    "qwen2": (32768, 32),
+    "qwen3": (32768, 32),
+}
+WINDOW = 4096  # of them, where a config.json that has one doesn't say its length
+GPT2_NAMES = {  # the general name, and GPT-2's
+    "hidden_size": "n_embd",
+    "num_attention_heads": "n_head",
+    "num_hidden_layers": "n_layer",
+    "max_position_embeddings": "n_positions",
+}
+ROPES = {  # a rope_type and the numbers that it needs
+    "default": ["rope_theta"],
+    "linear": ["rope_theta", "factor"],
+    "llama3": [
+        "rope_theta",
+        "factor",
+        "low_freq_factor",
+        "high_freq_factor",
+        "original_max_position_embeddings",
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -52,11 +75,13 @@ def shape_of(folder: str | Path) -> Shape:
         raise ValueError(f"{file}: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"{file}: not JSON: {error}") from None
-    kind = config.get("model_type")
+    kind = config.get("model_type") if isinstance(config, dict) else None
     if kind not in ("gpt2", *LLAMAS):
         known = ", ".join(("gpt2", *LLAMAS))
         raise ValueError(f"{file}: model_type {kind!r} isn't built here. These are: {known}")
     try:
+        if config.get("quantization_config"):
+            raise ValueError("quantization_config: only weights in 16 bits or more are read here")
         return gpt2_shape(config) if kind == "gpt2" else llama_shape(config)
     except KeyError as error:
         raise ValueError(f"{file}: has no {error.args[0]}") from None
@@ -66,7 +91,10 @@ def shape_of(folder: str | Path) -> Shape:
 
 def gpt2_shape(config: dict[str, Any]) -> Shape:
     """As GPT-2's class in transformers reads it; what isn't there is as in the smallest GPT-2."""
+    config = {GPT2_NAMES.get(name, name): value for name, value in config.items()}
     width, heads = config.get("n_embd", 768), config.get("n_head", 12)
+    if width % heads:
+        raise ValueError(f"n_embd={width}: must be a multiple of n_head={heads}")
     for name, usual in {
         "scale_attn_by_inverse_layer_idx": False,
         "scale_attn_weights": True,
@@ -91,24 +119,46 @@ def llama_shape(config: dict[str, Any]) -> Shape:
     kind, width, heads = config["model_type"], config["hidden_size"], config["num_attention_heads"]
     if (act := config.get("hidden_act", "silu")) != "silu":
         raise ValueError(f"hidden_act={act!r}: only silu is built here")
-    older = {"rope_theta": config.get("rope_theta", 1e4)} | (config.get("rope_scaling") or {})
-    rope = config.get("rope_parameters") or older
-    rope = {"rope_type": rope.get("rope_type", rope.get("type", "default")), **rope}
-    if rope["rope_type"] not in ("default", "linear", "llama3"):
-        raise ValueError(f"rope_type={rope['rope_type']!r}: not default, linear or llama3")
-    longest = config.get("max_position_embeddings", 32768 if kind.startswith("qwen") else 2048)
-    window = config.get("sliding_window") if kind != "llama" else None
+    positions, shared = LLAMAS[kind]
+    longest = config.get("max_position_embeddings", positions)
+    rope = rope_of(config, longest)
+    window = config.get("sliding_window", WINDOW) if kind != "llama" else None
     if window and (kind == "mistral" or config.get("use_sliding_window", False)):
         longest = min(longest, window)
-    bias = config.get("attention_bias", False)
+    shared = config.get("num_key_value_heads", shared) or heads
+    if heads % shared:
+        what = f"num_attention_heads={heads}"
+        raise ValueError(f"{what}: must be a multiple of num_key_value_heads={shared}")
+    head_dim = config.get("head_dim") or (128 if kind == "qwen3" else width // heads)
+    if head_dim % 2:
+        raise ValueError(f"head_dim={head_dim}: must be even, because positions turn pairs")
+    bias = config.get("attention_bias", False) and kind in ("llama", "qwen3")
     return Shape(
-        kind, config["vocab_size"], width, config["num_hidden_layers"], heads,
-        config.get("num_key_value_heads") or heads,
-        config.get("head_dim") or (128 if kind == "qwen3" else width // heads),
+        kind, config["vocab_size"], width, config["num_hidden_layers"], heads, shared, head_dim,
         config["intermediate_size"], longest, config.get("rms_norm_eps", 1e-6),
         config.get("tie_word_embeddings", False), bias or kind == "qwen2", bias,
-        config.get("mlp_bias", False), rope,
+        config.get("mlp_bias", False) and kind == "llama", rope,
     )  # fmt: skip
+
+
+def rope_of(config: dict[str, Any], longest: int) -> dict[str, Any]:
+    """Rotary positions. An older config has rope_scaling, and rope_theta beside it."""
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    if any(isinstance(value, dict) for value in given.values()):
+        raise ValueError("rope_parameters by layer: only the same ones for all layers")
+    part = given.get("partial_rotary_factor", config.get("partial_rotary_factor", 1))
+    if part not in (1, None):
+        raise ValueError(f"partial_rotary_factor={part}: only all of a head's elements are turned")
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind not in ROPES:
+        raise ValueError(f"rope_type={kind!r}: not default, linear or llama3")
+    original = "original_max_position_embeddings"
+    rope = {"rope_theta": config.get("rope_theta", 1e4), original: longest, **given}
+    rope |= {"rope_type": kind, original: config.get(original, rope[original])}
+    for name in ROPES[kind]:
+        if not isinstance(rope.get(name), int | float):
+            raise ValueError(f"rope_type={kind!r} needs a number {name}")
+    return rope
 
 
 class Model(nn.Module):

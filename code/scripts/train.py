@@ -186,6 +186,8 @@ class Block(nn.Module):
     def __init__(self, settings: Settings):
         super().__init__()
         width, self.heads, self.dropout = settings.width, settings.heads, settings.dropout
+        if width % self.heads:
+            raise ValueError(f"--width {width}: must be a multiple of --heads {self.heads}")
         self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -219,20 +221,11 @@ class Model(nn.Module):
         logits = self.head(self.norm(x)).float()  # bf16 is enough to compute with, not to average
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
-    @torch.no_grad()
     def init(self) -> None:
-        """Each weight is seeded by its name; each rank draws all of it and keeps its shard."""
-        deep = 0.02 / math.sqrt(2 * self.settings.layers)
         for name, weight in self.named_parameters():
-            whole = torch.ones(weight.shape, device=weight.device)
-            if "norm" not in name:
-                own = torch.Generator(weight.device).manual_seed(seed_of(self.settings.seed, name))
-                std = deep if name.endswith(("out.weight", "down.weight")) else 0.02
-                whole.normal_(0, std, generator=own)
-            if isinstance(weight, DTensor):
-                place = weight.device_mesh, weight.placements
-                whole = distribute_tensor(whole, *place, src_data_rank=None)
-            weight.copy_(whole)
+            deep = 2 * self.settings.layers if name.endswith(("out.weight", "down.weight")) else 1
+            mean, std = (1, 0) if "norm" in name else (0, 0.02 / math.sqrt(deep))
+            draw(weight, seed_of(self.settings.seed, name), nn.init.normal_, mean, std)
 
     def flops(self) -> int:
         """FLOP per token, forward and backward: 6 per weight that multiplies, plus attention."""
@@ -240,6 +233,15 @@ class Model(nn.Module):
         looked_up = (settings.vocab + settings.context) * settings.width
         weights = sum(weight.numel() for weight in self.parameters()) - looked_up
         return 6 * weights + 12 * settings.layers * settings.width * settings.context
+
+
+def draw(weight: torch.Tensor, seed: int, how: Callable, *limits: float) -> None:
+    """Fill a weight with nn.init's `how`. Each rank draws all of it, and keeps its shard."""
+    own = torch.Generator(weight.device).manual_seed(seed)
+    whole = how(torch.empty(weight.shape, device=weight.device), *limits, generator=own)
+    if isinstance(weight, DTensor):
+        whole = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
+    weight.detach().copy_(whole)
 
 
 def distribute(model: Any, settings: Settings, device: torch.device) -> nn.Module:
@@ -280,14 +282,14 @@ class Checkpoints:
         self.saving: Future | None = None
         self.thread = ThreadPoolExecutor(1)
         restarts = {os.environ.get(f"{by}_RESTART_COUNT", "0") for by in ("TORCHELASTIC", "SLURM")}
-        if self.rank == 0 and settings.resume >= 0 and restarts == {"0"}:
-            self.publish(f"step-{settings.resume:08}")
+        resume = settings.resume if restarts == {"0"} else -1
+        self.asked = f"step-{resume:08}" if resume >= 0 else ""
 
     def latest(self) -> Path | None:
         """Rank 0 looks, and all ranks must see the same folder: their hosts may not share it."""
         named, file = [""], self.folder / "latest"
         if self.rank == 0:
-            named = [file.read_text().strip() if file.exists() else ""]
+            named = [self.asked or (file.read_text().strip() if file.exists() else "")]
             for folder in self.folder.glob(self.OURS):
                 if not (folder / ".metadata").exists():  # it was never completed
                     shutil.rmtree(folder)
@@ -295,8 +297,10 @@ class Checkpoints:
         if not named[0]:
             return None
         folder = self.folder / named[0]
-        missing = f"{file} names {named[0]}, which isn't there: correct the file, or delete it"
+        missing = f"{folder} isn't there: correct or remove {'--resume' if self.asked else file}"
         agree(None if (folder / ".metadata").exists() else missing)
+        if self.asked and self.rank == 0:
+            self.publish(self.asked)
         return folder
 
     def damaged(self, folder: Path) -> list[str]:
@@ -391,11 +395,9 @@ class Job:
         self.flops = model.flops()
         self.model = distribute(model, settings, device)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
-        groups = [
-            {"params": [w for w in self.weights if w.ndim > 1], "weight_decay": settings.decay},
-            {"params": [w for w in self.weights if w.ndim < 2], "weight_decay": 0.0},  # norms
-        ]
-        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
+        wide = {"params": [w for w in self.weights if w.ndim > 1], "weight_decay": settings.decay}
+        rest = {"params": [w for w in self.weights if w.ndim < 2], "weight_decay": 0.0}  # norms
+        self.optimizer = torch.optim.AdamW([wide, rest], betas=(0.9, 0.95), fused=True)
         self.checkpoints, self.step, self.saved = Checkpoints(settings), 0, -1  # steps done, saved
         self.resume()
         self.recent: list[torch.Tensor] = []  # loss and norm of steps since the last look
@@ -596,8 +598,7 @@ def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
     number = env.get(local) or env.get("PMI_LOCAL_RANK") or env.get("SLURM_LOCALID") or "0"
     meet = env.get("MASTER_ADDR") or env.get("SLURM_LAUNCH_NODE_IPADDR") or ""
     if env[ranks] != "1" and not meet:
-        line = f"{ranks}={env[ranks]}: start it with srun, or set MASTER_ADDR to rank 0's host"
-        sys.exit(f"train.py: {line}")
+        sys.exit(f"train.py: {ranks}={env[ranks]}: use srun, or set MASTER_ADDR to rank 0's host")
     port = 20000 + int(env.get("SLURM_JOB_ID", 9500)) % 10000  # each job's own; else 29500
     place = {"RANK": env[rank], "LOCAL_RANK": number, "WORLD_SIZE": env[ranks]}
     return place | {"MASTER_ADDR": meet, "MASTER_PORT": env.get("MASTER_PORT") or str(port)}
@@ -605,15 +606,14 @@ def without_torchrun(env: Mapping[str, str]) -> dict[str, str]:
 
 def join(settings: Settings) -> torch.device:
     """Meet the other ranks. Gloo, next to NCCL, is for checkpoints, `agree` and `any_rank`."""
-    meet: dict[str, Any] = {}
+    meet: dict[str, Any] = {"timeout": timedelta(seconds=settings.timeout)}
     if "RANK" not in os.environ:
         os.environ |= without_torchrun(os.environ)
         if os.environ["WORLD_SIZE"] == "1":  # no other rank has to reach it
-            meet = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+            meet |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     recorder = {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     recorder["TORCH_FR_DUMP_TEMP_FILE"] = f"{settings.run}/collectives_of_rank_"
-    for name, value in recorder.items():  # if one hangs, each rank writes what NCCL did last
-        os.environ.setdefault(name, value)
+    os.environ |= recorder | dict(os.environ)  # if one hangs, each rank writes what NCCL did last
     share = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"  # github.com/pytorch/pytorch/issues/135712
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)) and not os.environ.get(share):
         sys.exit(f"set {share}=1: otherwise, restarted ranks wait for dead ones, and hang")
@@ -625,8 +625,7 @@ def join(settings: Settings) -> torch.device:
         where = f"nccl · {torch.cuda.get_device_name()}"
     if not dist.is_initialized():  # Ray has done it
         own = device if device.type == "cuda" else None
-        limit = timedelta(seconds=settings.timeout)
-        dist.init_process_group(backend, timeout=limit, device_id=own, **meet)
+        dist.init_process_group(backend, device_id=own, **meet)
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks · {where}", flush=True)
     return device

@@ -11,6 +11,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -22,21 +23,43 @@ from torch.distributed.checkpoint import HuggingFaceStorageReader
 from torch.distributed.tensor import DTensor
 
 LARGEST = 5 * 10**9  # bytes of a file
+ROWS = 4096  # of a matrix, to compare at a time
+HEAD = "lm_head.weight"
 ADAPTER = ("lora_a", "lora_b")  # parameters that no file has
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # masks, angles: computed
+ONE, MANY = "model.safetensors", "model-{}-of-{}.safetensors"
+INDEX = "model.safetensors.index.json"
 BESIDE = ("*.json", "*.model", "*.txt", "*.jinja")  # config, tokenizer, chat template
 
 
-def tensors_in(folder: str | Path) -> dict[str, tuple[list[int], str]]:
-    """The name of each tensor, its shape and its dtype as the files say it ("BF16")."""
-    found = {}
+class Tensor(NamedTuple):
+    """What a file says about one of its tensors."""
+
+    shape: list[int]
+    dtype: str  # such as "BF16"
+    file: Path
+
+
+def tensors_in(folder: str | Path) -> dict[str, Tensor]:
+    """The tensors of all files, by their names. Raises ValueError if a name is in two files."""
+    found: dict[str, Tensor] = {}
     for file in sorted(Path(folder).glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118
-                    part = tensors.get_slice(name)
-                    found[name] = part.get_shape(), part.get_dtype()
+                own = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
         except Exception as error:  # SafetensorError isn't an OSError
             raise ValueError(f"{file}: {error}") from None
+        for name, part in own.items():
+            if name in found:
+                both = f"{name} is in {found[name].file.name} and in {file.name}"
+                raise ValueError(f"{folder}: {both}: move one of them away")
+            found[name] = Tensor(part.get_shape(), part.get_dtype(), file)
     if not found:
         raise ValueError(f"{folder}: no *.safetensors there")
     return found
@@ -45,7 +68,8 @@ def tensors_in(folder: str | Path) -> dict[str, tuple[list[int], str]]:
 def names(model: Model, folder: str | Path) -> dict[str, str]:
     """Each parameter's name in the files of the folder, by its name in the model.
 
-    Raises ValueError for the first that isn't there, or has another shape.
+    Raises ValueError for the first that isn't there, or has another shape, and for a tensor beside
+    them that the model doesn't have: it would be missing from what `save` writes.
     """
     there = tensors_in(folder)
     # Some files leave the prefix out. Here, a layer with an adapter is a level deeper.
@@ -55,12 +79,47 @@ def names(model: Model, folder: str | Path) -> dict[str, str]:
         if name.endswith(ADAPTER):
             continue
         plain = name.replace(".base.", ".")
-        found[name] = plain if plain.startswith("lm_head.") else prefix + plain
-        shape, _ = there.get(found[name], (None, ""))
-        if shape != list(weight.shape):
-            is_there = f"{found[name]} is {shape}" if shape else f"no {found[name]} in the files"
+        own = found[name] = plain if plain.startswith("lm_head.") else prefix + plain
+        if own not in there or there[own].shape != [*weight.shape]:
+            is_there = f"{own} is {there[own].shape}" if own in there else missing(own, folder)
             raise ValueError(f"{folder}: {is_there}, but config.json needs {[*weight.shape]}")
+        if there[own].dtype not in DTYPES:
+            known = ", ".join(DTYPES)
+            raise ValueError(f"{folder}: {own} is {there[own].dtype}: only {known} are read here")
+    used = {there[own].file for own in found.values()}
+    for own in sorted(there.keys() - found.values()):
+        if own == HEAD and model.shape.tied:
+            embedding = prefix + next(name for name in found if name.startswith(("wte", "embed")))
+            if not equal(there, own, embedding):
+                line = f"{own} isn't {embedding}: set tie_word_embeddings to false in config.json"
+                raise ValueError(f"{folder}: {line}")
+        elif there[own].file in used and not own.endswith(BUFFERS):
+            what = f"{there[own].file.name} has {own}"
+            raise ValueError(f"{folder}: {what}, but config.json doesn't describe it")
     return found
+
+
+def missing(name: str, folder: str | Path) -> str:
+    """Why a tensor is in none of the files."""
+    index = Path(folder, INDEX)
+    if index.exists():
+        file = json.loads(index.read_text("utf-8")).get("weight_map", {}).get(name)
+        if file and not Path(folder, file).exists():
+            return f"{file} isn't there, and {INDEX} has {name} in it"
+    return f"no {name} in the files"
+
+
+def equal(there: dict[str, Tensor], one: str, other: str) -> bool:
+    """Whether two tensors of the files are the same, read a few rows at a time."""
+    shape, first, second = there[one].shape, there[one].file, there[other].file
+    if shape != there[other].shape:
+        return False
+    with safe_open(first, framework="pt") as a, safe_open(second, framework="pt") as b:
+        for row in range(0, shape[0], ROWS):
+            rows = slice(row, row + ROWS)
+            if not torch.equal(a.get_slice(one)[rows], b.get_slice(other)[rows]):
+                return False
+    return True
 
 
 def load(model: Model, folder: str | Path) -> None:
@@ -95,7 +154,6 @@ def save(model: Model, folder: str | Path, source: str | Path) -> None:
     folder, source = Path(folder), Path(source)
     there, known = tensors_in(source), names(model, source)
     rank = dist.get_rank() if dist.is_initialized() else 0
-    dtypes = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16}
     files: list[dict[str, torch.Tensor]] = [{}]
     sizes: list[int] = []
 
@@ -107,10 +165,12 @@ def save(model: Model, folder: str | Path, source: str | Path) -> None:
 
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("part-*.safetensors"):  # of a save that was interrupted
+            old.unlink()
     for name, value in merged(model):
         if rank:
             continue
-        value = value.to("cpu", dtypes.get(there[known[name]][1], torch.bfloat16)).contiguous()
+        value = value.to("cpu", DTYPES[there[known[name]].dtype]).contiguous()
         if files[-1] and sum(t.nbytes for t in files[-1].values()) + value.nbytes > LARGEST:
             write()
             files.append({})
@@ -123,16 +183,19 @@ def save(model: Model, folder: str | Path, source: str | Path) -> None:
 
 
 def finish(folder: Path, source: Path, files: list[list[str]], size: int) -> None:
-    """Give the files their final names, write the index, and copy the tokenizer and the like."""
+    """Replace an earlier result, write the index, and copy the tokenizer and the like."""
     for pattern in BESIDE:
         for file in source.glob(pattern):
-            if file.name != "model.safetensors.index.json":
-                shutil.copy(file, folder)
+            if file.name != INDEX:
+                shutil.copyfile(file, folder / file.name)  # without its permissions
+    for pattern in (ONE, MANY.format(*2 * ["?????"]), INDEX):
+        for old in folder.glob(pattern):
+            old.unlink()
     where = {}
     for number, contents in enumerate(files, start=1):
-        last = f"model-{number:05}-of-{len(files):05}" if len(files) > 1 else "model"
-        (folder / f"part-{number}.safetensors").replace(folder / f"{last}.safetensors")
-        where |= dict.fromkeys(contents, f"{last}.safetensors")
+        name = MANY.format(f"{number:05}", f"{len(files):05}") if len(files) > 1 else ONE
+        (folder / f"part-{number}.safetensors").replace(folder / name)
+        where |= dict.fromkeys(contents, name)
     if len(files) > 1:
         index = {"metadata": {"total_size": size}, "weight_map": where}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=1))
+        (folder / INDEX).write_text(json.dumps(index, indent=1))

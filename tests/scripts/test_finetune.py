@@ -5,7 +5,7 @@ import dataclasses
 import io
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -191,13 +191,17 @@ def stopped_after_two(*words: str) -> list[float]:
 def test_other_adapters_than_were_saved_are_refused(tokens, tmp_path):
     start, run = write_start(tmp_path / "start", GPT2), tmp_path / "run"
     tuned(tokens, run, start, "--lora", "4")
-    for words in (("--lora", "2"), ("--lora", "0")):
+    for words, line in {
+        ("--lora", "2"): "step-00000003 was",
+        ("--lora", "0"): "step-00000003 was",
+        ("--lora", "4", "--alpha", "8"): "--lora 4, --alpha 32.0, start, but this run has",
+    }.items():
         said = torchrun(
             lambda given=words: finetune(tokens, str(run), start, *SMALL, *given),
             ranks=2, timeout=PATIENCE,
         )  # fmt: skip
         assert [kind for kind, _ in said] == ["stop"] * 2
-        assert "step-00000003 was" in said[0][1]
+        assert line in said[0][1]
 
 
 def test_a_base_that_is_frozen_is_held_in_16_bits_and_adapters_in_32(tmp_path):
@@ -250,6 +254,13 @@ def test_each_tensor_keeps_the_dtype_of_its_source(tmp_path):
     assert all(torch.equal(found[name], weight) for name, weight in mixed.items())
 
 
+def test_an_export_can_be_replaced_although_its_source_is_read_only(tmp_path):
+    start, weights = write_start(tmp_path / "start", LLAMA), script("weights")
+    Path(start, "config.json").chmod(0o444)
+    weights.save(filled(start), tmp_path / "out", start)
+    assert (tmp_path / "out/config.json").stat().st_mode & 0o200
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [
@@ -290,6 +301,158 @@ def test_a_folder_without_weights_and_a_damaged_file_are_named(tmp_path):
         weights.load(model, start)
 
 
+GQA3 = {"num_attention_heads": 4, "num_key_value_heads": 3}
+ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        (LLAMA | GQA3, "num_attention_heads=4: must be a multiple of num_key_value_heads=3"),
+        (LLAMA | {"head_dim": 7}, "head_dim=7: must be even"),
+        (GPT2 | {"n_head": 5}, "n_embd=32: must be a multiple of n_head=5"),
+        (LLAMA | {"rope_scaling": ROPE}, "rope_type='llama3' needs a number high_freq_factor"),
+        (LLAMA | {"rope_scaling": {"type": "linear"}}, "rope_type='linear' needs a number factor"),
+        (LLAMA | {"rope_theta": None}, "rope_type='default' needs a number rope_theta"),
+        (LLAMA | {"rope_parameters": {"full_attention": {}}}, "rope_parameters by layer"),
+        (LLAMA | {"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+        (LLAMA | {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+    ],
+)
+def test_a_config_that_is_not_built_here_is_refused(config, line, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"^\S+config\.json: [^\n]+$") as refused:
+        script("models").shape_of(tmp_path)
+    assert line in str(refused.value)
+
+
+def test_gpt2_is_read_by_the_general_names_too(tmp_path):
+    """transformers accepts both; unread, the number of heads would be the usual 12."""
+    names = {"n_embd": "hidden_size", "n_head": "num_attention_heads"}
+    names |= {"n_layer": "num_hidden_layers", "n_positions": "max_position_embeddings"}
+    config = {names.get(name, name): value for name, value in GPT2.items()}
+    (tmp_path / "config.json").write_text(json.dumps(GPT2))
+    expected = script("models").shape_of(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert dataclasses.asdict(script("models").shape_of(tmp_path)) == dataclasses.asdict(expected)
+
+
+def test_a_config_that_is_not_an_object_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"config\.json: model_type None isn't built here"):
+        script("models").shape_of(tmp_path)
+
+
+def refused(start: str | Path) -> str:
+    """The line for files that don't fit their config.json."""
+    with torch.device("meta"):
+        model = script("models").model_of(start)
+    with pytest.raises(ValueError, match=r"^[^\n]+$") as found:
+        script("weights").names(model, start)
+    return str(found.value)
+
+
+def change_files(start: str | Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    file = Path(start, "model.safetensors")
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn])
+def test_weights_in_a_format_that_needs_scales_are_refused(dtype, tmp_path):
+    """They would be read as if all scales were 1."""
+    start, name = write_start(tmp_path / "start", LLAMA), "model.layers.1.mlp.up_proj.weight"
+    change_files(start, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    kind = {torch.int8: "I8", torch.float8_e4m3fn: "F8_E4M3"}[dtype]
+    assert f"{name} is {kind}: only F64, F32, F16, BF16 are read here" in refused(start)
+
+
+def test_a_tensor_that_the_model_does_not_have_is_refused(tmp_path):
+    """It would be missing from the result. Biases that config.json leaves out are an example."""
+    start, name = write_start(tmp_path / "start", LLAMA), "model.layers.1.mlp.up_proj.bias"
+    change_files(start, lambda tensors: tensors.update({name: torch.zeros(48)}))
+    assert f"model.safetensors has {name}, but config.json doesn't describe it" in refused(start)
+
+
+@pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_buffers_of_older_files_and_files_of_other_tensors_do_not_matter(config, tmp_path):
+    start = write_start(tmp_path / "start", config)
+    tokens, own = torch.arange(20).view(2, 10), {"layers.0.attention.wk.weight": torch.zeros(4)}
+    expected = filled(start)(tokens)
+    older = [
+        "transformer.h.0.attn.bias",
+        "transformer.h.0.attn.masked_bias",
+        "model.layers.0.self_attn.rotary_emb.inv_freq",
+    ]
+    change_files(start, lambda tensors: tensors.update({name: torch.zeros(4) for name in older}))
+    save_file(own, Path(start, "consolidated.safetensors"))
+    assert torch.equal(filled(start)(tokens), expected)
+
+
+def test_a_tensor_in_two_files_is_refused(tmp_path):
+    """Such as what an earlier export has left. Which one would count?"""
+    start = Path(write_start(tmp_path / "start", LLAMA))
+    save_file({"model.norm.weight": torch.zeros(32)}, start / "model-00001-of-00002.safetensors")
+    both = "model.norm.weight is in model-00001-of-00002.safetensors and in model.safetensors"
+    assert f"{both}: move one of them away" in refused(start)
+
+
+def test_a_head_that_is_not_the_embedding_is_refused_where_config_ties_them(tmp_path):
+    start = Path(write_start(tmp_path / "start", CONFIGS["tied"]))
+    tokens = torch.arange(20).view(2, 10)
+    expected = filled(start)(tokens)
+
+    def add_head(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+
+    change_files(start, add_head)
+    assert torch.equal(filled(start)(tokens), expected)
+    change_files(start, lambda tensors: tensors["lm_head.weight"][-1, -1].add_(1))
+    line = "lm_head.weight isn't model.embed_tokens.weight: set tie_word_embeddings to false"
+    assert line in refused(start)
+
+
+def test_a_file_that_the_index_names_and_that_is_missing_is_named(tmp_path):
+    model, weights = filled(write_start(tmp_path / "start", LLAMA)), script("weights")
+    weights.LARGEST = 20_000  # bytes
+    weights.save(model, tmp_path / "out", tmp_path / "start")
+    (gone,) = (tmp_path / "out").glob("model-00002-of-*.safetensors")
+    gone.unlink()
+    line = refused(tmp_path / "out")
+    assert f"{gone.name} isn't there, and model.safetensors.index.json has" in line
+    (tmp_path / "out/model.safetensors.index.json").write_text("{}")
+    assert "in the files, but config.json needs" in refused(tmp_path / "out")
+
+
+def test_an_export_replaces_all_files_of_an_earlier_one(tmp_path):
+    """transformers prefers model.safetensors, so one that is left would hide the new files."""
+    start, out, weights = (
+        write_start(tmp_path / "start", LLAMA),
+        tmp_path / "out",
+        script("weights"),
+    )
+    model = filled(start)
+    out.mkdir()
+    (out / "part-7.safetensors").write_text("of a save that was interrupted")
+    for largest in (10**9, 20_000, 40_000, 10**9):
+        weights.LARGEST = largest
+        model.norm.weight.data += 1
+        weights.save(model, out, start)
+        assert torch.equal(filled(out).norm.weight, model.norm.weight)
+        index = out / "model.safetensors.index.json"
+        assert index.exists() == (len([*out.glob("*.safetensors")]) > 1)
+
+
+def test_the_folder_of_the_result_is_no_start(tmp_path):
+    """The frozen weights would have the adapters in them when it continues."""
+    start, module = write_start(tmp_path / "model", LLAMA), script("finetune")
+    fields = {one.name: one.default for one in dataclasses.fields(module.Settings)}
+    given = fields | {"data": "", "run": str(tmp_path), "start": start, "context": 64}
+    with pytest.raises(ValueError, match=r"model: is where the result goes\. Give a different RUN"):
+        module.made(module.Settings(**given))
+
+
 def test_flops_count_what_multiplies_and_what_is_frozen_less(tmp_path):
     models = script("models")
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
@@ -323,6 +486,52 @@ def test_a_sample_needs_a_text_and_a_tokenizer(tmp_path):
         sample(write_start(tmp_path / "start", GPT2), "", 5, 0.0, 0)
     start = write_start(tmp_path / "more", GPT2 | {"vocab_size": 300})
     with pytest.raises(ValueError, match=r"tokenizer\.json: isn.t there"):
+        sample(start, "all", 5, 0.0, 0)
+
+
+def with_tokenizer(folder: str | Path, words: dict[str, int]) -> str:
+    tokenizers = pytest.importorskip("tokenizers")
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="?"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    own.save(str(Path(folder, "tokenizer.json")))
+    return str(folder)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_a_sample_ends_where_the_model_ends_it(file, tmp_path):
+    """What follows the end of a text belongs to a different one."""
+    start, sample = write_start(tmp_path / "start", GPT2), script("sample").main
+    given = Path(start, "config.json").read_text()
+    model, tokens = filled(start), [*b"all"]
+    for _ in range(9):
+        tokens.append(int(model(torch.tensor([tokens]))[0, -1].argmax()))
+    end = tokens[5]
+    place = tokens.index(end, 3)
+    assert sample(start, "all", 9, 0.0, 0) == bytes(tokens).decode(errors="replace")
+    for ends in (end, [end, 0]):
+        told = {"eos_token_id": ends} | (json.loads(given) if file == "config.json" else {})
+        Path(start, file).write_text(json.dumps(told))
+        expected = bytes(tokens[:place]).decode(errors="replace")
+        assert sample(start, "all", 9, 0.0, 0) == expected
+
+
+def test_what_cannot_be_sampled_is_one_line(tmp_path, monkeypatch):
+    sample, start = script("sample").main, write_start(tmp_path / "start", GPT2)
+    small = write_start(tmp_path / "small", GPT2 | {"vocab_size": 100})
+    with pytest.raises(ValueError, match=r"token 108, but the model has only 100$"):
+        sample(small, "all", 5, 0.0, 0)
+    with pytest.raises(ValueError, match=r"^--temperature -1.0: must be at least 0$"):
+        sample(start, "all", 5, -1.0, 0)
+    with pytest.raises(ValueError, match=r"^--tokens -1: must be at least 0$"):
+        sample(start, "all", -1, 1.0, 0)
+    with_tokenizer(start, {"all": 256, "?": 0})
+    with pytest.raises(ValueError, match=r"token 256, but the model has only 256$"):
+        sample(start, "all", 5, 0.0, 0)
+    Path(start, "tokenizer.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"^[^\n]*tokenizer\.json: [^\n]+$"):
+        sample(start, "all", 5, 0.0, 0)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ValueError, match=r"tokenizer\.json: needs `pip install tokenizers`$"):
         sample(start, "all", 5, 0.0, 0)
 
 

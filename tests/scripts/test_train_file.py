@@ -149,10 +149,8 @@ def test_what_was_begun_is_removed_and_what_is_gone_is_named(train, tmp_path: Pa
     assert len(losses(train("--steps=5"))) == 5
     assert not begun.exists()
     (run / "latest").write_text("step-00000099\n")
-    line = (
-        f"rank 0: {run}/latest names step-00000099, which isn't there: correct the file, or delete"
-    )
-    assert train("--steps=7") == [("stop 1", f"{line} it")] * 2
+    line = f"rank 0: {run}/step-00000099 isn't there: correct or remove {run}/latest"
+    assert train("--steps=7") == [("stop 1", line)] * 2
 
 
 def test_a_gradient_that_is_not_finite_is_nobodys_but_named_with_its_step(train) -> None:
@@ -253,10 +251,14 @@ def test_a_job_that_is_started_again_does_not_go_back_a_second_time(train, tmp_p
 
     found = losses(train("--steps=7", "--save-every=2", "--keep=0", "--resume=2", fault=again))
     assert len(found) == 1
-    said = train("--steps=9", "--resume=5")
-    line = f"rank 0: {tmp_path}/run/latest names step-00000005, which isn't there: correct the file"
-    assert {kind for kind, _ in said} == {"stop 1"}
-    assert said[0][1].startswith(line)
+
+
+def test_a_step_that_was_not_saved_leaves_the_latest_one_as_it_is(train, tmp_path: Path) -> None:
+    losses(train("--steps=6", "--save-every=2", "--keep=0"))
+    line = f"rank 0: {tmp_path}/run/step-00000005 isn't there: correct or remove --resume"
+    assert train("--steps=9", "--resume=5") == [("stop 1", line)] * 2
+    assert (tmp_path / "run/latest").read_text() == "step-00000006"
+    assert len(losses(train("--steps=7"))) == 1
 
 
 def test_no_damaged_checkpoint_is_exported(train, tmp_path: Path) -> None:
@@ -345,9 +347,7 @@ def test_a_step_of_one_task_is_alone_in_a_job_of_many() -> None:
 def test_ranks_that_do_not_know_where_to_meet_are_refused_in_one_line() -> None:
     module = as_module(SCRIPTS / "train.py")
     env = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "77"}
-    with pytest.raises(
-        SystemExit, match=r"^train\.py: SLURM_NTASKS=2: start it with srun, or set MASTER"
-    ):
+    with pytest.raises(SystemExit, match=r"^train\.py: SLURM_NTASKS=2: use srun, or set MASTER"):
         module.without_torchrun(env)
 
 
@@ -409,6 +409,11 @@ def test_a_setting_that_cannot_be_is_one_line(word: str, line: str, capsys) -> N
     with pytest.raises(SystemExit):
         as_module(SCRIPTS / "train.py").parse(("data", "run", word))
     assert capsys.readouterr().err.splitlines()[-1].endswith(f" error: {line}")
+
+
+def test_a_width_that_heads_cannot_share_is_one_line(train) -> None:
+    line = "rank 0: --width 16: must be a multiple of --heads 3"
+    assert train("--steps=1", "--heads=3") == [("stop 1", line)] * 2
 
 
 def test_restarts_over_a_store_that_remembers_are_refused(monkeypatch) -> None:
@@ -498,8 +503,9 @@ def test_a_tokenizer_json_makes_the_tokens(tmp_path: Path) -> None:
 
 
 def test_what_make_tokens_cannot_read_is_one_line(tmp_path: Path) -> None:
-    text, latin = tmp_path / "a.txt", tmp_path / "latin.txt"
+    text, latin, empty = (tmp_path / f"{name}.txt" for name in ("a", "latin", "empty"))
     text.write_text("text")
+    empty.write_text("")
     latin.write_bytes(b"gar\xe7on")
     for words, line in {
         (text, latin, "DATA"): f"{latin}: not UTF-8 (byte 0xe7 at 3). Convert it: iconv -f LATIN1",
@@ -507,6 +513,7 @@ def test_what_make_tokens_cannot_read_is_one_line(tmp_path: Path) -> None:
         (text, tmp_path, "DATA"): f"{tmp_path}: Is a directory",
         (latin, text): f"{text}: is a file, but the last argument is DATA, the folder to write",
         (text, "DATA", "--tokenizer=none.json"): "--tokenizer none.json: ",
+        (empty, "DATA"): f"{empty}: no text, so no tokens",
     }.items():
         command = [sys.executable, str(SCRIPTS / "make_tokens.py"), *map(str, words)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
