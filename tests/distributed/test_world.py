@@ -500,6 +500,30 @@ def test_a_flood_of_output_is_capped_and_counted(capfd):
     assert len(shown) < 30_000
 
 
+def test_ranks_that_print_without_end_are_stopped_and_the_line_is_named(capfd):
+    def flood(group):
+        while True:
+            print("again and again")
+
+    with pytest.raises(RankError) as caught:
+        launch(flood, ranks=4, device="cpu", timeout=50)
+    begin = r"rank \d printed more than 5 MB in \d+ s, so all ranks were stopped:\n  rank 0 "
+    assert re.match(begin, str(caught.value))
+    assert str(caught.value).count('in flood: print("again and again")') >= 1
+    assert len(capfd.readouterr().out) < 4 * 300_000
+
+
+def test_a_long_training_may_print_more_than_one_that_has_just_begun():
+    source, sink = multiprocessing.Pipe(duplex=False)
+    with source, sink:
+        output = Output(0, source, Screen())
+        output.size = Output.FLOOD
+        assert not output.is_flood(1)
+        output.size += 1
+        assert output.is_flood(1)
+        assert not output.is_flood(3600)
+
+
 def test_what_earlier_calls_printed_does_not_count_against_the_limit(capfd):
     def chat(group):
         for i in range(200):
@@ -516,8 +540,8 @@ def test_a_line_without_end_is_cut_and_capped(capfd):
         while True:
             print("x" * 100, end="")
 
-    with pytest.raises(TimeoutError):
-        launch(never_end_the_line, ranks=1, timeout=1)
+    with pytest.raises(RankError, match="printed more than 5 MB"):
+        launch(never_end_the_line, ranks=1, timeout=50)
     assert len(capfd.readouterr().out) < 200_000
 
 
