@@ -194,13 +194,10 @@ def run_pip(*arguments: str) -> tuple[int, str]:
     """Install these with pip; returns its exit status and its output, which the log gets as it
     comes.
 
-    Modules are compiled when they are first imported, because only one in five ever is. pip
-    mentions an index that refuses a request only in its debug log.
+    Modules are compiled when they are first imported, because only one in five ever is.
     """
     (ROOT / LOG).parent.mkdir(exist_ok=True)
-    details = (ROOT / LOG).with_name("pip-debug.log")
-    details.unlink(missing_ok=True)
-    options = ["--no-compile", "--no-user", "--no-input", "--log", str(details)]
+    options = ["--no-compile", "--no-user", "--no-input"]
     options += ["--progress-bar", "raw"] if reports_progress() else []
     command = [sys.executable, "-m", "pip", "install", *options, *arguments]
     lines = []
@@ -222,12 +219,20 @@ def run_pip(*arguments: str) -> tuple[int, str]:
             raise
         finally:
             PROGRESS.wipe()
-        found = details.read_text(errors="replace") if details.exists() else ""
-        refused = [f"{text}\n" for text in re.findall(r"Could not fetch URL .*", found)]
-        if process.wait():
-            log.writelines(refused)
+    return process.returncode, "".join(lines)
+
+
+def run_pip_again(*arguments: str) -> tuple[int, str]:
+    """The same after pip found nothing. Only its debug log says that an index refused a request."""
+    details = (ROOT / LOG).with_name("pip-debug.log")
     details.unlink(missing_ok=True)
-    return process.returncode, "".join(lines + refused)
+    status, output = run_pip(*arguments, "--retries", "0", "--log", str(details))
+    found = details.read_text(errors="replace") if details.exists() else ""
+    details.unlink(missing_ok=True)
+    refused = "".join(f"{line}\n" for line in re.findall(r"Could not fetch URL .*", found))
+    with open(ROOT / LOG, "a") as log:
+        log.write(refused)
+    return status, output + refused
 
 
 def let_it_clean_up(process: subprocess.Popen[str]) -> None:
@@ -241,6 +246,8 @@ def let_it_clean_up(process: subprocess.Popen[str]) -> None:
 def try_pip(*arguments: str) -> Failure | None:
     """Install these with pip, and return why that failed."""
     status, output = run_pip(*arguments)
+    if status and "No matching distribution" in output and not reason(output):
+        status, output = run_pip_again(*arguments)
     if status == 0:
         return None
     lines = output.splitlines()
