@@ -15,6 +15,7 @@ import {
 } from "./live-cell.js";
 import * as edits from "./live-edits.js";
 import * as kernel from "./live-kernel.js";
+import { showEnds } from "./live-lines.js";
 import { announceChanges, lookAtOutputs, namePictures } from "./live-output.js";
 import { hasRun, isNew, isUnderWay, next, plan, resultOf } from "./live-states.js";
 import { drawAgain, groupByRank } from "./ranks.js";
@@ -194,6 +195,7 @@ async function run(cell) {
 async function execute(cell, code) {
   const future = kernel.execute(code, cell.index + 1);
   cell.area.future = future; // from here on, outputs appear as they arrive
+  const finish = showEnds(future, cell.area, cell.liveOutput);
   cell.begun = new Promise((resolve) => future.registerMessageHook((message) => {
     if (message.header.msg_type === "execute_input") resolve();
     return true; // the message goes on to the output area
@@ -204,6 +206,8 @@ async function execute(cell, code) {
     if (cell.doing === "stopping" || future.wasDropped) return { status: "stopped" };
     const what = kernel.isThere() ? "connection" : "kernel";
     return { status: "lost", why: `the ${what} ended during the run` };
+  } finally {
+    finish();
   }
 }
 

@@ -247,6 +247,25 @@ class Base:"""
     assert live.run_and_wait(PRODUCT) == "product 42"
 
 
+def test_of_many_lines_both_ends_are_shown_while_they_come_and_after(live: LivePage) -> None:
+    many = "for line in range(40_000): print(line, flush=line == 39_999)"
+    live.edit(
+        BASE, 'print("factor", Base.factor)', f"{many}\nimport time; time.sleep(3)\nprint('end')"
+    )
+    live.run(BASE)
+    tail = live.cell(BASE).locator(".live-tail pre")
+    tail.wait_for()
+    tail.filter(has_text="39999").wait_for()
+    assert live.state(BASE) == "running"
+    assert tail.inner_text().startswith("… 39,000 lines are left out …\n")
+    live.wait_state(BASE, "ran")
+    assert tail.count() == 0
+    lines = live.output(BASE).split("\n")
+    assert lines[:2] + lines[499:502] == ["0", "1", "499", "… 39,001 lines are left out …", "39501"]
+    assert lines[-2:] == ["39999", "end"]
+    assert len(lines) == 1001
+
+
 # ---------------------------------------------------------------------- editing
 
 
