@@ -269,6 +269,46 @@ def test_of_many_lines_both_ends_are_shown_while_they_come_and_after(live: LiveP
 # ---------------------------------------------------------------------- editing
 
 
+def test_an_output_that_is_older_than_the_code_above_says_so(live: LivePage) -> None:
+    live.run_and_wait(PRODUCT)
+    assert live.states()[:4] == ["ran", "ran", "ran", "built"]
+    live.edit(BASE, "factor = 2", "factor = 100")
+    assert live.states()[:4] == ["edited", "outdated", "outdated", "built"]
+    assert live.words(PRODUCT).endswith(" s, before the code above changed")
+    live.run_and_wait(BASE)
+    assert live.states()[:3] == ["ran", "outdated", "outdated"]
+    live.run(PRODUCT)
+    live.wait_output(PRODUCT, "product 2100")
+    live.wait_state(PRODUCT, "ran")
+    assert live.states()[:3] == ["ran", "ran", "ran"]
+    live.reset(BASE)
+    assert live.states()[:3] == ["built", "outdated", "outdated"]
+    live.edit(BASE, "factor = 2", "factor = 100")
+    assert live.states()[:3] == ["edited", "ran", "ran"], "they were made with this code"
+
+
+def test_after_a_reload_a_cell_says_whose_output_it_shows(live: LivePage) -> None:
+    live.edit(BASE, "factor = 2", "factor = 100")
+    live.edit(DERIVED, "class Derived", "# new\nclass Derived")
+    live.run_and_wait(BASE)
+    live.page.reload()
+    assert live.state(BASE) == "edited"
+    assert live.words(BASE) == "edited, and this output is the book's"
+    assert live.words(DERIVED) == "edited, not run since the page was opened", "it has no output"
+    assert live.output(BASE) == "factor 2"
+
+
+def test_a_reload_during_a_run_says_that_it_ended_the_run(live: LivePage) -> None:
+    live.edit(BASE, "class Base:", "import time; time.sleep(60)\nclass Base:")
+    live.run(BASE)
+    live.wait_state(BASE, "running")
+    live.page.reload()
+    cut = "its run ended when the page was left, and this output is the book's"
+    assert (live.state(BASE), live.words(BASE)) == ("lost", cut)
+    live.page.reload()
+    assert live.words(BASE) == "edited, and this output is the book's", "it is old news by then"
+
+
 def test_an_edit_changes_what_runs_below(live: LivePage) -> None:
     assert live.run_and_wait(PRODUCT) == "product 42"
     live.edit(BASE, "factor = 2", "factor = 100")
