@@ -266,6 +266,28 @@ def test_of_many_lines_both_ends_are_shown_while_they_come_and_after(live: LiveP
     assert len(lines) == 1001
 
 
+FLOOD = """
+from distributed import launch
+def flood(group):
+    while True:
+        print("again")
+launch(flood, ranks=4, device="cpu")
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_print_without_end_are_stopped_and_the_page_stays_small(live: LivePage) -> None:
+    live.edit(BASE, 'print("factor", Base.factor)', FLOOD)
+    live.run(BASE)
+    # By the runtime; or by the server, if what it showed came in so many messages.
+    ended = "[data-live]:is([data-state=failed], [data-state=stopped])"
+    live.page.locator(ended).first.wait_for()
+    assert re.search("printed more than [15] MB", live.output(BASE))
+    shown = live.cell(BASE).locator(".live-output").evaluate("node => node.textContent")
+    assert "lines are left out …" in shown
+    assert shown.count("again") < 2100, "1,000 lines, and once more by rank"
+
+
 # ---------------------------------------------------------------------- editing
 
 
