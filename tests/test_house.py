@@ -268,6 +268,15 @@ def test_nothing_generated_is_committed():
         assert not name.endswith((".ipynb", ".min.js", ".pyc"))
 
 
+def test_no_file_promises_a_host_on_which_the_book_was_never_tried():
+    """GitHub's forwarding of ports changes `Host` or `Origin`, and the server checks both."""
+    name = "code" + "spaces"
+    texts = {
+        file: (ROOT / file).read_bytes().lower() for file in TRACKED if (ROOT / file).is_file()
+    }
+    assert [file for file, text in texts.items() if name.encode() in text] == []
+
+
 def test_the_page_on_running_the_book_says_what_was_recorded():
     from bench.set_up import ON_PAGE, PARTS, record_of
 

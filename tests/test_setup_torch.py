@@ -30,10 +30,13 @@ class Machine:
             (folder / "index" / index / "torch").mkdir(parents=True)
             write_wheel(folder / "index" / index / "torch", *name.split("-"))
         self.interrupted: list[str] = []  # paths that end in these are not served once
-        asked, interrupted = self.asked, self.interrupted
+        self.refused: list[str] = []  # paths that begin with these are never served
+        asked, interrupted, refused = self.asked, self.interrupted, self.refused
 
         class Index(SimpleHTTPRequestHandler):
             def do_GET(self):
+                if self.path.startswith(tuple(refused)):
+                    return self.send_error(403)
                 for end in interrupted:
                     if self.path.replace("%2B", "+").endswith(end):
                         interrupted.remove(end)
@@ -148,6 +151,18 @@ def test_a_download_that_was_interrupted_is_tried_again_before_one_of_gigabytes(
     assert machine.interrupted == []
     assert set(machine.asked) == {f"{CPUS}-py3-none-any.whl"}
     assert machine.installed() == [CPUS]
+
+
+def test_where_pytorchs_index_refuses_it_says_so_before_pip_takes_what_it_has(machine):
+    machine.refused.append("/pytorch/")
+    done = machine.install("Linux x86_64")
+    assert machine.installed() == [GPUS]
+    _, why, then = done.stdout.splitlines()
+    assert why.startswith(
+        f"{machine.index}/pytorch can't be used: {machine.index[7:]} refuses this"
+    )
+    assert "TORCH_INDEX" in why
+    assert then.endswith("using the build that pip finds ...")
 
 
 @pytest.mark.slow

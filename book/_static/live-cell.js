@@ -23,6 +23,10 @@ export function describe(node, index) {
     bookListing: listing.querySelector("pre").innerHTML, // the same, in colours
     code: edits.read(index, bookCode), // what stands in the editor, or did when the reader was here before
     codeOfOutput: bookCode, // what made the output that is shown
+    codeCut: null, // what ran when the page was left, and did not come to its end
+    madeWith: [], // what the kernel had run of each cell above when the output was made
+    isOutdated: false, // the output is older than the code above
+    isEmpty: find(".cell_output").classList.contains("live-empty"), // the book has no output for it
     codeInKernel: null, // what this kernel ran last for this cell; null: nothing that counts
     doing: "resting", // see live-states.js
     waitsFor: "", // what a queued cell says, if there is more to say
@@ -55,9 +59,8 @@ function textOfListing(listing) {
 
 // What the reader wrote on an earlier visit. The editor comes only when it is asked for.
 export function showKeptEdit(cell) {
-  if (cell.code === cell.bookCode) return;
-  cell.listing.querySelector("pre").textContent = cell.code;
-  show(cell);
+  if (cell.code !== cell.bookCode) cell.listing.querySelector("pre").textContent = cell.code;
+  if (cell.code !== cell.bookCode || cell.codeCut !== null) show(cell);
 }
 
 export function show(cell) {

@@ -23,11 +23,26 @@ export function next(doing, event) {
 export const isUnderWay = ({ doing }) => doing !== "resting";
 
 /** The state and the words that a cell shows. */
-export function shown({ doing, waitsFor, seconds, code, codeOfOutput, result }) {
+export function shown({ doing, waitsFor, seconds, code, codeOfOutput, codeCut, result, isEmpty, isOutdated }) {
   if (doing === "queued") return ["queued", waitsFor || "queued"];
   if (doing !== "resting") return ["running", `${doing}, ${seconds} s`];
-  if (code !== codeOfOutput) return ["edited", "edited, not run yet"];
+  const ofTheBook = isEmpty ? "" : ", and this output is the book's";
+  if (code === codeCut) return ["lost", `its run ended when the page was left${ofTheBook}`];
+  const [state, words] = result;
+  if (code !== codeOfOutput && state !== "built") return ["edited", "edited since it ran"];
+  if (code !== codeOfOutput) return ["edited", `edited${ofTheBook || ", not run since the page was opened"}`];
+  if (isOutdated && GREEN_OR_RED.has(state)) return ["outdated", `${words}, before the code above changed`];
   return result;
+}
+
+const GREEN_OR_RED = new Set(["ran", "failed"]); // states that speak of the output that is shown
+
+/**
+ * Is this output older than the code above it, which has been edited or reset since? `madeWith` is
+ * what the kernel had run of each cell above; null: nothing that counts.
+ */
+export function isOlder({ madeWith }, cells) {
+  return madeWith.some((code, index) => code !== null && code !== cells[index].code);
 }
 
 /** The result of a run, from the kernel's reply; a run without one is "lost" and says why. */

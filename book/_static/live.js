@@ -9,14 +9,15 @@
 import { drawCalculators } from "./calculator.js";
 import { element } from "./dom.js";
 import { noteVerdicts } from "./exercise.js";
-import { pressed as pressedBefore } from "./live-again.js";
+import { cut, keepCut, pressed as pressedBefore } from "./live-again.js";
 import {
   describe, keepOldOutputUntilNew, say, show, showKeptEdit, showOutput, showProgress, showWords, keepWhatItLacked,
 } from "./live-cell.js";
 import * as edits from "./live-edits.js";
 import * as kernel from "./live-kernel.js";
+import { showEnds } from "./live-lines.js";
 import { announceChanges, lookAtOutputs, namePictures, widenPictures } from "./live-output.js";
-import { hasRun, isNew, isUnderWay, next, plan, resultOf } from "./live-states.js";
+import { hasRun, isNew, isOlder, isUnderWay, next, plan, resultOf } from "./live-states.js";
 import { drawAgain, groupByRank } from "./ranks.js";
 import { makeShows } from "./frames.js";
 import { makeSteppers } from "./steps.js";
@@ -88,6 +89,15 @@ function restart() {
   emptyQueue("stopped by Restart");
   if (running?.doing === "running") change(running, "stop");
   kernel.restart();
+}
+
+// A cell has been edited, reset or run: the outputs below it may be older than its code, or no longer.
+function markOlder() {
+  for (const cell of cells) {
+    const was = cell.isOutdated;
+    cell.isOutdated = isOlder(cell, cells);
+    if (cell.isOutdated !== was) show(cell);
+  }
 }
 
 // ---------------------------------------------------------------------------------- running
@@ -162,6 +172,7 @@ async function run(cell) {
   const started = performance.now();
   const measure = () => (cell.seconds = ((performance.now() - started) / 1000).toFixed(1));
   measure();
+  cell.codeCut = null;
   change(cell, "start");
   const clock = setInterval(() => {
     measure();
@@ -172,6 +183,8 @@ async function run(cell) {
     for (const below of cells.slice(cell.index + 1)) below.codeInKernel = null; // to run again
 
   keepOldOutputUntilNew(cell);
+  const above = cell.standsAlone ? [] : cells.slice(0, cell.index);
+  const madeWith = above.map(({ standsAlone, codeInKernel }) => (standsAlone ? null : codeInKernel));
   const ranInTab = kernel.isInTab();
   const reply = await execute(cell, code).catch(({ message }) => ({ status: "lost", why: message }));
 
@@ -181,11 +194,13 @@ async function run(cell) {
   queue = queue.filter((asked) => asked !== cell);
   showOutput(cell, "live");
   cell.codeOfOutput = code;
+  cell.madeWith = madeWith;
   cell.result = resultOf(reply, cell.seconds);
   change(cell, "end");
   announce(`cell ${cell.index + 1}: ${cell.result[1]}`);
   const isDone = hasRun(cell.result, cell.mayFail);
   cell.codeInKernel = isDone ? code : null;
+  markOlder();
   if (!isDone) emptyQueue("stopped: the cell above failed");
   // An edit needs what the tab has not got: another kernel may have it, or the reader is told.
   if (ranInTab && keepWhatItLacked(cell, code, reply)) enqueue([cell]);
@@ -194,6 +209,7 @@ async function run(cell) {
 async function execute(cell, code) {
   const future = kernel.execute(code, cell.index + 1);
   cell.area.future = future; // from here on, outputs appear as they arrive
+  const finish = showEnds(future, cell.area, cell.liveOutput);
   cell.begun = new Promise((resolve) => future.registerMessageHook((message) => {
     if (message.header.msg_type === "execute_input") resolve();
     return true; // the message goes on to the output area
@@ -204,6 +220,8 @@ async function execute(cell, code) {
     if (cell.doing === "stopping" || future.wasDropped) return { status: "stopped" };
     const what = kernel.isThere() ? "connection" : "kernel";
     return { status: "lost", why: `the ${what} ended during the run` };
+  } finally {
+    finish();
   }
 }
 
@@ -235,6 +253,7 @@ function openEditor(cell, parts) {
     cell.code = cell.editor.getValue();
     edits.write(cell.index, cell.bookCode, cell.code);
     show(cell);
+    markOlder();
   });
 }
 
@@ -258,9 +277,12 @@ function reset(cell) {
   cell.listing.querySelector("pre").innerHTML = cell.bookListing;
   edits.write(cell.index, cell.bookCode, cell.code);
   cell.result = cell.built;
+  cell.madeWith = [];
+  cell.codeCut = null;
   showOutput(cell, "built");
   say(cell, "");
   show(cell);
+  markOlder();
   cell.run.focus();
 }
 
@@ -274,6 +296,7 @@ function editAtClick(cell, event) {
 // ------------------------------------------------------------------------- the page, connected
 
 for (const cell of cells) {
+  if (cut?.index === cell.index) cell.codeCut = cut.code;
   showKeptEdit(cell);
   cell.run.addEventListener("click", () => press(cell));
   cell.edit.addEventListener("click", () => edit(cell));
@@ -295,6 +318,7 @@ kernel.serve({
 lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, makeShows, drawCalculators, namePictures,
   noteVerdicts, widenPictures);
 addEventListener("resize", drawAgain);
+addEventListener("pagehide", () => running && keepCut({ index: running.index, code: running.code }));
 
 // The page keeps presses from before these scripts were here.
 const { earlyPresses } = window;

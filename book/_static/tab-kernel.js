@@ -47,8 +47,8 @@ export class Run {
 
   pass(kind, content) {
     const message = { header: { msg_type: kind }, parent_header: {}, metadata: {}, content };
-    for (const hook of this.hooks) hook(message);
-    this.onIOPub?.(message);
+    const goesOn = this.hooks.map((hook) => hook(message)); // each may keep it from the output
+    if (goesOn.every((on) => on !== false)) this.onIOPub?.(message);
   }
 
   end(content) {

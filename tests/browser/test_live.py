@@ -247,7 +247,88 @@ class Base:"""
     assert live.run_and_wait(PRODUCT) == "product 42"
 
 
+def test_of_many_lines_both_ends_are_shown_while_they_come_and_after(live: LivePage) -> None:
+    many = "for line in range(40_000): print(line, flush=line == 39_999)"
+    live.edit(
+        BASE, 'print("factor", Base.factor)', f"{many}\nimport time; time.sleep(3)\nprint('end')"
+    )
+    live.run(BASE)
+    tail = live.cell(BASE).locator(".live-tail pre")
+    tail.wait_for()
+    tail.filter(has_text="39999").wait_for()
+    assert live.state(BASE) == "running"
+    assert tail.inner_text().startswith("… 39,000 lines are left out …\n")
+    live.wait_state(BASE, "ran")
+    assert tail.count() == 0
+    lines = live.output(BASE).split("\n")
+    assert lines[:2] + lines[499:502] == ["0", "1", "499", "… 39,001 lines are left out …", "39501"]
+    assert lines[-2:] == ["39999", "end"]
+    assert len(lines) == 1001
+
+
+FLOOD = """
+from distributed import launch
+def flood(group):
+    while True:
+        print("again")
+launch(flood, ranks=4, device="cpu")
+"""
+
+
+@pytest.mark.slow
+def test_ranks_that_print_without_end_are_stopped_and_the_page_stays_small(live: LivePage) -> None:
+    live.edit(BASE, 'print("factor", Base.factor)', FLOOD)
+    live.run(BASE)
+    # By the runtime; or by the server, if what it showed came in so many messages.
+    ended = "[data-live]:is([data-state=failed], [data-state=stopped])"
+    live.page.locator(ended).first.wait_for()
+    assert re.search("printed more than [15] MB", live.output(BASE))
+    shown = live.cell(BASE).locator(".live-output").evaluate("node => node.textContent")
+    assert "lines are left out …" in shown
+    assert shown.count("again") < 2100, "1,000 lines, and once more by rank"
+
+
 # ---------------------------------------------------------------------- editing
+
+
+def test_an_output_that_is_older_than_the_code_above_says_so(live: LivePage) -> None:
+    live.run_and_wait(PRODUCT)
+    assert live.states()[:4] == ["ran", "ran", "ran", "built"]
+    live.edit(BASE, "factor = 2", "factor = 100")
+    assert live.states()[:4] == ["edited", "outdated", "outdated", "built"]
+    assert live.words(PRODUCT).endswith(" s, before the code above changed")
+    live.run_and_wait(BASE)
+    assert live.states()[:3] == ["ran", "outdated", "outdated"]
+    live.run(PRODUCT)
+    live.wait_output(PRODUCT, "product 2100")
+    live.wait_state(PRODUCT, "ran")
+    assert live.states()[:3] == ["ran", "ran", "ran"]
+    live.reset(BASE)
+    assert live.states()[:3] == ["built", "outdated", "outdated"]
+    live.edit(BASE, "factor = 2", "factor = 100")
+    assert live.states()[:3] == ["edited", "ran", "ran"], "they were made with this code"
+
+
+def test_after_a_reload_a_cell_says_whose_output_it_shows(live: LivePage) -> None:
+    live.edit(BASE, "factor = 2", "factor = 100")
+    live.edit(DERIVED, "class Derived", "# new\nclass Derived")
+    live.run_and_wait(BASE)
+    live.page.reload()
+    assert live.state(BASE) == "edited"
+    assert live.words(BASE) == "edited, and this output is the book's"
+    assert live.words(DERIVED) == "edited, not run since the page was opened", "it has no output"
+    assert live.output(BASE) == "factor 2"
+
+
+def test_a_reload_during_a_run_says_that_it_ended_the_run(live: LivePage) -> None:
+    live.edit(BASE, "class Base:", "import time; time.sleep(60)\nclass Base:")
+    live.run(BASE)
+    live.wait_state(BASE, "running")
+    live.page.reload()
+    cut = "its run ended when the page was left, and this output is the book's"
+    assert (live.state(BASE), live.words(BASE)) == ("lost", cut)
+    live.page.reload()
+    assert live.words(BASE) == "edited, and this output is the book's", "it is old news by then"
 
 
 def test_an_edit_changes_what_runs_below(live: LivePage) -> None:

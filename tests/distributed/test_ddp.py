@@ -8,13 +8,13 @@ from time import perf_counter
 import pytest
 import torch
 import torch.distributed as dist
+from pools import launch_with_clock
 from tests.rows import covering
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from distributed.bucketed_ddp import all_reduce_hook
 from distributed.ddp import DistributedDataParallel
-from distributed.launching import launch
 from distributed.replicas import broadcast_module
 from distributed.ring_group import RingGroup
 from distributed.runtime.report import RankError
@@ -310,7 +310,7 @@ def test_ranks_that_freeze_other_parameters_are_told_which_before_anything_is_wr
 
     says = r"2\.weight float64\[8, 8\], frozen on rank 1, 2\.weight float64\[8, 8\] on rank 0"
     with pytest.raises(RankError, match=says):
-        launch(differ, ranks=2, device="cpu", timeout=30)
+        launch_with_clock(differ, ranks=2, timeout=30)
 
 
 UNUSED = r"no gradient came for never\.bias, never\.weight, someti"
@@ -324,7 +324,7 @@ def test_an_unused_parameter_is_named(kind, says):
             model(data(2)[0]).sum().backward()
 
     with pytest.raises(RankError, match=says):
-        launch(unused, kind, ranks=2, device="cpu", timeout=30)
+        launch_with_clock(unused, kind, ranks=2, timeout=30)
 
 
 class Fails(torch.autograd.Function):
@@ -502,7 +502,7 @@ def test_a_network_that_differs_between_ranks_is_named_before_anything_is_writte
         wrap(kind, nn.Linear(3, 2 + group.rank), group)
 
     with pytest.raises(RankError, match=says):
-        launch(differ, kind, ranks=2, device="cpu", timeout=30)
+        launch_with_clock(differ, kind, ranks=2, timeout=30)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -575,7 +575,7 @@ def test_a_gradient_that_was_not_expected_is_named(kind, static, says):
             model(data(2)[0], use).sum().backward()
 
     with pytest.raises(RankError, match=says):
-        launch(change, kind, static, ranks=2, device="cpu", timeout=30)
+        launch_with_clock(change, kind, static, ranks=2, timeout=30)
 
 
 class Pair(nn.Module):

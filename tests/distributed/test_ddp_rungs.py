@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from pools import launch_with_clock
 from torch import nn
 
 from distributed import Group
@@ -392,7 +393,7 @@ def test_ranks_whose_weights_have_different_strides_are_told_when_they_wrap(rung
 
     says = r"weight float32\[4, 3, 2, 2\] with strides \(12, 1, 6, 3\) on rank 1, weight float32"
     with pytest.raises(RankError, match=says):
-        launch(wrap, rung, ranks=2, device="cpu", timeout=30)
+        launch_with_clock(wrap, rung, ranks=2, timeout=30)
 
 
 # ------------------------------------------------------------------ half precision

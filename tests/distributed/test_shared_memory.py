@@ -11,11 +11,11 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 from leftovers import shared_memory
+from pools import launch_with_clock
 from tests.rows import covering
 
 from distributed import Group
 from distributed.hierarchical import HierarchicalGroup, hierarchical_sent
-from distributed.launching import launch
 from distributed.runtime.report import RankError
 from distributed.runtime.trace import Trace
 from distributed.shared_memory import SharedGroup
@@ -247,4 +247,4 @@ def test_ranks_that_call_different_collectives_are_told():
         shared.all_reduce(torch.ones(3)) if group.rank else shared.broadcast(torch.ones(3))
 
     with pytest.raises(RankError, match="different collectives"):
-        launch(misfit, ranks=2, device="cpu", timeout=20)
+        launch_with_clock(misfit, ranks=2, timeout=20)

@@ -26,6 +26,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from leftovers import shared_memory
+from pools import launch_with_clock
 from rights import as_root, control_group
 from threadpoolctl import ThreadpoolController
 from waiting import soon
@@ -152,7 +153,7 @@ def test_a_hang_is_reported_with_the_line_of_each_rank_and_killed(capsys):
         group.all_reduce(torch.ones(1))
 
     with pytest.raises(TimeoutError) as caught:
-        launch(skip, ranks=3, timeout=4)
+        launch_with_clock(skip, ranks=3, timeout=4)
     report = str(caught.value)
     assert "3 ranks, not done after 4 s" in report
     assert "rank 0 is done" in report
@@ -170,7 +171,28 @@ def test_a_rank_that_computes_for_ever_is_found_and_killed():
             pass
 
     with pytest.raises(TimeoutError, match=r"rank 0 stands at .*in spin"):
-        launch(spin, ranks=1, timeout=3)
+        launch_with_clock(spin, ranks=1, timeout=3)
+
+
+def test_a_clock_of_the_tests_starts_when_the_ranks_have(monkeypatch):
+    """Ranks that start slowly, as on a machine with other work, don't use up a test's time."""
+
+    class Slow(World):
+        def __init__(self, *args):
+            super().__init__(*args)
+            started = [psutil.Process(process.pid) for process in self.processes]
+            for process in started:
+                process.suspend()
+                threading.Timer(4, go_on, [process]).start()
+
+    def go_on(process):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()
+
+    monkeypatch.setattr("distributed.launching.World", Slow)
+    with pytest.raises(TimeoutError):
+        launch(process_ids, ranks=2, device="cpu", timeout=3)
+    assert len(launch_with_clock(process_ids, ranks=2, timeout=3)) == 2
 
 
 def test_a_world_keeps_its_ranks_between_calls_and_ends_them_after():
@@ -271,7 +293,7 @@ def test_a_rank_that_stops_in_the_middle_of_its_reply_does_not_stop_the_caller()
         return bytes(200_000)
 
     with pytest.raises(TimeoutError, match="not done after 3 s"):
-        launch(reply_half, ranks=1, device="cpu", timeout=3)
+        launch_with_clock(reply_half, ranks=1, timeout=3)
 
 
 def test_a_timeout_may_be_long():
@@ -500,6 +522,30 @@ def test_a_flood_of_output_is_capped_and_counted(capfd):
     assert len(shown) < 30_000
 
 
+def test_ranks_that_print_without_end_are_stopped_and_the_line_is_named(capfd):
+    def flood(group):
+        while True:
+            print("again and again")
+
+    with pytest.raises(RankError) as caught:
+        launch(flood, ranks=4, device="cpu", timeout=50)
+    begin = r"rank \d printed more than 5 MB in \d+ s, so all ranks were stopped:\n  rank 0 "
+    assert re.match(begin, str(caught.value))
+    assert str(caught.value).count('in flood: print("again and again")') >= 1
+    assert len(capfd.readouterr().out) < 4 * 300_000
+
+
+def test_a_long_training_may_print_more_than_one_that_has_just_begun():
+    source, sink = multiprocessing.Pipe(duplex=False)
+    with source, sink:
+        output = Output(0, source, Screen())
+        output.size = Output.FLOOD
+        assert not output.is_flood(1)
+        output.size += 1
+        assert output.is_flood(1)
+        assert not output.is_flood(3600)
+
+
 def test_what_earlier_calls_printed_does_not_count_against_the_limit(capfd):
     def chat(group):
         for i in range(200):
@@ -516,8 +562,8 @@ def test_a_line_without_end_is_cut_and_capped(capfd):
         while True:
             print("x" * 100, end="")
 
-    with pytest.raises(TimeoutError):
-        launch(never_end_the_line, ranks=1, timeout=1)
+    with pytest.raises(RankError, match="printed more than 5 MB"):
+        launch(never_end_the_line, ranks=1, timeout=50)
     assert len(capfd.readouterr().out) < 200_000
 
 
@@ -702,7 +748,7 @@ def test_a_rank_that_is_stopped_for_good_does_not_stop_the_caller():
         group.all_reduce(torch.ones(1))
 
     with pytest.raises(TimeoutError, match="rank 1 waits in all_reduce"):
-        launch(stop, ranks=2, device="cpu", timeout=4)
+        launch_with_clock(stop, ranks=2, timeout=4)
 
 
 def test_work_that_a_rank_left_in_a_thread_is_finished(tmp_path):

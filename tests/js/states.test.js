@@ -1,7 +1,7 @@
 // What a cell is doing, and which cells run next.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { TRANSITIONS, hasRun, isUnderWay, next, plan, resultOf, shown } from "../../book/_static/live-states.js";
+import { TRANSITIONS, hasRun, isOlder, isUnderWay, next, plan, resultOf, shown } from "../../book/_static/live-states.js";
 
 // Cells as letters: "a" ran as it stands, "A" is new to the kernel, "(a)" stands alone.
 function page(letters) {
@@ -40,12 +40,33 @@ test("whatever else happens to a cell is a mistake of ours, which names both", (
 test("a cell shows what it is doing, else that it was edited, else what came of its last run", () => {
   const cell = { doing: "resting", code: "x", codeOfOutput: "x", seconds: "0.4", result: ["ran", "ran here"] };
   assert.deepEqual(shown(cell), ["ran", "ran here"]);
-  assert.deepEqual(shown({ ...cell, code: "y" }), ["edited", "edited, not run yet"]);
+  assert.deepEqual(shown({ ...cell, code: "y" }), ["edited", "edited since it ran"]);
+  const built = { ...cell, result: ["built", "recorded"] };
+  assert.deepEqual(shown(built), ["built", "recorded"]);
+  assert.deepEqual(shown({ ...built, code: "y" }), ["edited", "edited, and this output is the book's"]);
+  assert.deepEqual(shown({ ...built, code: "y", isEmpty: true }),
+    ["edited", "edited, not run since the page was opened"]);
+  assert.deepEqual(shown({ ...cell, isOutdated: true }), ["outdated", "ran here, before the code above changed"]);
+  assert.deepEqual(shown({ ...built, isOutdated: true }), ["built", "recorded"]);
+  assert.deepEqual(shown({ ...cell, isOutdated: true, code: "y" }), ["edited", "edited since it ran"]);
+  const cut = "its run ended when the page was left";
+  assert.deepEqual(shown({ ...built, codeCut: "x" }), ["lost", `${cut}, and this output is the book's`]);
+  assert.deepEqual(shown({ ...built, codeCut: "y", code: "y", isEmpty: true }), ["lost", cut]);
+  assert.deepEqual(shown({ ...built, codeCut: "z", code: "y" })[0], "edited");
   assert.deepEqual(shown({ ...cell, code: "y", doing: "queued" }), ["queued", "queued"]);
   assert.deepEqual(shown({ ...cell, code: "y", doing: "running" }), ["running", "running, 0.4 s"]);
   assert.deepEqual(shown({ ...cell, doing: "stopping" }), ["running", "stopping, 0.4 s"]);
   assert.deepEqual(["resting", "queued", "running", "stopping"].map((doing) => isUnderWay({ doing })),
     [false, true, true, true]);
+});
+
+test("an output is older than the code above it if that has changed since", () => {
+  const cells = page("a b c");
+  const isOlderThan = (...madeWith) => isOlder({ madeWith }, cells);
+  assert.ok(!isOlderThan());
+  assert.ok(!isOlderThan("a", "b"));
+  assert.ok(!isOlderThan(null, "b"), "nothing of the first cell was in the kernel");
+  assert.ok(isOlderThan("a", "x"));
 });
 
 test("the kernel's reply becomes a result", () => {

@@ -126,6 +126,15 @@ def test_what_a_rank_prints_without_end_is_cut(capsys):
     assert said[-1] == f"[rank 1] … and {10_000 - 100_000 // 16:,} more lines"
 
 
+def test_a_rank_that_prints_without_end_is_stopped():
+    def work(group):
+        while True:
+            print("again and again")
+
+    with pytest.raises(RankError, match="printed more than 1 MB"):
+        launch(work, ranks=2, timeout=50)
+
+
 def test_variables_of_the_page_are_copied_and_not_shared():
     counted = [0]
 

@@ -110,6 +110,7 @@ class World:
             for source in ready:
                 if source in prints:
                     prints[source].show()
+                    self._check_flood(prints[source], time.monotonic() - started, results)
             for source in ready:
                 if source in pipes:
                     with contextlib.suppress(EOFError, ConnectionError):  # the rank died: see below
@@ -118,6 +119,14 @@ class World:
                 if source in lives:
                     self._raise_first_cause(lives[source], None)
         return [results[rank] for rank in range(self.size)]
+
+    def _check_flood(self, output: Output, seconds: float, results: dict[int, Any]) -> None:
+        """Raise RankError if this rank seems to print without end."""
+        if output.is_flood(seconds):
+            most = f"{output.FLOOD / 1e6:g} MB in {seconds:.0f} s"
+            stacks = where_ranks_stand(self._stacks(), results)
+            what = f"printed more than {most}, so all ranks were stopped:\n{stacks}"
+            raise RankError(self.outputs.index(output), what)
 
     def _take(self, rank: int, file: Path, results: dict[int, Any]) -> None:
         """Read the reply of a rank; RankError if it is an error or can't be unpickled here."""

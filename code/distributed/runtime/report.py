@@ -58,10 +58,13 @@ class Output:
     """Output of one rank, shown in whole lines with its number in front.
 
     A line ends in a newline. If carriage returns overwrite it, as in a progress bar, only its last
-    state is shown. After LIMIT bytes in one call, lines are only counted.
+    state is shown. After LIMIT bytes in one call, lines are only counted. After FLOOD bytes, the
+    caller stops ranks that print faster than STEADY.
     """
 
     LIMIT = 100_000  # bytes
+    FLOOD = 5_000_000  # bytes
+    STEADY = 100_000  # bytes/s; a training that prints each of its steps is slower
     LONGEST = 10_000  # bytes; a longer line is cut
     READS = 20  # more than a full pipe needs; a rank that goes on printing would never end it
 
@@ -99,6 +102,10 @@ class Output:
         """The final state of a line, labelled with its rank."""
         states = [state for state in line.split(b"\r") if state]
         return self.label + (states[-1].decode("utf-8", "replace") if states else "")
+
+    def is_flood(self, seconds: float) -> bool:
+        """Whether a call that began so many seconds ago seems to print without end."""
+        return self.size > max(self.FLOOD, self.STEADY * seconds)
 
     def end_call(self) -> None:
         """Show the rest of a call's output, and how many lines were hidden."""

@@ -18,7 +18,8 @@ import cloudpickle
 from distributed.runtime.report import describe, is_machinery
 from playground.tab.group import Group
 
-LIMIT = 100_000  # characters that a rank may print in a call
+LIMIT = 100_000  # characters of a rank that are shown per call
+FLOOD = 1_000_000  # characters; a rank that prints more is stopped
 
 
 class Ended(KeyboardInterrupt):
@@ -72,6 +73,9 @@ class Printed(io.TextIOBase):
             self.hidden += len(lines)
         elif lines:
             self.show(lines)
+        if self.size > FLOOD:
+            self.size = LIMIT  # its error message may be printed
+            raise RuntimeError(f"this rank printed more than {FLOOD / 1e6:g} MB")
         return len(text)
 
     def end(self) -> None:
