@@ -64,9 +64,10 @@ def materialise(
 
     Each module that has a wanted one is initialised as a whole. It sees copies of its other
     tensors, which are as before afterward. So a module is initialised again for each call that
-    wants a part of it, and must not compute one tensor from another's random values. Raises ValueError for a wanted one that has no value
-    then, and for a write into a module inside, whose own turn would undo it. If torch refuses that
-    write, because sharded parameters have no memory, its error gets a note.
+    wants a part of it, and must not compute one tensor from another's random values. Raises
+    ValueError for a wanted one that has no value then, and for a write into a module inside, whose
+    own turn would undo it. If torch refuses that write, because sharded parameters have no memory,
+    its error gets a note.
     """
     remaining = set(wanted)
     for path, part in module.named_modules():
