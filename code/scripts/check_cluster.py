@@ -32,6 +32,7 @@ import json
 import math
 import os
 import queue
+import re
 import resource
 import shutil
 import signal
@@ -379,8 +380,25 @@ def gpu_health() -> dict[str, Any]:
     for row, line in zip(rows, words_of("nvidia-smi", *spare), strict=False):
         if any(said.strip() in ("Yes", "1") for said in line.split(",")):
             row["retired"] = "Yes"  # since Ampere rows are remapped, and no page is retired
-    xid = [line.strip()[-160:] for line in words_of("dmesg") if "NVRM: Xid" in line]
-    return {"gpus": rows, "xid": xid[-8:]}
+    source, lines = kernel_log()
+    xid = [line.strip()[-160:] for line in lines if "NVRM: Xid" in line]
+    return {"gpus": rows, "xid": xid[-8:], "log": source}
+
+
+def kernel_log() -> tuple[str | None, list[str]]:
+    """The program that could read the kernel's log, and its lines; None if none of them could.
+
+    With kernel.dmesg_restrict=1, which some distributions set, only root may read it by dmesg.
+    """
+    for command in (
+        ("dmesg", "--time-format", "iso"),
+        ("dmesg",),
+        ("journalctl", "--dmesg", "--boot", "--no-pager", "--output", "short-iso"),
+    ):
+        lines = [line for line in words_of(*command) if not line.startswith("-- ")]
+        if lines:  # a kernel has always logged something: no lines means no permission
+            return command[0], lines
+    return None, []
 
 
 def cores() -> tuple[list[int], float]:
@@ -989,7 +1007,7 @@ class Conductor:
             if time.monotonic() > until:
                 for rank in absent:
                     self.miss(rank, "who")
-                raise Lost(f"{shown('rank', absent)} did not come in {self.options.join:g} s")
+                raise Lost(f"{shown('rank', absent)} didn't join within {self.options.join:g} s")
             time.sleep(0.1)
 
     def order(
@@ -1032,7 +1050,7 @@ class Conductor:
             now = time.monotonic()
             gone = [r for r in range(self.me.ranks) if now - self.beats[r][1] > patience - 2]
             hosts = sorted({str(self.miss(rank, name)["host"]) for rank in gone})
-            silent = f"not heard of for {patience:g} s"
+            silent = f"no heartbeat for {patience:g} s"
             raise Lost(f"{shown('rank', gone)} on {shown('host', hosts)}: {silent}")
 
     # the stages
@@ -1107,12 +1125,12 @@ class Conductor:
     def together(self) -> None:
         """Collectives and overlap, if all ranks reach each other."""
         if self.me.ranks == 1:
-            self.report["skipped"]["collectives"] = "there is one rank"
+            self.report["skipped"]["collectives"] = "there is only one rank"
             return
         broken = [one for kind in ("between", "inside") for one in self.found[kind]
                   if "problem" in one]  # fmt: skip
         if broken or self.report["missing"]:
-            self.report["skipped"]["collectives"] = "some ranks do not reach each other"
+            self.report["skipped"]["collectives"] = "some ranks can't reach each other"
             return
         cuda = self.report["backend"] == "nccl"
         self.found["collectives"] = []
@@ -1123,7 +1141,7 @@ class Conductor:
                 one = self.order("collectives", 60, f"{name}, {many}", **given)
                 self.found["collectives"] += [{"name": name} | each for each in one]
                 if self.report["missing"] or any("error" in each for each in one):
-                    self.report["skipped"]["overlap"] = f"{name} did not come to its end"
+                    self.report["skipped"]["overlap"] = f"{name} didn't finish"
                     return
                 if one[0]["seconds"] * (16 if size >= MIB else 1) > 3:
                     break  # the next size takes too long
@@ -1193,7 +1211,10 @@ NEXT = {
     "memlock=-1)",
     # GPU health, network cards, clocks, /dev/shm
     "ECC": "drain the host and reset the GPU; if the errors come back, have it replaced",
-    "Xid": "look the number up in NVIDIA's list of Xid errors",
+    "Xid": "look the number up in NVIDIA's list of Xid errors; if the time is before your job, it "
+    "may have been someone else's program",
+    "log not readable": "run the check as root, or look on those hosts: `sudo journalctl -k | grep "
+    "Xid`",
     "NIC errors": "reseat or replace that port's cable",
     "clock": "start NTP (chronyd) there: certificates, logs and file times are wrong",
     "shm": "containers: --ipc=host or --shm-size=16g; Kubernetes: an emptyDir of medium Memory; "
@@ -1209,16 +1230,16 @@ NEXT = {
     "system?)",
     "loader": "check which limit is reached: memory, /dev/shm or open files",
     # links
-    "drops": "exchange the cable, then the port of the switch; compare MTUs; `ethtool -S`, "
+    "drops": "swap the cable, then the switch port; compare MTUs; look at `ethtool -S` and "
     "`ibdiagnet`",
     "no connection": "look for a firewall (ranks listen on ports that the system picks), and name "
     "the right network card with NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME",
-    "slow link": "exchange the cable, then the port of the switch; compare the port's speed "
-    "(`ibstat`, `ethtool`) with the others'",
-    "slow pair": "both are fast with others, so leave their cables alone: look at the links "
-    "between their switches (speed, errors, who else uses them)",
-    "slow inside": "`nvidia-smi topo -m` and `nvidia-smi nvlink -s` show whether a link is down, "
-    "or whether it is PCIe",
+    "slow link": "swap the cable, then the switch port; compare the port's speed with the others' "
+    "(`ibstat`, `ethtool`)",
+    "slow pair": "both are fast with other hosts, so their cables are fine: check the links "
+    "between their switches (speed, errors, other traffic)",
+    "slow inside": "`nvidia-smi topo -m` and `nvidia-smi nvlink -s` show whether a link is down "
+    "or uses PCIe",
     "links slow": "find out which network they use: NCCL_DEBUG=INFO shows NET/IB or NET/Socket, "
     "and P2P or SHM",
     # collectives, overlap
@@ -1228,9 +1249,9 @@ NEXT = {
     "(GDRDMA), and look at `nvidia-smi topo -m`",
     "overlap": "unset CUDA_DEVICE_MAX_CONNECTIONS and CUDA_LAUNCH_BLOCKING",
     # ranks that didn't finish a stage
-    "late": "fix what is slow above, then run the check again",
-    "missing": "look on that host first: is it up, does it reach the first host, does `dmesg` "
-    "speak of memory or of a GPU?",
+    "late": "fix what is slow in the lines above, then run the check again",
+    "missing": "look on that host first: is it up, can it reach the first host, and does `dmesg` "
+    "show out-of-memory or GPU errors?",
 }
 
 
@@ -1376,7 +1397,7 @@ def judge_missing(report: Mapping[str, Any]) -> Verdict:
     lines = []
     for one in late[:8]:
         where = one["host"] or "an unknown host"
-        doing = f'was at "{one["doing"]}"' if one["doing"] else "never came"
+        doing = f'last reported "{one["doing"]}"' if one["doing"] else "never joined"
         lines.append(f"rank {one['rank']} on {where} {doing}")
     return Verdict("missing", "bad", f"{stage}: {'; '.join(lines)}", "missing", hosts)
 
@@ -1430,11 +1451,11 @@ def judge_limits(report: Mapping[str, Any]) -> list[Verdict]:
     if locked:
         line = f"locked memory is limited: {places(locked)}"
         said.append(Verdict("limits", "bad", line, "memlock", locked))
-    return said or [Verdict("limits", "ok", "cores, open files and locked memory")]
+    return said or [Verdict("limits", "ok", "enough cores, open files, and locked memory")]
 
 
 def judge_health(report: Mapping[str, Any]) -> list[Verdict]:
-    said, drivers = [], []
+    said, drivers, unread = [], [], []
     for one in report["ranks"]:
         health, host = one.get("health") or {}, one["host"]
         for number, gpu in enumerate(health.get("gpus", [])):
@@ -1444,18 +1465,35 @@ def judge_health(report: Mapping[str, Any]) -> list[Verdict]:
                 line = f"{host}, GPU {number}: {wrong} uncorrected ECC errors"
                 said.append(Verdict("GPU health", "bad", line, "ECC", [host]))
             if gpu.get("retired", "No").lower() == "yes":
-                line = f"{host}, GPU {number}: memory pages wait to be retired"
+                line = f"{host}, GPU {number}: memory pages are pending retirement"
                 said.append(Verdict("GPU health", "bad", line, "ECC", [host]))
         if health.get("xid"):
-            said.append(Verdict("GPU health", "bad", f"{host}: {health['xid'][-1]}", "Xid", [host]))
+            level = "bad" if any(map(faulty_gpu, health["xid"])) else "note"
+            line = next(filter(faulty_gpu, reversed(health["xid"])), health["xid"][-1])
+            said.append(Verdict("GPU health", level, f"{host}: {line}", "Xid", [host]))
+        if health and health.get("log", "") is None:
+            unread.append(host)
     if len(set(drivers)) > 1:
         line = f"drivers differ: {sorted(set(drivers))}"
         said.append(Verdict("GPU health", "bad", line, "versions differ"))
     said += judge_counters(report)
     if drivers and not said:
-        line = f"{len(drivers)} GPUs: no ECC errors and no Xid errors"
+        line = f"{len(drivers)} GPUs: no ECC errors" + ("" if unread else " and no Xid errors")
         said.append(Verdict("GPU health", "ok", line))
+    if unread:
+        line = f"kernel log not readable, so Xid errors are unknown: {places(unread)}"
+        said.append(Verdict("kernel log", "note", line, "log not readable", unread))
     return said
+
+
+# Xid errors that a program usually causes, by NVIDIA's list: exception, page fault, reset channel
+OF_PROGRAMS = {13, 31, 43, 45}
+
+
+def faulty_gpu(line: str) -> bool:
+    """Whether a line of the kernel's log reports an Xid error that no program causes."""
+    number = re.search(r"Xid(?: \([^)]*\):)? (\d+)", line)
+    return number is None or int(number[1]) not in OF_PROGRAMS
 
 
 def judge_counters(report: Mapping[str, Any]) -> list[Verdict]:
@@ -1480,14 +1518,14 @@ def judge_clocks(report: Mapping[str, Any]) -> list[Verdict]:
     off = [one for one in found if abs(one["offset_s"]) > 1 + one["known_to_s"]]
     if not off:
         worst = max(abs(one["offset_s"]) + one["known_to_s"] for one in found)
-        return [Verdict("clocks", "ok", f"at most {worst * 1e3:.0f} ms apart")]
+        return [Verdict("clocks", "ok", f"at most {max(worst * 1e3, 1):.0f} ms apart")]
     hosts = sorted({host_of(report, one["rank"]) for one in off})
     first = next(iter(report["hosts"]))
     offsets = [one["offset_s"] for one in off]
     if len(off) == len(report["hosts"]) - 1 > 1 and max(offsets) - min(offsets) < 1:
         hosts = [first]  # all others agree, so the first host's clock is wrong
     lines = ", ".join(f"{host_of(report, one['rank'])} {one['offset_s']:+.1f} s" for one in off)
-    return [Verdict("clocks", "bad", f"against {first}: {lines}", "clock", hosts)]
+    return [Verdict("clocks", "bad", f"compared with {first}: {lines}", "clock", hosts)]
 
 
 def small_shm(report: Mapping[str, Any]) -> list[str]:
@@ -1522,13 +1560,13 @@ def judge_matmul(report: Mapping[str, Any]) -> list[Verdict]:
     said, usual = [], statistics.median_high(one["flops"] for one in found.values())
     slow = slow_ranks(report)
     for rank, share in slow.items():
-        line = f"rank {rank} on {host_of(report, rank)}: {share:.0%} of what others compute"
+        line = f"rank {rank} on {host_of(report, rank)}: {share:.0%} of the other ranks' speed"
         if report["backend"] == "gloo":
             line += f", with {found[rank]['cpu_share']:.0%} of a core"
         said.append(Verdict("matmul", "bad", line, "slow rank", [rank]))
     gpu = hardware(report["ranks"][0]["device"])
     unit, name = (1e12, "TFLOP/s") if usual > 1e12 else (1e9, "GFLOP/s")
-    line = f"{usual / unit:,.0f} {name} is usual"
+    line = f"typically {usual / unit:,.0f} {name} per rank"
     if gpu:
         line += f", {usual / gpu.peak / 1e12:.0%} of the data sheet's {gpu.peak:,.0f}"
     if gpu and usual < gpu.peak * 1e12 / 2:
@@ -1552,15 +1590,16 @@ def judge_storage(report: Mapping[str, Any]) -> list[Verdict]:
         blamed = hosts_of(
             report, culprits(pairs, {(i, j) for i in firsts for j in firsts if i < j})
         )
-        line = f"files that others write aren't seen: {places(blamed)}"
+        line = f"files written by other hosts aren't visible: {places(blamed)}"
         return [Verdict("storage", "bad", line, "not shared", blamed)]
     write = [one["write"] for one in found if "write" in one]
     read = [one["read"] for one in found if "read" in one]
     if not write or not read:
         return []
     late = max(one.get("seen_after_s", 0) for one in found)
-    line = (f"each host writes {min(write) / 1e6:,.0f} and reads {min(read) / 1e6:,.0f} MB/s at "
-            f"least; others see a file after {late:.1f} s")  # fmt: skip
+    line = (f"each host writes at least {min(write) / 1e6:,.0f} MB/s and reads at least "
+            f"{min(read) / 1e6:,.0f} MB/s; other hosts see a new file within "
+            f"{max(late, 0.1):.1f} s")  # fmt: skip
     return [Verdict("storage", "ok", line)]
 
 
@@ -1574,7 +1613,9 @@ def judge_loader(report: Mapping[str, Any]) -> list[Verdict]:
             said.append(Verdict("loader", "bad", line, "loader", [host]))
     rates = [one["batches"] for one in found if "batches" in one]
     if rates and not said:
-        line = f"{min(rates) * 64:,.0f} pictures/s a rank at least, two workers, nothing decoded"
+        line = (
+            f"at least {min(rates) * 64:,.0f} images/s per rank, with two workers and no decoding"
+        )
         said.append(Verdict("loader", "ok", line))
     return said
 
@@ -1597,12 +1638,14 @@ def judge_lost(report: Mapping[str, Any]) -> list[Verdict]:
     found = [one for one in report["found"].get("lost", []) if "latency_s" in one]
     if bad:
         where, worst = hosts_of(report, culprits(bad, every)), max(bad.values())
-        line = "no connection" if worst >= 1 else f"{worst:.0%} of small messages were sent again"
+        line = (
+            "no connection" if worst >= 1 else f"{worst:.0%} of small messages were retransmitted"
+        )
         return [Verdict("network", "bad", f"{places(where)}: {line}", "drops", where)]
     if not found:
         return []
     usual = statistics.median(one["latency_s"] for one in found)
-    line = f"{usual * 1e6:,.0f} µs for a small message between hosts over TCP, none sent again"
+    line = f"{usual * 1e6:,.0f} µs for a small message between hosts over TCP, no retransmissions"
     return [Verdict("network", "ok", line)]
 
 
@@ -1631,21 +1674,21 @@ def judge_link_of(report: Mapping[str, Any], kind: str, check: str) -> list[Verd
         if what == "no connection":
             line = found[min(pairs)]["problem"]
         else:
-            line = f"{min(slow[pair] for pair in pairs):.0%} of what other pairs carry"
+            line = f"{min(slow[pair] for pair in pairs):.0%} of the other pairs' speed"
         said.append(Verdict(check, "bad", f"{places(where)}: {line}", what, where))
     rates = [one["bytes_per_s"] for pair, one in found.items()
              if "bytes_per_s" in one and pair not in slow]  # fmt: skip
     if said or not rates:
         return said
     usual, gpu = statistics.median(rates), hardware(report["ranks"][0]["device"])
-    line = f"{speed(usual)} is usual, {speed(min(rates))} the least, between two ranks"
+    line = f"between two ranks: typically {speed(usual)}, at least {speed(min(rates))}"
     wanted = report.get("link") if kind == "between" else None
     if gpu and not wanted:
         device = report["ranks"][0]["device"]
         pair = next((pair for name, pair in PAIRS.items() if name in device), gpu.inside)
         wanted = gpu.network if kind == "between" else pair
     if wanted and usual < wanted * GB / 2:
-        return [Verdict(check, "bad", f"{line}; {wanted:g} GB/s was expected", "links slow")]
+        return [Verdict(check, "bad", f"{line}; expected {wanted:g} GB/s", "links slow")]
     return [] if lost else [Verdict(check, "ok", line)]
 
 
@@ -1695,7 +1738,7 @@ def judge_collectives(report: Mapping[str, Any]) -> list[Verdict]:
         per_host = min(len(its) for its in report["hosts"].values())
         many, link = len(report["hosts"]) > 1, report.get("link") or gpu.network
         wanted = min(gpu.inside, link * per_host) if many else gpu.inside
-        line += f"; links would carry {wanted:g} GB/s"
+        line += f"; the links can carry {wanted:g} GB/s"
         if best.get("all-reduce", math.inf) < wanted * GB / 2:
             said.append(Verdict("collectives", "bad", line, "collectives slow"))
     return said or [Verdict("collectives", "ok", line)]
@@ -1706,7 +1749,7 @@ def judge_overlap(report: Mapping[str, Any]) -> list[Verdict]:
     if not found:
         return []
     hidden = found[0]["hidden"]
-    line = f"{max(0, min(1, hidden)):.0%} of an all-reduce hides behind matmuls of the same length"
+    line = f"{max(0, min(1, hidden)):.0%} of an all-reduce is hidden behind matmuls of equal length"
     if report["backend"] == "nccl" and hidden < 0.4:
         return [Verdict("overlap", "note", line, "overlap")]
     return [Verdict("overlap", "ok", line)]
@@ -1741,9 +1784,9 @@ def table(report: Mapping[str, Any]) -> str:
         lines.append(f'Not finished, in the stage "{report["stage"]}": {report["ended"]}')
     bad = sum(one["level"] == "bad" for one in report["verdicts"])
     if report["status"] == 0:
-        lines.append(f"No problem found, after {report['seconds']:.0f} s.")
+        lines.append(f"No problems found, after {report['seconds']:.0f} s.")
     elif bad:
-        lines.append(f"{bad} finding{'s' * (bad > 1)}, after {report['seconds']:.0f} s.")
+        lines.append(f"{bad} problem{'s' * (bad > 1)} found, after {report['seconds']:.0f} s.")
     return "\n".join(lines)
 
 

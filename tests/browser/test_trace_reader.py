@@ -95,7 +95,7 @@ def test_a_reader_drops_traces(read: Callable[..., LivePage], tmp_path: Path) ->
 def test_the_timeline_zooms_and_names_a_kernel(read: Callable[..., LivePage]) -> None:
     live = read("traces.html")
     page = live.page
-    page.get_by_role("button", name="an exchange in the way").click()
+    page.get_by_role("button", name="an exchange that isn't hidden").click()
     names = ["recommender-128-rank-0", "recommender-128-rank-1"]
     wait_for(live, answer(names)["said"])
     lane = page.locator("svg[data-lane=communication]").first

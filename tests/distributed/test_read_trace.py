@@ -501,7 +501,7 @@ def test_long_pauses_are_not_slow_launches(tmp_path):
     assert [each.pauses for each in breakdown(trace)] == [30_050] * 3
     (found,) = judge([trace]).findings
     assert found.cause == "pauses"
-    assert "For 30 ms of a step the GPU has nothing to do in pauses of more than 5 ms" in found.said
+    assert "The GPU is idle for 30 ms of each step, in pauses of more than 5 ms" in found.said
 
 
 @pytest.mark.parametrize(

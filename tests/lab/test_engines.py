@@ -194,7 +194,7 @@ def test_ray_is_refused_in_a_path_with_a_space(tmp_path: Path) -> None:
     command = [python, script, "data", str(tmp_path)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr == f"Ray starts no workers from a path with a space in it: {python}\n"
+    assert done.stderr == f"Ray can't start workers from a path that contains a space: {python}\n"
 
 
 # --- Kubernetes and Slurm: their files without their controllers

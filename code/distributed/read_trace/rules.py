@@ -17,7 +17,7 @@ PAGES = {  # the pages that explain, with their titles
 }
 
 
-PROFILED = "(A profiler slows Python, too: compare with the step without it.)"
+PROFILED = "(The profiler slows Python down, too: compare with a step without it.)"
 
 
 class Rule(NamedTuple):
@@ -42,8 +42,8 @@ RULES = {
         "book/ddp/buckets",
     ),
     "exchange in the way": Rule(
-        "Most of the exposed communication is {kind}: an exchange between parts of the forward and "
-        "backward pass, which data parallelism doesn't have.",
+        "Most of the exposed communication is {kind}: parts of the model exchange data within the "
+        "forward and backward pass, which data parallelism doesn't do.",
         "Hide it behind the computation of a different batch.",
         "book/at_scale/where_it_ends",
     ),
@@ -55,67 +55,67 @@ RULES = {
         "book/at_scale/where_it_ends",
     ),
     "more messages than computation": Rule(
-        "{sent} of communication cannot hide behind a backward pass of about {backward}."
+        "{sent} of communication can't be hidden behind a backward pass of about {backward}."
         "{threshold}",
         "Give each rank more tokens in a step (a larger batch, accumulation), send fewer bytes, or "
         "use more of the network.",
         "book/ddp/overlap",
     ),
     "messages that leave late": Rule(
-        "{sent} of communication would fit behind the backward pass, but {exposed} of it is "
+        "{sent} of communication could be hidden behind the backward pass, but {exposed} of it is "
         "exposed: the first gradients leave when {done:.0%} of the computation is done.",
         "Look for one large bucket (bucket_cap_mb), or for gradients that are reduced only after "
         "the backward pass.",
         "book/ddp/overlap",
     ),
     "loader": Rule(
-        "For {data} of a step Python waits for the loader.",
-        "Try one batch again and again: if that is faster, give the loader workers (num_workers, "
-        "pin_memory), or do less in it.",
+        "Python waits for the data loader for {data} of each step.",
+        "Train on the same batch again and again: if that is faster, give the loader more workers "
+        "(num_workers, pin_memory), or do less work in it.",
         FAST,
     ),
     "gaps": Rule(
-        "For {gaps} of a step nothing is computed or sent:",
-        "Python does something that the profiler doesn't see.",
+        "Nothing is computed or sent for {gaps} of each step.",
+        "Python is busy with something that the profiler doesn't see.",
         FAST,
     ),
     "synchronization": Rule(
-        "{gaps} of a step are gaps after Python waited for the GPU{calls}.",
+        "{gaps} of each step are gaps that follow when Python waits for the GPU{calls}.",
         "Take .item(), print(loss) and torch.cuda.synchronize() out of the loop.",
         FAST,
     ),
     "pauses": Rule(
-        "For {gaps} of a step the GPU has nothing to do in pauses of more than 5 ms each. "
-        "Launching a kernel doesn't take that long, so Python does something else there.",
+        "The GPU is idle for {gaps} of each step, in pauses of more than 5 ms each. Launching a "
+        "kernel doesn't take that long, so Python is busy with something else.",
         "Look at Python's rows in the trace (with_stack=True adds its functions): it may load, "
         "log, compile, or collect garbage.",
         FAST,
     ),
     "Python is too slow": Rule(
-        "For {gaps} of a step the GPU has nothing to do, because Python asks for its "
-        "{kernels:,.0f} kernels too slowly.",
+        "The GPU is idle for {gaps} of each step, because Python launches its {kernels:,.0f} "
+        "kernels too slowly.",
         "Compile the model (torch.compile, with mode='reduce-overhead' for CUDA graphs), or give "
-        f"each kernel more to do: a larger batch. {PROFILED}",
+        f"each kernel more work with a larger batch. {PROFILED}",
         FAST,
     ),
     "copies": Rule(
-        "{copies} of a step are copies with nothing else going on.",
-        "Copy from pinned memory with non_blocking=True, while the step before computes.",
+        "{copies} of each step are copies during which the GPU does nothing else.",
+        "Copy from pinned memory with non_blocking=True, while the previous step computes.",
         FAST,
     ),
 }
 ADVICE = {  # (rule, what the trace shows) → what to do instead of the rule's advice
     ("Python is too slow", "compiled"): (
         "Its kernels are compiled already: capture them in CUDA graphs (torch.compile with "
-        "mode='reduce-overhead'), look for graph breaks (TORCH_LOGS=graph_breaks), or take a "
+        "mode='reduce-overhead'), look for graph breaks (TORCH_LOGS=graph_breaks), or use a "
         f"larger batch. {PROFILED}"
     ),
     ("Python is too slow", "transformer"): (
         "Compile the blocks (torch.compile, with mode='reduce-overhead' for CUDA graphs), or give "
-        f"each kernel more to do: a larger batch. {PROFILED}"
+        f"each kernel more work with a larger batch. {PROFILED}"
     ),
     ("Python is too slow", "recommender"): (
-        "Take a larger batch, prepare the lookups of the next batch while this one computes, and "
+        "Use a larger batch, prepare the lookups of the next batch while this one computes, and "
         f"compile the dense layers, but not the embedding tables. {PROFILED}"
     ),
     ("a message for each tensor", "sharded"): "Wrap blocks, and not layers (fully_shard).",
@@ -131,7 +131,7 @@ ADVICE = {  # (rule, what the trace shows) → what to do instead of the rule's 
         "They go to the host: log less often, and copy with non_blocking=True to pinned memory."
     ),
     ("copies", "DtoD"): (
-        "They stay on the GPU: look for .contiguous(), torch.cat and .clone() that can go."
+        "They stay on the GPU: look for .contiguous(), torch.cat and .clone() that you can remove."
     ),
 }
 COMPUTE = {  # hints about the kernels that compute, by what they are

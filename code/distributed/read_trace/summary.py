@@ -39,11 +39,11 @@ def headline(verdict: Verdict) -> str:
     if not verdict.findings:
         share = verdict.step.compute / verdict.step.total
         return (
-            f"No rule broke: {share:.0%} of a step is computation, and nothing else costs 5 %. "
+            f"No rule is broken: {share:.0%} of a step is computation, and nothing else costs 5 %. "
             "Only faster kernels can make it shorter."
         )
     first = verdict.findings[0]
-    return f"{first.said} It costs up to {first.time / verdict.step.total:.0%} of a step."
+    return f"{first.said} This costs up to {first.time / verdict.step.total:.0%} of a step."
 
 
 def table(verdict: Verdict) -> list[list[str]]:
@@ -131,10 +131,10 @@ def as_text(verdict: Verdict) -> str:
         lines.append(f"  {time:>8}  {count:7.1f} × {clipped(kernel.name)}")
     lines += ["", headline(verdict)]
     if verdict.findings:
-        lines.append(f"→ {PAGES[verdict.findings[0].page]}")
+        lines.append(f"→ read: {PAGES[verdict.findings[0].page]}")
     for finding in verdict.findings[1:3]:
         share = finding.time / verdict.step.total
-        lines += ["", f"Then ({share:.0%}): {finding.said}", f"→ {PAGES[finding.page]}"]
+        lines += ["", f"Then ({share:.0%}): {finding.said}", f"→ read: {PAGES[finding.page]}"]
     return "\n".join(lines)
 
 

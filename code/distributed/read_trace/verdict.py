@@ -137,11 +137,11 @@ def check_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -
     own = next(each.mean for each in ranks if each.trace.rank == late.rank)
     excess = {
         "computes longer": own.compute - others.compute,
-        "waits for its data": own.data - others.data,
-        "has gaps in which Python does something else": own.gaps - others.gaps,
+        "waits longer for its data": own.data - others.data,
+        "is idle longer, while Python is busy elsewhere": own.gaps - others.gaps,
     }
     reason = max(excess, key=lambda each: excess[each])
-    why = f" It {reason}, by {ms(excess[reason])} of a step." if excess[reason] > 0 else ""
+    why = f" It {reason}: {ms(excess[reason])} per step." if excess[reason] > 0 else ""
     return finding(
         "slow rank", min(late.waits, others.exposed),
         rank=late.rank, own=ms(late.own), others=ms(late.others), why=why,
@@ -220,7 +220,7 @@ def check_kernels(
     if work is not None:
         slow = step.compute - 1e6 * work.flops / (GOOD * work.peak)
         rate = 1e6 * work.flops / work.peak / step.compute if step.compute else 0.0
-        said = f"While it computes, the GPU does {rate:.0%} of its peak, and {GOOD:.0%} is usual."
+        said = f"While it computes, the GPU reaches {rate:.0%} of its peak; {GOOD:.0%} is typical."
         return [Finding("slow kernels", slow, f"{said}{hint}", page)]
     if not hints:
         return []

@@ -43,7 +43,7 @@ def one_accident() -> Figure:
     axis.text(6.55, 1.5, "start\nagain", ha="center", va="center", color=GREY)
     legend = {
         "a step": KINDS["compute"], "a save": saving, "waits": KINDS["waiting"],
-        "a step for the second time": twice,
+        "a repeated step": twice,
     }  # fmt: skip
     axis.legend(
         [Patch(color=colour) for colour in legend.values()],
@@ -68,9 +68,9 @@ def interval_calculator() -> Calculator:
             repeated=f"(datum.seconds / 2 + {RESTART}) / datum.between",
         )
         .transform_calculate(
-            **{"work done twice": "datum.repeated", "lost in all": "datum.saves + datum.repeated"}
+            **{"repeated work": "datum.repeated", "lost in all": "datum.saves + datum.repeated"}
         )
-        .transform_fold(["saves", "work done twice", "lost in all"], as_=["part", "share"])
+        .transform_fold(["saves", "repeated work", "lost in all"], as_=["part", "share"])
     )
     x = alt.X(
         "minutes:Q",
@@ -84,7 +84,7 @@ def interval_calculator() -> Calculator:
         ),
         color=alt.Color(
             "part:N",
-            scale=alt.Scale(domain=["lost in all", "saves", "work done twice"],
+            scale=alt.Scale(domain=["lost in all", "saves", "repeated work"],
                             range=[RANKS[0], RANKS[2], RANKS[1]]),
             legend=alt.Legend(title=None, orient="top"),
         ),
@@ -120,8 +120,8 @@ def interval_calculator() -> Calculator:
         style(chart),
         "The share of time that is lost over the minutes between checkpoints, for 16,384 GPUs and "
         "saves of one minute: a curve that falls, is lowest at 19 minutes with 11.5 percent, and "
-        "rises again. It is the sum of a falling line for saves and a rising one for work that is "
-        "done twice.",
+        "rises again. It is the sum of a falling line for saves and a rising one for repeated "
+        "work.",
     )
 
 
@@ -148,8 +148,8 @@ def noticed_table(accidents: dict[str, Any]) -> Table:
         "noticed, predicted",
         "measured",
         "difference",
-        "trains again after",
-        "on ranks",
+        "training resumes after",
+        "ranks left",
     ]
     return Table(header, rows, stamp(accidents))
 

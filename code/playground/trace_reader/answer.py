@@ -12,7 +12,7 @@ from distributed.read_trace.intervals import Stretches, minus
 from distributed.read_trace.kernels import by_name, clipped
 from distributed.read_trace.rank_trace import Collector, RankTrace
 from distributed.read_trace.recordings import one_for_each_rank
-from distributed.read_trace.rules import PAGES
+from distributed.read_trace.rules import FAST, PAGES
 from distributed.read_trace.summary import describe, format_bytes, groups, head, headline
 from distributed.read_trace.verdict import Finding, RankSteps, Verdict, judge, kernels_inside, ms
 
@@ -242,7 +242,11 @@ def facts(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def link(finding: Finding, root: str) -> str:
-    return f'<a href="{root}{finding.page}.html">{PAGES[finding.page]}</a>'
+    """ "Read …": the page that explains, or a section of *Is it fast?*, where the reader is."""
+    place, title = f"{finding.page}.html", PAGES[finding.page]
+    if finding.page == FAST:
+        place, title = f"{place}#what-to-change-first", "What to change first"
+    return f'Read <a href="{root}{place}">{title}</a>.'
 
 
 def table(heads: list[str], rows: list[list[str]]) -> str:

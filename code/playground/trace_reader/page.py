@@ -14,7 +14,10 @@ EXAMPLES = {  # example on the page → its files
     "Python is too slow (2 × A100)": ["resnet-2-a100"],
     "a message for each tensor (2 × V100)": ["small-messages-2-v100"],
     "hardly anything lost (1 × V100)": ["resnet-1-v100"],
-    "an exchange in the way (2 of 128 ranks)": ["recommender-128-rank-0", "recommender-128-rank-1"],
+    "an exchange that isn't hidden (2 of 128 ranks)": [
+        "recommender-128-rank-0",
+        "recommender-128-rank-1",
+    ],
     "a slow rank (2 CPUs)": ["slow-rank-0", "slow-rank-1"],
     "a starved loader (2 CPUs)": ["slow-loader-0", "slow-loader-1"],
 }

@@ -1,15 +1,16 @@
-"""train.py as a Ray Train job, on the devices of its cluster.
+"""Run train.py as a Ray Train job, on the devices of a Ray cluster.
 
     RAY_ADDRESS=10.0.0.1:6379 python ray_train.py --workers 16 DATA RUN --batch 512
 
-Change DATA and RUN (folders that all hosts see), and the address of Ray's head; all other words are
-train.py's. This repository is on all hosts at the same path, or in the image of their containers:
-`docker run --gpus all --network host --shm-size 16g IMAGE ray start --address … --block`, and with
-InfiniBand `--device /dev/infiniband --ulimit memlock=-1`. If a host's own name doesn't
-resolve, or resolves to 127.0.1.1, set GLOO_SOCKET_IFNAME to gloo's network card for Ray's start.
+Change DATA and RUN (folders that all hosts see), and the address of Ray's head node. All other
+options are train.py's. This repository must be at the same path on all hosts, or in the image of
+their containers: `docker run --gpus all --network host --shm-size 16g IMAGE ray start --address …
+--block`, and with InfiniBand `--device /dev/infiniband --ulimit memlock=-1`. If a host's name
+doesn't resolve, or resolves to 127.0.1.1, start Ray with GLOO_SOCKET_IFNAME set to the name of its
+network card.
 
-Ray starts the workers, gives them ranks, creates their process group, and restarts all of them
-when one dies. Then train.py continues from its checkpoint.
+Ray starts the workers, gives them ranks, and creates their process group. If a worker dies, Ray
+restarts all of them, and train.py continues from its checkpoint.
 """
 
 import argparse
@@ -27,7 +28,7 @@ SCRIPTS = str(Path(__file__).resolve().parents[1])
 
 
 def worker(given: dict[str, Any]) -> None:
-    """One rank, in a thread of Ray. It gets no signals, so stopping it loses unsaved steps."""
+    """One rank, in a thread of Ray. No signal reaches it, so stopping it loses unsaved steps."""
     sys.path.insert(0, given["scripts"])
     from train import main
 
@@ -50,9 +51,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=4)
     given, words = parser.parse_known_args()
     if len(words) < 2:
-        parser.error("DATA and RUN, as for train.py, are missing")
-    if re.search(r"\s", sys.executable):  # Ray gives it to a shell without quotes, and waits on
-        raise SystemExit(f"Ray starts no workers from a path with a space in it: {sys.executable}")
+        parser.error("DATA and RUN are missing: give them as for train.py")
+    if re.search(
+        r"\s", sys.executable
+    ):  # Ray passes it to a shell without quotes, and then waits forever
+        raise SystemExit(
+            f"Ray can't start workers from a path that contains a space: {sys.executable}"
+        )
     ray.init()
     try:
         gpu = a_gpu_each(given.workers, ray.cluster_resources())

@@ -1,44 +1,26 @@
 #!/usr/bin/env bash
-# One script on several hosts. Run this on each of them:
+# Start a script on several hosts. Run this command on each of them:
 #   HOSTS=2 FIRST=10.0.0.1 code/scripts/launch/torchrun.sh code/scripts/train.py DATA RUN
-# Change HOSTS, FIRST (an address of the first host that all can reach, the
-# same on all), DATA and RUN (folders that all hosts see under these names).
-# RANKS is how many a host starts: if not given, one for each GPU, or where
-# there is none, for each core. A second job on these hosts needs another PORT. In
-# a container (the second line is for InfiniBand and RoCE):
+# Change:
+#   HOSTS      number of hosts
+#   FIRST      address of the first host that all hosts can reach; the same on all hosts
+#   DATA, RUN  folders that all hosts see under these names
+#   RANKS      ranks per host (default: one per GPU, or one per core if there are no GPUs)
+#   PORT       port of the rendezvous on FIRST (default: 29400); each job needs its own
+# If you copy this file, copy own_address.py into the same folder.
+# In a container (the second line is for InfiniBand and RoCE):
 #   docker run --rm --gpus all --network host --ipc host -v /shared:/shared \
 #     --device /dev/infiniband --ulimit memlock=-1 -e HOSTS -e FIRST IMAGE …
 set -euo pipefail
 : "${HOSTS:?how many hosts}" "${FIRST:?address of the first host}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-# A restarted rank must not find old addresses.
+# Restarted ranks must not find the addresses of dead ones.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
-# Seconds from SIGTERM to SIGKILL: time for a save.
+# Time to save: seconds between SIGTERM and SIGKILL.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${GRACE:-60}"
-# Hosts may not know each other by name, and on Debian a host takes its own for
-# 127.0.1.1. So torchrun gets the address from which this one reaches FIRST, gloo
-# gets the card that has it, and the host that has FIRST is where all meet.
-read -r own first card < <("${PYTHON:-python3}" -c '
-import contextlib, fcntl, socket, struct, sys
-
-def way(to):
-    kind, *_, there = socket.getaddrinfo(to, 1, type=socket.SOCK_DGRAM)[0]
-    out = socket.socket(kind, socket.SOCK_DGRAM)
-    out.connect(there)  # of a datagram: nothing is sent
-    return out.getsockname()[0], there[0]
-
-own, first = way(sys.argv[1])
-address, card = own, ""
-with contextlib.suppress(OSError):  # there is no network
-    if own.startswith("127."):
-        address = way("192.0.2.1")[0]  # by the default route
-for _, name in socket.if_nameindex():
-    with contextlib.suppress(OSError):  # it has no IPv4 address
-        request = struct.pack("256s", name.encode())
-        found = fcntl.ioctl(socket.socket(), 0x8915, request)  # SIOCGIFADDR
-        if socket.inet_ntoa(found[20:24]) == address:
-            card = name
-print(own, first, card)' "$FIRST")
+# torchrun and gloo get the address at which other hosts can reach this one. The host whose own
+# address is FIRST opens the rendezvous.
+read -r own first card < <("${PYTHON:-python3}" "$(dirname "$0")/own_address.py" "$FIRST")
 [[ -z "$card" ]] || export GLOO_SOCKET_IFNAME="${GLOO_SOCKET_IFNAME:-$card}"
 PORT="${PORT:-29400}"
 meet=(--rdzv-endpoint "$FIRST:$PORT" --rdzv-conf is_host=0 --local-addr "$own")
