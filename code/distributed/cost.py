@@ -60,12 +60,11 @@ def reduce_scatter_time(cluster: Cluster, size: float) -> float:
 def all_reduce(cluster: Cluster, size: float) -> float:
     """Time of an all-reduce of `size` bytes over all ranks (s): twice around the same rings.
 
-    On many hosts, a tree sends the same bytes in fewer steps (Sanders et al. 2009). The library
-    takes the faster of the two (NCCL's `tuning.cc`).
+    On many hosts, a tree sends the same bytes in fewer steps (Sanders et al. 2009).
     """
     local, hosts = _shape(cluster)
-    tree = (local - 1) * cluster.inside.latency
-    tree += math.ceil(math.log2(hosts)) * cluster.network.latency
+    levels = math.ceil(math.log2(hosts))
+    tree = (local - 1) * cluster.inside.latency + levels * cluster.network.latency
     return 2 * (_once_around(cluster, size) + min(_ring_latency(cluster), tree))
 
 
@@ -76,10 +75,9 @@ def _shape(cluster: Cluster) -> tuple[int, int]:
 
 
 def _once_around(cluster: Cluster, size: float) -> float:
-    """Seconds for the bytes of an array to go around all ranks, in enough rings to use every port.
+    """Seconds for the bytes of an array to go around all ranks, over the slowest link.
 
-    The parts travel in a pipeline, so the slowest link decides: inside a host one GPU's link,
-    between hosts the ports of one host together.
+    It's one GPU's link inside a host, and all ports of one host between hosts.
     """
     link = cluster.network if _shape(cluster)[1] > 1 else cluster.inside
     return size * (cluster.ranks - 1) / cluster.ranks / link.bandwidth
@@ -88,8 +86,7 @@ def _once_around(cluster: Cluster, size: float) -> float:
 def _ring_latency(cluster: Cluster) -> float:
     """Latencies of the N − 1 steps of a ring, in which every host's ranks are neighbors (s).
 
-    Nothing has fewer steps for a reduce-scatter or an all-gather in NCCL's `tuning.cc`, unless
-    switches add up or a host has only one GPU.
+    A reduce-scatter has no tree, unless a host has one GPU or switches add (NCCL's `tuning.cc`).
     """
     local, hosts = _shape(cluster)
     return hosts * (local - 1) * cluster.inside.latency + (hosts - 1) * cluster.network.latency
