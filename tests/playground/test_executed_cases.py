@@ -2,7 +2,14 @@
 
 import pytest
 
-from playground.planner.executed_cases import case_of, cases, difference, executed_table, recorded
+from playground.planner.executed_cases import (
+    LEDGER,
+    case_of,
+    cases,
+    difference,
+    executed_table,
+    recorded,
+)
 
 ROWS = recorded()["rows"]
 
@@ -18,6 +25,15 @@ def test_what_was_executed_is_what_is_planned_and_copied_today(row):
     assert row["code"] == case.digest
     assert abs(difference(row)) < 0.03
     assert row["sent"] == pytest.approx(case.sent, rel=1e-3)
+
+
+def test_the_ledger_s_rows_are_of_today_s_text_and_near_today_s_plan():
+    rows = recorded()["ledger"]
+    assert [case_of(row) for row in rows] == list(LEDGER)
+    for case, row in zip(LEDGER, rows, strict=True):
+        assert case.job.tokens == 4096
+        assert row["code"] == case.digest
+        assert abs(sum(case.held.values()) / sum(row["held"].values()) - 1) < 0.04
 
 
 def test_each_case_is_one_of_those_that_are_planned_and_stands_once():

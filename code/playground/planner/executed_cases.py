@@ -66,6 +66,17 @@ class Case(NamedTuple):
         return hashlib.sha256(code.encode()).hexdigest()[:16]
 
 
+class LedgerCase(Case):
+    """A case with as many tokens as the ledger of the chapter *The memory problem*."""
+
+    @property
+    def job(self) -> Job:
+        return super().job._replace(context=4096)
+
+
+LEDGER = tuple(LedgerCase("llama-2-7b", 8, "ZeRO-1", RECIPE, name) for name in ("none", "full"))
+
+
 def cases() -> Iterator[Case]:
     """Every world with two precisions, three ways of checkpointing, and five strategies."""
     for (model, gpus), recipe, checkpoint, name in product(
@@ -75,7 +86,10 @@ def cases() -> Iterator[Case]:
 
 
 def recorded() -> dict[str, Any]:
-    """The stamp, and the rows that were executed: of each case the bytes held and sent."""
+    """The stamp, and the `rows` that were executed: of each case the bytes held and sent.
+
+    The rows of `LEDGER` are in `ledger`.
+    """
     return json.loads(KEPT.read_text())
 
 
