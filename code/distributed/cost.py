@@ -75,10 +75,7 @@ def _shape(cluster: Cluster) -> tuple[int, int]:
 
 
 def _once_around(cluster: Cluster, size: float) -> float:
-    """Seconds for the bytes of an array to go around all ranks, over the slowest link.
-
-    It's one GPU's link inside a host, and all ports of one host between hosts.
-    """
+    """Seconds for an array to go once around, over one GPU's link or all ports of a host."""
     link = cluster.network if _shape(cluster)[1] > 1 else cluster.inside
     return size * (cluster.ranks - 1) / cluster.ranks / link.bandwidth
 
