@@ -30,11 +30,10 @@ from playground.build.toc import core_path
 
 SPEED = 400e12 / GPUS["h100"].peak  # the share of a GPU's peak that the book calculates with
 JOINED = {"book/collectives/two_levels": "book/collectives/all_reduce"}  # whose rule it repeats
-TOKENS = (  # chapters whose rules are about the same threshold: their bold sentences, and a table
-    "book/ddp/overlap",
+IN_TABLE = ("book/ddp/overlap", "book/zero/zero3")  # whose rules are the table of thresholds
+TOKENS = (  # chapters whose rules repeat numbers of this table: only their bold sentences
     "book/ddp/accumulation",
     "book/zero/zero2",
-    "book/zero/zero3",
     "book/at_scale/which_strategy",
 )
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
@@ -216,7 +215,7 @@ class CheatSheet(SphinxDirective):
             self.env.note_dependency(str(page))
             title, lines = title_and_remember(page)
             rules = [line for line in lines if line.startswith("**Rule of thumb")]
-            if name in JOINED.values():
+            if name in JOINED.values() or name in IN_TABLE:
                 continue
             joined = JOINED.get(name)
             count = f"{numbers[joined]}, {number}" if joined else str(number)
@@ -229,9 +228,13 @@ class CheatSheet(SphinxDirective):
             )
         for name in (*STARTED, *(page for page, _ in BAD_DAY)):
             self.env.note_dependency(str(root / name))
+        links = (
+            f"{numbers[name]}. [{title_and_remember(root / f'{name}.md')[0]}](/{name}.md)"
+            for name in IN_TABLE
+        )
         tokens = self.part(
-            "**Tokens in a micro-batch that hide messages**, on hosts of eight H100s that achieve"
-            " C = 400 TFLOP/s, W = 80 % of line rate, bytes only"
+            f"**{', '.join(links)}**: tokens in a micro-batch that hide messages, on hosts of eight"
+            " H100s that achieve C = 400 TFLOP/s, W = 80 % of line rate, bytes only"
         )
         tokens += nodes.raw("", tokens_table(), format="html")
         tokens += self.part(
