@@ -31,22 +31,40 @@ def test_a_page_without_remember_is_named(tmp_path):
         cheat_sheet.title_and_remember(page)
 
 
-def test_the_tokens_that_hide_messages_are_the_planners():
-    """Over one GPU's share of the ports, and over all ports of a host or the links inside it."""
-    cells = re.findall(r"<td[^>]*>([^<]*)</td>", cheat_sheet.hardware_table())
-    said = {row[0]: row[-2:] for row in zip(*[iter(cells)] * 7, strict=True)}
+def cells_of(table: str, columns: int) -> dict[str, tuple[str, ...]]:
+    """First cell of each row of an HTML table → its other cells."""
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", table)
+    return {row[0]: row[1:] for row in zip(*[iter(cells)] * columns, strict=True)}
+
+
+def test_the_thresholds_are_those_of_the_chapters():
+    """An H100 at 400 TFLOP/s and 80 % of line rate: 1,250 and 10,000 tokens."""
+    said = cells_of(cheat_sheet.tokens_table(), 4)
+    assert said["DDP, gradients in bf16"] == ("1 C/W", "1,250", "10,000")
+    assert said["DDP, in fp32"] == ("2 C/W", "2,500", "20,000")
+    assert said["ZeRO-3 (FSDP2), in fp32"] == ("1.5 C/W", "1,875", "15,000")
+
+
+def test_all_gpus_have_the_convention_of_the_h100():
+    """With all ports of a host, or the links inside it if they are slower, and with one port."""
+    said = cells_of(cheat_sheet.hardware_table(), 7)
     for name in cheat_sheet.SHOWN:
         gpu = GPUS[name]
-        tokens = [threshold(0.4 * gpu.peak, w) for w in (gpu.network, between_hosts(gpu))]
-        assert said[gpu.name] == tuple(f"{count:,.0f}" for count in tokens)
-    assert said["H100 SXM5 80 GB"] == ("7,912", "989")
-    assert said["L40S 48 GB"] == ("11,584", "4,525"), "limited by PCIe"
+        speed = 400e12 * gpu.peak / 989e12
+        tokens = [threshold(speed, 0.8 * w) for w in (between_hosts(gpu), gpu.network)]
+        assert said[gpu.name][-2:] == tuple(f"{count:,.0f}" for count in tokens)
+    assert said["H100 SXM5 80 GB"][-2:] == ("1,250", "10,000")
+    assert said["L40S 48 GB"][-2] == "5,719", "limited by PCIe"
 
 
-def test_the_bytes_of_the_stages_are_those_of_the_zero_paper():
-    """4Ψ + 12Ψ/N and so on: Rajbhandari et al. 2020, figure 1, with K = 12."""
-    cells = re.findall(r"<td>([^<]*)</td>", cheat_sheet.memory_table())
-    assert cells == ["DDP", "16", "ZeRO-1", "4 + 12/N", "ZeRO-2", "2 + 14/N", "ZeRO-3", "16/N"]
+def test_the_bytes_of_the_stages_are_in_two_recipes():
+    """Rajbhandari et al. 2020, figure 1, with K = 12; and PyTorch's in fp32, with casts to bf16."""
+    assert cells_of(cheat_sheet.memory_table(), 3) == {
+        "DDP": ("16", "16 + 2"),
+        "ZeRO-1": ("4 + 12/N", "8 + 8/N + 2"),
+        "ZeRO-2": ("2 + 14/N", "2 + 16/N"),
+        "ZeRO-3": ("16/N", "16/N"),
+    }
 
 
 def test_a_bad_day_has_lines_that_stand_on_their_pages(tmp_path):

@@ -4,7 +4,8 @@
     ```
 
 Everything is copied from its source. The chapters are those of the core path in `book/index.md`,
-and the lines are their rules of thumb, or all lines under "Remember" if a chapter has no rule.
+and the lines are their rules of thumb, or all lines under "Remember" if a chapter has no rule. The
+chapters whose rules compare tokens with a threshold share a table of thresholds.
 Bytes and GPUs come from the models. The commands come from the tops of the files that start a job,
 and from the pages about jobs that hang or are slow. In print it is one page of A4.
 """
@@ -23,8 +24,18 @@ from sphinx.util.docutils import SphinxDirective
 
 from distributed.model_states import RECIPES, STAGES, total
 from distributed.planner.hardware import GPUS, between_hosts
+from distributed.planner.job import WIRE
+from distributed.planner.schedules import threshold
 from playground.build.toc import core_path
 
+SPEED = 400e12 / GPUS["h100"].peak  # the share of a GPU's peak that the book calculates with
+JOINED = {"book/collectives/two_levels": "book/collectives/all_reduce"}  # whose rule it repeats
+IN_TABLE = ("book/ddp/overlap", "book/zero/zero3")  # whose rules are the table of thresholds
+TOKENS = (  # chapters whose rules repeat numbers of this table: only their bold sentences
+    "book/ddp/accumulation",
+    "book/zero/zero2",
+    "book/at_scale/which_strategy",
+)
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
 STARTED = (  # files whose first lines contain the command that starts them
     "code/scripts/ddp.py",
@@ -90,9 +101,19 @@ def title_and_remember(page: Path) -> tuple[str, list[str]]:
     return title[1], [" ".join(line.split()) for line in lines]
 
 
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """HTML of a table whose first column is text, and whose others are numbers."""
+
+    def line(cells: list[str], tag: str) -> str:
+        rest = "".join(f'<{tag} class="text-right">{cell}</{tag}>' for cell in cells[1:])
+        return f"<tr><{tag}>{cells[0]}</{tag}>{rest}</tr>"
+
+    return f'<table class="table">{line(head, "th")}{"".join(line(r, "td") for r in rows)}</table>'
+
+
 def hardware_table() -> str:
-    units = ("TFLOP/s", "GiB", "in host", "out", "one port", "a host")
-    head = "".join(f'<th class="text-right">{unit}</th>' for unit in units)
+    """Data sheets, and C/W with all ports of a host and with one GPU's share of them."""
+    head = ["GPU", "TFLOP/s", "GiB", "in host", "out", "all ports", "one port"]
     rows = []
     for name in SHOWN:
         gpu = GPUS[name]
@@ -101,23 +122,59 @@ def hardware_table() -> str:
             f"{gpu.memory / 2**30:.0f}",
             f"{gpu.inside / 1e9:.0f}",
             f"{gpu.network / 1e9:g}",
-            *(f"{0.4 * gpu.peak / w:,.0f}" for w in (gpu.network, between_hosts(gpu))),
+            *(
+                f"{threshold(SPEED * gpu.peak, WIRE * w):,.0f}"
+                for w in (between_hosts(gpu), gpu.network)
+            ),
         )
-        cells = "".join(f'<td class="text-right">{value}</td>' for value in values)
-        rows.append(f"<tr><td>{escape(gpu.name)}</td>{cells}</tr>")
-    return f'<table class="table"><tr><th>GPU</th>{head}</tr>{"".join(rows)}</table>'
+        rows.append([escape(gpu.name), *values])
+    return table(head, rows)
+
+
+def tokens_table() -> str:
+    """Tokens in a micro-batch that hide the bytes of each strategy, on hosts of eight H100s."""
+    ways = (
+        ("DDP, gradients in bf16", 2, "DDP"),
+        ("DDP, in fp32", 4, "DDP"),
+        ("ZeRO-1 (Megatron)", 4, "ZeRO-1"),
+        ("ZeRO-2 (FSDP2), in fp32", 4, "ZeRO-2"),
+        ("ZeRO-3 (FSDP2), in bf16", 2, "ZeRO-3"),
+        ("ZeRO-3 (FSDP2), in fp32", 4, "ZeRO-3"),
+    )
+    one = GPUS["h100"]
+    rows = []
+    for text, size, name in ways:
+        factor = threshold(1, 1, size, name)
+        found = [
+            f"{threshold(SPEED * one.peak, WIRE * w, size, name):,.0f}"
+            for w in (between_hosts(one), one.network)
+        ]
+        rows.append([text, f"{factor:g} C/W", *found])
+    return table(["messages hide from", "tokens", "8 ports", "1 port"], rows)
+
+
+def parts_of(stays: float, cut: float) -> str:
+    """Bytes that stay on each rank, and bytes that N ranks share."""
+    named = ((stays, ""), (cut, "/N"))
+    return " + ".join(f"{part:.0f}{over}" for part, over in named if part > 0.5)
 
 
 def memory_table() -> str:
-    """Bytes per parameter of each stage, with Adam, in bf16 with an fp32 master copy."""
-    recipe = RECIPES["bf16, Adam in fp32, fp32 master copy"]
+    """Bytes per parameter of each stage with Adam: the ZeRO paper's recipe, and PyTorch's.
+
+    In PyTorch, everything is in fp32. DDP, ZeRO-1 and ZeRO-2 also hold bf16 copies of all weights.
+    FSDP2, which is ZeRO-2 and 3, shards all the rest.
+    """
+    paper, fp32 = RECIPES["bf16, Adam in fp32, fp32 master copy"], RECIPES["fp32, Adam"]
     rows = []
     for stage, name in enumerate(STAGES):
-        stays = total(1, 10**15, stage, recipe)  # bytes that remain with a huge number of ranks
-        cut = total(1, 1, stage, recipe) - stays
-        parts = [f"{part:.0f}{over}" for part, over in ((stays, ""), (cut, "/N")) if part > 0.5]
-        rows.append(f"<tr><td>{name}</td><td>{' + '.join(parts)}</td></tr>")
-    return f'<table class="table"><tr><th>stage</th><th>bytes</th></tr>{"".join(rows)}</table>'
+        stays = total(1, 10**15, stage, paper)  # bytes that remain with a huge number of ranks
+        ours = 3 if stage == 2 else stage
+        kept = total(1, 10**15, ours, fp32)
+        torch = parts_of(kept, total(1, 1, ours, fp32) - kept)
+        torch = (f"{torch} + 2", f"{torch} + 2", f"2 + {torch}", torch)[stage]
+        rows.append([name, parts_of(stays, total(1, 1, stage, paper) - stays), torch])
+    return table(["", "paper, Megatron*, DeepSpeed", "PyTorch"], rows)
 
 
 def bad_day(root: Path) -> list[str]:
@@ -152,33 +209,57 @@ class CheatSheet(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         root = Path(self.env.srcdir)
         sheet = nodes.container(classes=["cheat-sheet"])
-        for number, name in enumerate(core_path(root), start=1):
+        numbers = {name: number for number, name in enumerate(core_path(root), start=1)}
+        for name, number in numbers.items():
             page = root / f"{name}.md"
             self.env.note_dependency(str(page))
             title, lines = title_and_remember(page)
             rules = [line for line in lines if line.startswith("**Rule of thumb")]
+            if name in JOINED.values() or name in IN_TABLE:
+                continue
+            joined = JOINED.get(name)
+            count = f"{numbers[joined]}, {number}" if joined else str(number)
+            if name in TOKENS:
+                rules = [re.sub(r"^(\*\*Rule of thumb.*?\*\*).*", r"\1", rule) for rule in rules]
             sheet += self.part(
-                f"**{number}. [{title}](/{name}.md)**",
+                f"**{count}. [{title}](/{name}.md)**",
                 "",
                 *(f"- {without_terms(line)}" for line in rules or lines),
             )
         for name in (*STARTED, *(page for page, _ in BAD_DAY)):
             self.env.note_dependency(str(root / name))
+        links = (
+            f"{numbers[name]}. [{title_and_remember(root / f'{name}.md')[0]}](/{name}.md)"
+            for name in IN_TABLE
+        )
+        tokens = self.part(
+            f"**{', '.join(links)}**: tokens in a micro-batch that hide messages, on hosts of eight"
+            " H100s that achieve C = 400 TFLOP/s, W = 80 % of line rate, bytes only"
+        )
+        tokens += nodes.raw("", tokens_table(), format="html")
+        tokens += self.part(
+            "Ports of 400 Gbit/s per host. Latency comes on top: for DDP's 25 MiB buckets in fp32,"
+            " 4,000 instead of 2,500 on eight hosts."
+        ).children
         gpus = self.part(
-            "**GPUs**: peak in 16 bits, memory, GB/s in one direction, tokens that hide messages"
+            "**GPUs**: peak in 16 bits, memory, GB/s in one direction, and C/W in tokens"
         )
         gpus += nodes.raw("", hardware_table(), format="html")
         gpus += self.part(
-            "The last two are C/W at 40 % of the peak: tokens per rank between two messages, with a"
-            " GPU's own share of the ports, and with all ports of its host (eight GPUs; L40S and"
-            " RTX 4090: four, assumed)."
+            "C is 40.4 % of the peak, as in the table above, and W is 80 % of line rate. All ports:"
+            " as many as a host has GPUs (eight; L40S, RTX 4090: four, assumed). One port: one per"
+            " host."
         ).children
-        memory = self.part("**Memory**: bytes for each parameter, with Adam in mixed precision")
+        memory = self.part("**Memory**: bytes per parameter with Adam, on each of N ranks")
         memory += nodes.raw("", memory_table(), format="html")
-        memory += self.part("and activations, two gathered blocks (ZeRO-3), the allocator").children
+        memory += self.part(
+            "Paper: bf16 weights and gradients, fp32 master copy and states. *Megatron: 2 more"
+            " for fp32 gradients. PyTorch: all in fp32; the + 2 are casts to bf16. Activations, two"
+            " gathered blocks (ZeRO-3), and the allocator come on top."
+        ).children
         bad = self.part(
-            "**On a bad day**: where a rank (`$pid`) stands; where NCCL writes what it did last"
-            " (set it before the start), and where ranks parted; a trace read"
+            "**On a bad day**: see what a rank (`$pid`) is doing; choose where NCCL writes its last"
+            " collectives (before the start); find where ranks diverged; read a trace"
         )
         bad += nodes.literal_block("", "\n".join(bad_day(root)), language="bash")
         start = self.part(
@@ -187,11 +268,11 @@ class CheatSheet(SphinxDirective):
         )
         start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
         letters = self.part(
-            "**Letters**: Ψ parameters, N ranks, T tokens of a rank between two messages,"
-            " n elements, g bytes of one, C FLOP/s of a GPU, W bytes/s of its network,"
+            "**Symbols**: Ψ parameters, N ranks, T tokens of a rank between two messages,"
+            " n elements, g bytes of one, C FLOP/s of a GPU, W bytes/s of a host's ports,"
             " α seconds of latency"
         )
-        sheet += [letters, memory, gpus, start, bad]
+        sheet += [letters, tokens, memory, gpus, start, bad]
         return [nodes.raw("", STYLE, format="html"), sheet]
 
     def part(self, *lines: str) -> nodes.container:
