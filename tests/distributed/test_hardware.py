@@ -40,7 +40,9 @@ def test_a_port_in_bytes(name, gigabits):
     assert network(name).bandwidth * 8 == gigabits * 1e9
 
 
-@pytest.mark.parametrize("name", ["H100", "h100-sxm", "H100_SXM", "RTX 4090", "4090"])
+@pytest.mark.parametrize(
+    "name", ["H100", "h100-sxm", "H100_SXM", "RTX 4090", "RTX4090", "NVIDIA GeForce RTX 5090"]
+)
 def test_names_may_be_written_as_people_write_them(name):
     assert gpu(name).peak > 0
 

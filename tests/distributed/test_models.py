@@ -315,7 +315,8 @@ def test_an_answer_begins_with_what_it_assumed(capsys):
         "2 of 8 experts of 14,336 for each token; vocabulary of 32,000, not tied to the head",
         "attention 32 heads of 128, 8 for keys and values; all see the whole row",
         "step rows of 4,096 tokens; bf16, Adam in fp32, fp32 master copy; PyTorch, eager",
-        "GPUs 128 × H100 SXM5 80 GB with 84.9 GB, 8 per host, whose ports carry 400 GB/s together",
+        "GPUs 128 × H100 SXM5 80 GB, 84.9 GB (79.1 GiB) for a program; 8 per host",
+        "400 GB/s per host between hosts (all its ports, one way), planned with 80 % of that",
         "by a curve fitted to published runs on this GPU",
     ):
         assert said in head

@@ -528,7 +528,7 @@ def small_under_large_words():
         (["--per-host", "0"], "per_host=0: give 1 to 1e+06"),
         (["--gpus", "12"], "gpus=12: hosts of per_host=8 would not all be full"),
         (["--gpus", "eight"], "argument --gpus: invalid int value: 'eight'"),
-        (["--interconnect", "infiniband"], "argument --interconnect: invalid choice"),
+        (["--interconnect", "infiniband"], "interconnect='infiniband': choose nvlink, pcie"),
         (["--checkpoint", "some"], "checkpoint='some': choose auto, none, selective, full"),
         (["--stack", "jax"], "stack='jax': choose pytorch, megatron, deepspeed"),
     ],

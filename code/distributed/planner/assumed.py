@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES
-from distributed.planner.hardware import GPUS, Gpu
+from distributed.planner.hardware import GIB, GPUS, Gpu
 from distributed.planner.job import WIRE, Job
+from distributed.planner.links import Inside, usual
 from distributed.planner.shapes import Model
 from distributed.planner.speed import curve_name, has_curve, longer
 from distributed.runtime.script import run_script
@@ -32,6 +33,12 @@ class Assumed(NamedTuple):
     name: str = ""  # of the model, as the user gave it
     stack: str = "pytorch"
     speed: float | None = None
+    links: Inside | None = None  # inside a host; None: the usual ones of the GPU
+
+    @property
+    def inside(self) -> Inside:
+        """Links inside a host: their stated rate, and the share of it that is planned with."""
+        return self.links or usual(self.gpu)
 
     @property
     def is_measured(self) -> bool:
@@ -77,7 +84,10 @@ def as_dict(found: Assumed) -> dict[str, Any]:
         "gpus": cluster.ranks,
         "per_host": cluster.per_host,
         "gpu_memory": found.memory,
+        "inside_bandwidth": found.inside.rate,
+        "link_share": found.inside.share,
         "host_bandwidth": cluster.network.bandwidth / WIRE,
+        "network_share": WIRE,
         "speed": cluster.speed,
         "measured_curve": found.is_measured,
         "wait_for_stragglers": found.wait_for_stragglers,
@@ -96,14 +106,16 @@ def recipe_name(job: Job) -> str:
 
 
 def in_words(found: Assumed) -> list[tuple[str, str]]:
-    """For people: the assumptions on five topics, and on frozen parameters, if there are any."""
+    """For people: the assumptions, topic by topic."""
     trained = [("trained", of_trained(found.job))] if found.job.frozen else []
+    links = [("links", of_links(found))] if found.cluster.ranks > 1 else []
     return [
         ("model", of_model(found.job.model, found.name)),
         ("attention", of_attention(found.job.model)),
         *trained,
         ("step", of_step(found)),
         ("GPUs", of_gpus(found)),
+        *links,
         ("speed", of_speed(found)),
     ]
 
@@ -164,13 +176,24 @@ def of_step(found: Assumed) -> str:
 
 
 def of_gpus(found: Assumed) -> str:
-    """Number and kind of GPUs, and the bandwidth of a host's ports."""
+    """Number and kind of GPUs, the memory that a program sees, and how many share a host."""
     cluster = found.cluster
-    said = f"{cluster.ranks:,} × {found.gpu.name} with {found.memory / 1e9:.1f} GB"
+    memory = f"{found.memory / 1e9:.1f} GB ({found.memory / GIB:.1f} GiB) for a program"
+    said = f"{cluster.ranks:,} × {found.gpu.name}, {memory}"
     if cluster.ranks <= cluster.per_host:
-        return f"{said} in one host"
-    ports = cluster.network.bandwidth / WIRE / 1e9
-    return f"{said}, {cluster.per_host} per host, whose ports carry {ports:,.4g} GB/s together"
+        return f"{said}; in one host"
+    return f"{said}; {cluster.per_host} per host"
+
+
+def of_links(found: Assumed) -> str:
+    """Bandwidth inside a host and between hosts, and what share of it is planned with."""
+    cluster = found.cluster
+    said = [found.inside.in_words()] if min(cluster.ranks, cluster.per_host) > 1 else []
+    if cluster.ranks > cluster.per_host:
+        ports = cluster.network.bandwidth / WIRE / 1e9
+        rate = f"{ports:,.4g} GB/s per host between hosts (all its ports, one way)"
+        said.append(f"{rate}, planned with {100 * WIRE:g} % of that")
+    return "; ".join(said)
 
 
 def of_speed(found: Assumed) -> str:

@@ -13,16 +13,18 @@ from argparse import ArgumentTypeError
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distributed.cost import Cluster, Link
+from distributed.cost import Cluster
 from distributed.model_states import RECIPES
 from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_words
 from distributed.planner.batch import Batch, in_rows
+from distributed.planner.beyond import beyond
 from distributed.planner.calls import call_of
 from distributed.planner.config_json import Read
 from distributed.planner.gpu_file import read_gpu
 from distributed.planner.hardware import GPUS, Gpu, gpu
 from distributed.planner.job import RECIPE, Job, cluster_of
 from distributed.planner.limits import number, rate, share, size, within
+from distributed.planner.links import KINDS, inside_of
 from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
@@ -34,12 +36,6 @@ if TYPE_CHECKING:
     from distributed.planner.band import Band
     from recipes.beside import Beside
 
-# Bandwidth inside a host, in one direction, for each device (bytes/s).
-INTERCONNECTS = {
-    "nvlink": Link(3e-6, 450e9),  # of an H100
-    "pcie": Link(10e-6, 32e9),  # 16 lanes of the fourth generation
-    "ethernet": Link(30e-6, 12.5e9),  # 100 Gbit/s
-}
 WIDE = 88  # characters in a line
 DESCRIPTION = (
     "Plan a training: which strategies fit, how long a step takes, which to take and why. For "
@@ -267,7 +263,11 @@ def arguments() -> Parser:
     add("--per-host", type=int, help="number of GPUs in a host (default: the usual for the GPU)")
     add("--gpu-memory", help="memory of a GPU, like 80GB (10⁹) or 80GiB (2³⁰) (default: the GPU's)")
     add("--reserve", default="10%", help="share of the memory to leave free (default: 10%%)")
-    add("--interconnect", choices=INTERCONNECTS, help="links in a host (default: the GPU's)")
+    add(
+        "--interconnect",
+        help=f"links inside a host: {', '.join(KINDS)}, by data sheet; or the rate that you "
+        "measured on one GPU, per second and in one direction, like 20GB (default: the GPU's)",
+    )
     add(
         "--network",
         help="bandwidth of all ports of a host together, per second and in one direction, like "
@@ -385,10 +385,11 @@ def understood(given: Any, found: Read | None = None) -> Asked:
     network = None if given.network is None else rate("network", given.network)
     memory = one.memory if given.gpu_memory is None else size("gpu_memory", given.gpu_memory)
     cluster = cluster_of(one, gpus, per_host, network, speed)
-    if given.interconnect:
-        cluster = cluster._replace(inside=INTERCONNECTS[given.interconnect])
+    inside = inside_of(given.interconnect, one)
+    cluster = cluster._replace(inside=inside.link)
     name = given.model or given.module or ("" if given.shape else "a GPT of this size")
-    return Asked(Assumed(job, cluster, memory, one, name, given.stack, given.speed), found.notes)
+    assumed = Assumed(job, cluster, memory, one, name, given.stack, given.speed, inside)
+    return Asked(assumed, found.notes)
 
 
 def gpu_asked(given: Any) -> Gpu:
@@ -458,7 +459,8 @@ def main(argv: list[str] | None = None) -> None:
         job, cluster, memory = assumed.job, assumed.cluster, assumed.memory
         batch, reserve = batch_of(given, job.model), share("reserve", given.reserve)
         found = plan(job, cluster, memory, given.stack, batch, reserve)
-        found = found._replace(cautions=(*notes, *found.cautions))
+        outside = beyond(assumed)
+        found = found._replace(cautions=(*notes, *found.cautions, *(each.said for each in outside)))
         executed = None
         if given.execute:
             from recipes.beside import as_table, beside

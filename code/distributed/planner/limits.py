@@ -15,6 +15,7 @@ LIMITS = {
     "gpu_memory": (1, 1e16),  # bytes
     "network": (1, 1e16),  # bytes/s of a host
     "inside": (1, 1e16),  # bytes/s
+    "interconnect": (1, 1e16),  # bytes/s of a GPU inside a host
     "rows": (1e-6, 1e9),  # less than 1 if several ranks share a row
     "context": (1, 1e9),
     "accumulate": (1, 1e6),

@@ -12,6 +12,7 @@ from distributed.cost import Cluster
 from distributed.planner.assumed import Assumed, in_words
 from distributed.planner.band import Band, band_of
 from distributed.planner.batch import in_rows
+from distributed.planner.beyond import beyond
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
 from distributed.planner.limits import number
@@ -61,8 +62,10 @@ def planned(state: Mapping[str, str]) -> Asked:
         found = plan(job, cluster, memory, state["stack"], batch)
     except (ValueError, OverflowError) as error:
         raise wrong(error) from None
-    if (file := read_file(state)) is not None:
-        found = found._replace(cautions=(*file.notes, *found.cautions))
+    file = read_file(state)
+    outside = beyond(assumed_of(state, job, cluster, memory))
+    said = (each.said for each in outside)
+    found = found._replace(cautions=(*(file.notes if file else ()), *found.cautions, *said))
     return found, found.recommended.job if found.recommended else job, cluster, memory
 
 
@@ -287,12 +290,16 @@ def copies(found: Asked, words: list[str]) -> dict[str, str]:
     return texts
 
 
-def assumptions(state: Mapping[str, str], found: Asked) -> str:
-    """List of the assumptions, which comes before the result."""
-    _, job, cluster, memory = found
+def assumed_of(state: Mapping[str, str], job: Job, cluster: Cluster, memory: float) -> Assumed:
+    """The same inputs, with the names of the model and of the GPU."""
     speed = number(state["speed"]) if state["speed"] else None
     name = {OWN: "", FILE: NAME}.get(state["model"], state["model"])
-    assumed = Assumed(job, cluster, memory, GPUS[state["gpu"]], name, state["stack"], speed)
+    return Assumed(job, cluster, memory, GPUS[state["gpu"]], name, state["stack"], speed)
+
+
+def assumptions(state: Mapping[str, str], found: Asked) -> str:
+    """List of the assumptions, which comes before the result."""
+    assumed = assumed_of(state, *found[1:])
     items = "".join(f"<li><b>{name}</b> {escape(said)}</li>" for name, said in in_words(assumed))
     return f'<ul class="planner-assumed" aria-label="What this plan assumes">{items}</ul>'
 
