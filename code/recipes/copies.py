@@ -266,8 +266,11 @@ def fsdp(best: Option, job: Job, cluster: Cluster) -> tuple[set[str], str, str]:
     return imports, lines, step
 
 
-def deepspeed_json(best: Option, job: Job, cluster: Cluster) -> str:
-    """The file for `deepspeed --deepspeed_config`, or a sentence if it can't express the plan."""
+def deepspeed_json(best: Option, job: Job, cluster: Cluster, dtype: str = "bf16") -> str:
+    """The file for `deepspeed --deepspeed_config`, or a sentence if it can't express the plan.
+
+    `dtype` is the GPU's format of 16 bits. DeepSpeed scales the loss by itself in fp16.
+    """
     stage = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2}.get(best.name, 3)
     recipe, optimizer = job.recipe, optimizer_of(job).settings
     if optimizer is None:
@@ -301,7 +304,7 @@ def deepspeed_json(best: Option, job: Job, cluster: Cluster) -> str:
     if said:
         whole["comment"] = "; ".join(said)
     if recipe.parameters == 2:
-        whole["bf16"] = {"enabled": True}
+        whole[dtype] = {"enabled": True}
         if recipe.gradients == 4:
             whole["data_types"] = {"grad_accum_dtype": "fp32"}
     return json.dumps(whole, indent=2)

@@ -34,6 +34,7 @@ from playground.planner.answer import (
     LINE,
     answer,
     between,
+    copies,
     end_of,
     facts,
     html,
@@ -530,3 +531,32 @@ def test_each_control_has_a_label_and_a_place_for_its_message():
     numbers = ["layers", "width", "heads", "kv", "ffn", "vocab"]
     assert [field.name for field in SHAPE] == [*numbers, "head_dim", "tied"]
     assert len(text) < 30_000
+
+
+# --- GPUs without bf16, and fp32
+
+
+def test_a_gpu_without_bf16_has_copies_that_say_so_or_use_fp16():
+    state = state_of("model=gpt-2-124m&gpu=v100&context=1024&nodes=1")
+    found = planned(state)
+    assert "fp16, Adam in fp32" in html(state, found)
+    assert found[0].recommended is not None
+    texts = copies(found, state)
+    assert "has no bf16" in texts["PyTorch"]
+    assert "bfloat16" not in texts["PyTorch"]
+    settings = json.loads(texts["DeepSpeed"])
+    assert settings["fp16"] == {"enabled": True}
+    assert "bf16" not in settings
+
+
+def test_mfu_in_fp32_is_a_share_of_the_peak_in_fp32():
+    state = state_of("model=llama-3.2-1b&nodes=1&recipe=fp32-adam&context=2048")
+    assert 10 < float(dict(facts(planned(state), state))["MFU"].rstrip("%")) < 100
+
+
+def test_a_plan_beyond_what_was_measured_has_no_band_on_the_page():
+    state = state_of("model=llama-3.2-1b&nodes=1&recipe=fp32-adam&context=2048")
+    found = planned(state)
+    assert not {"its band", "their band"} & {name for name, _ in facts(found, state)}
+    assert "The bands: none, because the plan goes beyond what was measured" in html(state, found)
+    assert "Caution: products in fp32: no published run" in html(state, found)

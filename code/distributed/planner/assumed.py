@@ -12,7 +12,7 @@ from distributed.planner.hardware import GIB, GPUS, Gpu
 from distributed.planner.job import WIRE, Job
 from distributed.planner.links import Inside, usual
 from distributed.planner.shapes import Model
-from distributed.planner.speed import curve_name, has_curve, longer
+from distributed.planner.speed import curve_name, has_curve, longer, peak_of, products_in
 from distributed.runtime.script import run_script
 
 WHOSE = {
@@ -34,6 +34,17 @@ class Assumed(NamedTuple):
     stack: str = "pytorch"
     speed: float | None = None
     links: Inside | None = None  # inside a host; None: the usual ones of the GPU
+    tf32: bool = False  # whether products of fp32 numbers are rounded to TF32
+
+    @property
+    def products_in(self) -> str:
+        """The number format of matrix products."""
+        return products_in(self.gpu, self.job.recipe, self.tf32)
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s on the data sheet in that format."""
+        return peak_of(self.gpu, self.job.recipe, self.tf32)
 
     @property
     def inside(self) -> Inside:
@@ -89,6 +100,8 @@ def as_dict(found: Assumed) -> dict[str, Any]:
         "host_bandwidth": cluster.network.bandwidth / WIRE,
         "network_share": WIRE,
         "speed": cluster.speed,
+        "peak": found.peak,
+        "products_in": found.products_in,
         "measured_curve": found.is_measured,
         "wait_for_stragglers": found.wait_for_stragglers,
     }
@@ -172,7 +185,11 @@ def of_step(found: Assumed) -> str:
     """Context, recipe, and which library's code."""
     job = found.job
     how = "compiled" if job.compiled else "eager"
-    return f"rows of {job.context:,} tokens; {recipe_name(job)}; {WHOSE[found.stack]}, {how}"
+    recipe = recipe_name(job)
+    if found.products_in == "fp16":
+        recipe = recipe.replace("bf16", "fp16")
+        recipe += " with loss scaling, because this GPU has no bf16"
+    return f"rows of {job.context:,} tokens; {recipe}; {WHOSE[found.stack]}, {how}"
 
 
 def of_gpus(found: Assumed) -> str:
@@ -207,10 +224,13 @@ def of_speed(found: Assumed) -> str:
 
 def of_one_gpu(found: Assumed) -> str:
     """FLOP/s of a GPU on one host, and whether it was measured."""
-    speed, peak = found.cluster.speed, found.gpu.peak
-    said = f"{speed / 1e12:,.0f} of {peak / 1e12:,.0f} TFLOP/s"
+    digits = ",.3g" if found.peak < 999.5e12 else ",.0f"
+    said = f"{found.cluster.speed / 1e12:{digits}} of {found.peak / 1e12:{digits}} TFLOP/s"
+    said += f" in {found.products_in}" if found.products_in in ("fp32", "TF32") else ""
     if found.speed is not None:
         return f"{said}, as --speed says"
+    if found.products_in in ("fp32", "TF32"):
+        return f"{said}: the share of the peak that published runs in 16 bits reached"
     if found.is_measured:
         how = "compiled" if found.job.compiled else "eager"
         return f"{said}, by a curve fitted to published runs on this GPU, for {how} blocks"

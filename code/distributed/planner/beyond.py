@@ -6,6 +6,8 @@ from typing import NamedTuple
 from distributed.planner.assumed import Assumed
 from distributed.runtime.script import run_script
 
+NO_BAND = "none, because the plan goes beyond what was measured (see the cautions)"
+
 
 class Beyond(NamedTuple):
     """One respect in which a plan was compared with nothing, in words."""
@@ -16,7 +18,7 @@ class Beyond(NamedTuple):
 
 def beyond(found: Assumed) -> list[Beyond]:
     """All respects in which a plan goes beyond what was measured."""
-    return [*of_links(found)]
+    return [*of_links(found), *of_formats(found)]
 
 
 def of_links(found: Assumed) -> Iterator[Beyond]:
@@ -29,6 +31,17 @@ def of_links(found: Assumed) -> Iterator[Beyond]:
             f"the {one.name} has no peer-to-peer transfers over PCIe, so messages go through the"
             f" host's memory, and its links may be much slower than planned; measure them with"
             f" check_cluster.py, and pass the rate, such as --interconnect 10GB"
+        )
+
+
+def of_formats(found: Assumed) -> Iterator[Beyond]:
+    """Matrix products in 32 bits."""
+    name = found.products_in
+    if name in ("fp32", "TF32") and found.speed is None:
+        yield Beyond(
+            f"products in {name}: no published run was in fp32, so the speed is the share of the"
+            " peak that runs in 16 bits reached",
+            has_band=False,
         )
 
 

@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.cost import Cluster
-from distributed.model_states import RECIPES
+from distributed.model_states import RECIPES, Recipe
 from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_words
 from distributed.planner.batch import Batch, in_rows
-from distributed.planner.beyond import beyond
+from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.calls import call_of
 from distributed.planner.config_json import Read
 from distributed.planner.gpu_file import read_gpu
@@ -28,7 +28,7 @@ from distributed.planner.links import KINDS, inside_of
 from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
-from distributed.planner.speed import achieved, measure
+from distributed.planner.speed import achieved, measure, peak_of
 from distributed.planner.strategy import Plan, plan, run_of
 from distributed.runtime.script import Parser
 
@@ -114,8 +114,8 @@ def as_text(
         lines.append(rates)
         if tokens:
             lines.append(indented(f"{tokens:g} tokens: {whole}").lstrip())
-        if band is not None:
-            lines.append(textwrap.fill(f"band: {band.in_words()}", WIDE, subsequent_indent="  "))
+        words = band.in_words() if band else NO_BAND
+        lines.append(textwrap.fill(f"band: {words}", WIDE, subsequent_indent="  "))
     lines.append(f"the calls in {WHOSE[stack]}:")
     for each in found.options:
         call = f"  {each.name:8}{call_of(each.name, stack, cluster)}"
@@ -135,10 +135,14 @@ def indented(said: str) -> str:
 
 
 def as_json(
-    found: Plan, assumed: Assumed, tokens: float, executed: "list[Beside] | None" = None
+    found: Plan,
+    assumed: Assumed,
+    tokens: float,
+    executed: "list[Beside] | None" = None,
+    has_band: bool = True,
 ) -> str:
-    """All of it, for programs: bytes and seconds."""
-    bands = [band_for(each.name, assumed) for each in found.options]
+    """All of it, for programs: bytes and seconds. Without bands if the plan is beyond them."""
+    bands = [band_for(each.name, assumed) for each in found.options] if has_band else None
     options: list[dict[str, Any]] = [
         {
             "name": each.name,
@@ -148,13 +152,13 @@ def as_json(
             "fits": each.fits,
             "on_paper": found.on_paper(each, assumed.memory),
             "step_s": each.step.total,
-            "step_s_band": band.of(each.step.total),
+            "step_s_band": bands[number].of(each.step.total) if bands else None,
             "compute_s": each.step.compute,
             "exposed_s": each.step.exposed,
             "rows": each.job.rows,
             "accumulate": each.job.accumulate,
         }
-        for each, band in zip(found.options, bands, strict=True)
+        for number, each in enumerate(found.options)
     ]
     best = found.recommended
     whole: dict[str, Any] = {
@@ -168,11 +172,11 @@ def as_json(
     }
     if best:
         whole["run"] = run_of(best, assumed.cluster.ranks, tokens or 1.0)._asdict()
-        band = band_for(best.name, assumed)
-        whole["run"]["days_band"] = band.of(whole["run"]["days"])
+        band = band_for(best.name, assumed) if has_band else None
+        whole["run"]["days_band"] = band.of(whole["run"]["days"]) if band else None
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
-        whole["band"] = band._asdict() | {"words": band.in_words()}
+        whole["band"] = band._asdict() | {"words": band.in_words()} if band else None
     if executed is not None:
         from recipes.beside import as_dict as executed_as_dict
 
@@ -311,6 +315,12 @@ def arguments() -> Parser:
         help="share of the parameters that are trained, like 0.5%%, the same in every layer "
         "(default: 100%%)",
     )
+    add(
+        "--tf32",
+        action="store_true",
+        help='products of fp32 recipes in TF32, as by torch.set_float32_matmul_precision("high") '
+        "(default: in fp32)",
+    )
     add("--fused-loss", action="store_true", help="loss in one kernel, with less memory")
     add("--compile", action="store_true", help="blocks compiled by torch.compile")
     add("--stack", default="pytorch", help=f"library: {', '.join(STACKS)} (default: pytorch)")
@@ -347,9 +357,7 @@ def understood(given: Any, found: Read | None = None) -> Asked:
     `found` is the model if it was read already; by default, the command line says which it is.
     """
     one = gpu_asked(given)
-    recipe = SHORT.get(given.recipe, given.recipe)
-    if recipe not in RECIPES:
-        raise ValueError(f"recipe={given.recipe!r}: choose one of {', '.join(SHORT)}")
+    recipe = recipe_of(given)
     ways = ("model", "params", "shape", "module")
     named = [name for name in ways if getattr(given, name) is not None]
     if len(named) > 1:
@@ -376,20 +384,44 @@ def understood(given: Any, found: Read | None = None) -> Asked:
     within("trainable", trainable)
     job = Job(
         model, rows, given.context, given.accumulate, given.checkpoint,
-        RECIPES[recipe], given.fused_loss, given.compile,
+        recipe, given.fused_loss, given.compile,
         lora=given.lora or 0, trainable=trainable,
     )  # fmt: skip
     speed = given.speed
     if speed is None:
-        speed = achieved(one, model, job.tokens, job.compiled)
+        speed = achieved(one, model, job.tokens, job.compiled, known_peak(given, one))
     network = None if given.network is None else rate("network", given.network)
     memory = one.memory if given.gpu_memory is None else size("gpu_memory", given.gpu_memory)
     cluster = cluster_of(one, gpus, per_host, network, speed)
     inside = inside_of(given.interconnect, one)
     cluster = cluster._replace(inside=inside.link)
     name = given.model or given.module or ("" if given.shape else "a GPT of this size")
-    assumed = Assumed(job, cluster, memory, one, name, given.stack, given.speed, inside)
+    assumed = Assumed(job, cluster, memory, one, name, given.stack, given.speed, inside, given.tf32)
     return Asked(assumed, found.notes)
+
+
+def known_peak(given: Any, one: Gpu) -> float:
+    """The GPU's FLOP/s in the recipe's number format. Raises ValueError if it isn't known."""
+    recipe = recipe_of(given)
+    if given.tf32 and recipe.parameters != 4:
+        way = "choose --recipe fp32, or leave it out"
+        raise ValueError(f"tf32: rounds products of fp32 numbers; {way}")
+    if peak := peak_of(one, recipe, given.tf32):
+        return peak
+    if given.gpu_file is None:
+        raise ValueError(f"tf32: the {one.name} has none; leave it out")
+    field, name = ("tflops_tf32", "TF32") if given.tf32 else ("tflops_fp32", "fp32")
+    raise ValueError(
+        f"recipe: add {field}, its peak in {name}, to the file of the {one.name}, or give --speed"
+    )
+
+
+def recipe_of(given: Any) -> Recipe:
+    """The recipe by its short name or its name in full. Raises ValueError."""
+    recipe = SHORT.get(given.recipe, given.recipe)
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe={given.recipe!r}: choose one of {', '.join(SHORT)}")
+    return RECIPES[recipe]
 
 
 def gpu_asked(given: Any) -> Gpu:
@@ -428,7 +460,8 @@ def batch_of(given: Any, model: Model) -> Batch | None:
         )
     speed = None
     if given.speed is None:
-        speed = partial(achieved, gpu_asked(given), model, compiled=given.compile)
+        one = gpu_asked(given)
+        speed = partial(achieved, one, model, compiled=given.compile, peak=known_peak(given, one))
     return Batch(given.batch, given.rows, speed)
 
 
@@ -460,6 +493,7 @@ def main(argv: list[str] | None = None) -> None:
         batch, reserve = batch_of(given, job.model), share("reserve", given.reserve)
         found = plan(job, cluster, memory, given.stack, batch, reserve)
         outside = beyond(assumed)
+        has_band = all(each.has_band for each in outside)
         found = found._replace(cautions=(*notes, *found.cautions, *(each.said for each in outside)))
         executed = None
         if given.execute:
@@ -469,13 +503,15 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
     if given.json:
-        print(as_json(found, assumed, given.tokens, executed))
+        print(as_json(found, assumed, given.tokens, executed, has_band))
         return
     for name, said in in_words(assumed):
         lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
         print("\n".join(lines))
     print()
-    band = band_for(found.recommended.name, assumed) if found.recommended else None
+    band = None
+    if found.recommended and has_band:
+        band = band_for(found.recommended.name, assumed)
     print(as_text(found, job, cluster, memory, given.tokens, given.stack, band))
     for line in published(found, assumed):
         first, *more = f"published: {line}".split("; ")

@@ -12,12 +12,13 @@ from distributed.cost import Cluster
 from distributed.planner.assumed import Assumed, in_words
 from distributed.planner.band import Band, band_of
 from distributed.planner.batch import in_rows
-from distributed.planner.beyond import beyond
+from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
 from distributed.planner.limits import number
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
+from distributed.planner.speed import peak_of
 from distributed.planner.strategy import Plan, plan, run_of
 from distributed.planner.streams import SimulatedStep, Span
 from playground.planner.form import (
@@ -41,6 +42,10 @@ WIDE = 1000  # width of a timeline, in its own units
 HAIR = 0.8  # width of the thinnest span, in the same units
 LANES = ("compute", "gather", "reduce", "reduce between hosts")
 KINDS = ("forward", "backward", "gather", "reduce", "all-reduce")
+NO_BF16 = (
+    "has no bf16: train in fp16, and scale the loss with torch.amp.GradScaler,\n"
+    "# which the code that is copied here for other GPUs doesn't do."
+)
 Asked = tuple[Plan, Job, Cluster, float]
 
 
@@ -103,9 +108,15 @@ def days(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def band(state: Mapping[str, str], strategy: str) -> Band:
-    """How long this strategy may take, in units of the planned time."""
-    return band_of(GPUS[state["gpu"]], strategy, bool(state["speed"]))
+def band(found: Asked, state: Mapping[str, str]) -> Band | None:
+    """How long the recommended strategy may take, in units of the planned time.
+
+    None if nothing is recommended, or if the plan goes beyond what was measured.
+    """
+    best = found[0].recommended
+    if best is None or not all(each.has_band for each in beyond(assumed_of(state, *found[1:]))):
+        return None
+    return band_of(GPUS[state["gpu"]], best.name, bool(state["speed"]))
 
 
 def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -117,7 +128,9 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     run = run_of(best, n, tokens)
     flops = job.model.flops(job.context) * job.accumulate * job.tokens
     hours = run.gpu_hours / tokens * 1e6
-    low, high = band(state, best.name).of(1.0)
+    peak = peak_of(GPUS[state["gpu"]], job.recipe)
+    around = band(found, state)
+    low, high = around.of(1.0) if around else (0.0, 0.0)
     shown = [
         ("a step", seconds(best.step.total)),
         ("its band", between(low * best.step.total, high * best.step.total)),
@@ -125,12 +138,14 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
         ("micro-batches", f"{job.accumulate:,} of {in_rows(job.rows)}"),
         ("tokens/s", f"{run.tokens_per_second:,.0f}"),
         ("on each GPU", f"{run.tokens_per_second / n:,.0f} tokens/s"),
-        ("MFU", f"{flops / best.step.total / GPUS[state['gpu']].peak:.0%}"),
+        ("MFU", f"{flops / best.step.total / peak:.0%}"),
         ("days", days(run.days)),
         ("their band", f"{days(low * run.days)} to {days(high * run.days)}"),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
         ("a million tokens", f"{hours:.2g} GPU-hours"),
     ]
+    if around is None:
+        shown = [each for each in shown if each[0] not in ("its band", "their band")]
     if price := number(state["price"] or "0"):
         shown += [
             ("that costs", f"{price * hours:.3g}"),
@@ -279,13 +294,16 @@ def legend(parts: list[tuple[str, str]]) -> str:
     return f'<ul class="planner-legend">{items}</ul>'
 
 
-def copies(found: Asked, words: list[str]) -> dict[str, str]:
+def copies(found: Asked, state: Mapping[str, str]) -> dict[str, str]:
     """Texts to copy: name → text."""
     best, job, cluster = found[0].recommended, found[1], found[2]
-    texts = {"command line": command_line(words)}
+    one = GPUS[state["gpu"]]
+    texts = {"command line": command_line(words_of(state))}
     if best is not None:
         texts["PyTorch"] = torch_code(best, job, cluster)
-        texts["DeepSpeed"] = deepspeed_json(best, job, cluster)
+        if one.dtype == "fp16" and job.recipe.parameters == 2:
+            texts["PyTorch"] = f"# The {one.name} {NO_BF16}\n"
+        texts["DeepSpeed"] = deepspeed_json(best, job, cluster, one.dtype)
         texts["torchrun"] = torchrun_line(cluster)
     return texts
 
@@ -326,7 +344,8 @@ def html(state: Mapping[str, str], found: Asked) -> str:
     if numbers:
         parts.append(f'<dl class="planner-facts">{numbers}</dl>')
     if best is not None:
-        words = band(state, best.name).in_words()
+        around = band(found, state)
+        words = around.in_words() if around else NO_BAND
         parts.append(f'<p class="planner-note">The bands: {escape(words)}.</p>')
 
     most = max(each.needs for each in found[0].options) / memory
@@ -343,7 +362,7 @@ def html(state: Mapping[str, str], found: Asked) -> str:
         used = {span.name.split()[0] for span in best.step.spans}
         parts.append(legend([(kind, kind) for kind in KINDS if kind in used]))
 
-    texts = copies(found, words_of(state))
+    texts = copies(found, state)
     buttons = "".join(
         f'<button type="button" class="planner-copy" data-copy="{number}">{name}</button>'
         for number, name in enumerate(texts)
