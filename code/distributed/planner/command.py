@@ -96,7 +96,7 @@ def as_text(
     lines += [indented(reason) for reason in found.why.split("; ")]
     for caution in found.cautions:
         first, *more = f"caution: {caution}".split("; ")
-        lines += [first, *map(indented, more)]
+        lines += [textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]
     if found.recommended:
         planned = found.recommended.job
         if planned != job or planned.accumulate > 1:
@@ -169,6 +169,7 @@ def as_json(
         "cautions": found.cautions,
         "published": published(found, assumed),
         "options": options,
+        "band": None,
     }
     if best:
         whole["run"] = run_of(best, assumed.cluster.ranks, tokens or 1.0)._asdict()
@@ -477,7 +478,7 @@ def band_for(strategy: str, assumed: Assumed) -> "Band":
     """How long a step of this strategy may take, by published runs."""
     from distributed.planner.band import band_of
 
-    return band_of(assumed.gpu, strategy, assumed.speed is not None)
+    return band_of(assumed.gpu, strategy, assumed.speed is not None, assumed.job.context)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -492,7 +493,7 @@ def main(argv: list[str] | None = None) -> None:
         job, cluster, memory = assumed.job, assumed.cluster, assumed.memory
         batch, reserve = batch_of(given, job.model), share("reserve", given.reserve)
         found = plan(job, cluster, memory, given.stack, batch, reserve)
-        outside = beyond(assumed)
+        outside = beyond(assumed, found.recommended)
         has_band = all(each.has_band for each in outside)
         found = found._replace(cautions=(*notes, *found.cautions, *(each.said for each in outside)))
         executed = None

@@ -102,7 +102,7 @@ def why_on_paper(best: Option, memory: float, reserve: float) -> str:
 
 MIXTURES = (
     "a mixture of experts: every rank is planned with all experts and every expert with as many"
-    " tokens; its small matrices may be slower, and it was compared with no published run"
+    " tokens; its small matrices may be slower"
 )
 
 

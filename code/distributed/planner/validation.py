@@ -8,7 +8,8 @@ The constants of `speed` were fitted to llm-foundry's rows marked "calibrate", e
 image models, this mark means the host that `scaling` starts from. Its EAGER and STRAGGLERS were
 fitted to rows marked "fitted", and the latter also to llm-foundry's rows of several hosts. No
 constant depends on rows marked "test", "held out" or "never", and none may ever be fitted to the
-last of these.
+last of these. Rows marked "long" have more than 8,192 tokens in a sequence, and are in no statistic
+of the others.
 """
 
 import statistics
@@ -20,7 +21,7 @@ from distributed.model_states import RECIPES, Recipe
 from distributed.planner.hardware import GIB, GPUS, Gpu, gpu
 from distributed.planner.job import RECIPE, Job, Option, cluster_of, memory_of, option
 from distributed.planner.models import MODELS as KNOWN
-from distributed.planner.published import HELD_OUT, NEVER, rows
+from distributed.planner.published import HELD_OUT, LONG, NEVER, rows
 from distributed.planner.shapes import PRESETS, Model, gpt, llama, of_size
 from distributed.planner.speed import EAGER, achieved, curve_name, has_curve
 from distributed.runtime.script import run_script
@@ -120,8 +121,8 @@ def predict(row: dict[str, str], memory: float | None = None) -> Run:
 
 
 def runs(unit: str = "tokens/s/GPU") -> list[Run]:
-    """All published runs of transformers in this unit."""
-    return [predict(row) for row in rows() if row["unit"] == unit]
+    """All published runs of transformers in this unit, but for those with long sequences."""
+    return [predict(row) for row in rows(unit) if row["use"] != LONG]
 
 
 def scaling(all_runs: Iterable[Run]) -> list[tuple[Run, Run, float]]:
@@ -297,6 +298,16 @@ def of_the_curve(compiled: bool, one: Gpu) -> list[str]:
 
 def in_percent(bias: float) -> str:
     return f"{abs(bias):.1%} too {'fast' if bias > 0 else 'slow'}"
+
+
+def spread(errors: Iterable[float]) -> str:
+    """From the smallest error to the largest: "5 % too slow to 12 % too fast"."""
+    ends = [round(100 * each) for each in sorted(errors)]
+    low, high = ends[0], ends[-1]
+    words = [f"{abs(end)} % too {'fast' if end > 0 else 'slow'}" for end in (low, high)]
+    if low * high > 0:
+        words[0] = f"{abs(low)}"
+    return words[-1] if low == high else " to ".join(words)
 
 
 def evidence(

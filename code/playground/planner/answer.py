@@ -68,7 +68,7 @@ def planned(state: Mapping[str, str]) -> Asked:
     except (ValueError, OverflowError) as error:
         raise wrong(error) from None
     file = read_file(state)
-    outside = beyond(assumed_of(state, job, cluster, memory))
+    outside = beyond(assumed_of(state, job, cluster, memory), found.recommended)
     said = (each.said for each in outside)
     found = found._replace(cautions=(*(file.notes if file else ()), *found.cautions, *said))
     return found, found.recommended.job if found.recommended else job, cluster, memory
@@ -114,9 +114,10 @@ def band(found: Asked, state: Mapping[str, str]) -> Band | None:
     None if nothing is recommended, or if the plan goes beyond what was measured.
     """
     best = found[0].recommended
-    if best is None or not all(each.has_band for each in beyond(assumed_of(state, *found[1:]))):
+    outside = beyond(assumed_of(state, *found[1:]), best)
+    if best is None or not all(each.has_band for each in outside):
         return None
-    return band_of(GPUS[state["gpu"]], best.name, bool(state["speed"]))
+    return band_of(GPUS[state["gpu"]], best.name, bool(state["speed"]), found[1].context)
 
 
 def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
