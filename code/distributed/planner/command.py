@@ -9,7 +9,7 @@ An answer begins with what it assumes, as text or JSON. The rule by which it rec
 import json
 import re
 import textwrap
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,15 +20,23 @@ from distributed.planner.batch import Batch, in_rows
 from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.calls import call_of
 from distributed.planner.config_json import Read
-from distributed.planner.gpu_file import read_gpu
+from distributed.planner.gpu_file import EXAMPLE, read_gpu
 from distributed.planner.hardware import GPUS, Gpu, gpu
 from distributed.planner.job import RECIPE, Job, cluster_of
-from distributed.planner.limits import number, rate, share, size, within
+from distributed.planner.limits import (
+    check_speed,
+    number,
+    rate,
+    share,
+    size,
+    whole_or_split,
+    within,
+)
 from distributed.planner.links import KINDS, inside_of
 from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
-from distributed.planner.speed import achieved, measure, peak_of
+from distributed.planner.speed import achieved, measure, peak_of, products_in
 from distributed.planner.strategy import Plan, plan, run_of
 from distributed.runtime.script import Parser
 
@@ -42,6 +50,7 @@ DESCRIPTION = (
     "example: --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096. An answer begins "
     "with what it assumes."
 )
+EPILOG = "A file for --gpu-file:\n\n" + textwrap.indent(EXAMPLE, "  ")
 # What --recipe may be called, beside what it is called in full
 SHORT = {
     "fp32-sgd": "fp32, SGD",
@@ -246,9 +255,26 @@ def counted(said: str) -> float:
         raise ArgumentTypeError(str(error)) from None
 
 
+def whole_tokens(said: str) -> int:
+    """A number of tokens. Raises ArgumentTypeError for 4k, by which some mean 4,000."""
+    try:
+        return int(said)
+    except ValueError:
+        if found := re.fullmatch(r"(\d+)[kK]", said):
+            thousands = int(found[1])
+            both = f"{1000 * thousands:,} or {1024 * thousands:,}"
+            raise ArgumentTypeError(f"{said!r} may mean {both}: write the number") from None
+        raise ArgumentTypeError(f"invalid int value: {said!r}") from None
+
+
 def arguments() -> Parser:
     """The command line."""
-    parser = Parser(prog="python -m distributed.planner", description=DESCRIPTION)
+    parser = Parser(
+        prog="python -m distributed.planner",
+        description=textwrap.fill(DESCRIPTION, WIDE),
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
     parser._negative_number_matcher = re.compile(r"-[\d.]+(e[-+]?\d+)?$")  # -2e12 is one, too
     add = parser.add_argument
     add(
@@ -262,7 +288,7 @@ def arguments() -> Parser:
     add("--shape", help=f"a network like Llama's by its numbers: {SHAPE}{SHAPE_MORE}")
     add("--module", help="package.module:function that makes your network, without arguments")
     add("--gpu", help=f"kind of GPU: {', '.join(GPUS)} (default: h100)")
-    add("--gpu-file", help="file that describes any other GPU: see planner/gpu_file.py")
+    add("--gpu-file", help="file that describes any other GPU, in lines like those below")
     add("--nodes", type=int, help="number of full hosts, instead of --gpus")
     add("--gpus", type=int, help="total number of GPUs (default: 8)")
     add("--per-host", type=int, help="number of GPUs in a host (default: the usual for the GPU)")
@@ -280,11 +306,20 @@ def arguments() -> Parser:
     )
     add("--speed", type=counted, help="measured FLOP/s of a GPU, like 400T (default: from a curve)")
     add(
+        "--sequences",
         "--rows",
+        dest="rows",
+        metavar="SEQUENCES",
         type=counted,
-        help="rows of a micro-batch on each GPU (default: 1; --batch chooses)",
+        help="number of sequences in a micro-batch of a GPU, or 1/n if n GPUs share one "
+        "(default: 1; --batch chooses)",
     )
-    add("--context", type=int, default=2048, help="tokens of a row (default: 2048)")
+    add(
+        "--context",
+        type=whole_tokens,
+        default=2048,
+        help="sequence length in tokens (default: 2048)",
+    )
     add("--accumulate", type=int, default=1, help="micro-batches of a step (default: 1)")
     add(
         "--batch",
@@ -328,7 +363,6 @@ def arguments() -> Parser:
     add(
         "--tokens",
         type=counted,
-        default=0.0,
         help="tokens of the training, like 15T; adds its days",
     )
     add("--json", action="store_true", help="answer as JSON, for programs")
@@ -341,7 +375,9 @@ def arguments() -> Parser:
         "--execute",
         action="store_true",
         help="also run each strategy that fits in PyTorch, as rank 0 of all ranks, without GPUs "
-        "(takes some seconds)",
+        "(takes some seconds), and print its memory beside the plan's; not for adapters, frozen "
+        "parameters, fused losses, compiled blocks, mixtures of experts, latent attention, split "
+        "sequences, recipes in bf16 alone, or other stacks than pytorch",
     )
     return parser
 
@@ -373,9 +409,10 @@ def understood(given: Any, found: Read | None = None) -> Asked:
         raise ValueError(f"nodes={given.nodes:g}: give 1 to 1e+07")
     gpus = per_host * given.nodes if given.nodes else 8 if given.gpus is None else given.gpus
     rows = 1.0 if given.rows is None else given.rows
-    for name, value in (("gpus", gpus), ("rows", rows), ("context", given.context)):
+    for name, value in (("gpus", gpus), ("sequences", rows), ("context", given.context)):
         within(name, value)
-    if given.tokens:
+    rows = whole_or_split(rows, gpus)
+    if given.tokens is not None:
         within("tokens", given.tokens)
     if given.lora is not None and given.trainable is not None:
         raise ValueError("lora and trainable are given: give only one, which sets what is trained")
@@ -391,6 +428,9 @@ def understood(given: Any, found: Read | None = None) -> Asked:
     speed = given.speed
     if speed is None:
         speed = achieved(one, model, job.tokens, job.compiled, known_peak(given, one))
+    else:
+        peak = peak_of(one, recipe, given.tf32) or one.peak
+        check_speed(speed, peak, f"the {one.name} in {products_in(one, recipe, given.tf32)}")
     network = None if given.network is None else rate("network", given.network)
     memory = one.memory if given.gpu_memory is None else size("gpu_memory", given.gpu_memory)
     cluster = cluster_of(one, gpus, per_host, network, speed)
@@ -504,7 +544,7 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
     if given.json:
-        print(as_json(found, assumed, given.tokens, executed, has_band))
+        print(as_json(found, assumed, given.tokens or 0.0, executed, has_band))
         return
     for name, said in in_words(assumed):
         lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
@@ -513,7 +553,7 @@ def main(argv: list[str] | None = None) -> None:
     band = None
     if found.recommended and has_band:
         band = band_for(found.recommended.name, assumed)
-    print(as_text(found, job, cluster, memory, given.tokens, given.stack, band))
+    print(as_text(found, job, cluster, memory, given.tokens or 0.0, given.stack, band))
     for line in published(found, assumed):
         first, *more = f"published: {line}".split("; ")
         print("\n".join([textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]))

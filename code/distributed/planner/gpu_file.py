@@ -19,6 +19,7 @@ from distributed.planner.limits import rate, size, within
 from distributed.runtime.script import run_script
 
 FIELDS = ("name", "tflops", "memory", "inside", "network", "per_host")
+EXAMPLE = "\n".join(line.strip() for line in str(__doc__).partition("\n\n")[2].splitlines())
 MORE = ("tflops_fp32", "tflops_tf32", "source")  # may be left out
 
 
@@ -34,7 +35,13 @@ def read_gpu(path: str) -> Gpu:
 
 def gpu_of(text: str) -> Gpu:
     """The GPU that a text in TOML describes. Raises ValueError, naming the field."""
-    fields = tomllib.loads(text)
+    try:
+        fields = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        way = "write lines like tflops = 71; see --help"
+        raise ValueError(
+            f"it isn't TOML: {str(error)[:1].lower()}{str(error)[1:]}; {way}"
+        ) from None
     if missing := [name for name in FIELDS if name not in fields]:
         raise ValueError(f"there is no {' and no '.join(missing)}; it needs {', '.join(FIELDS)}")
     if more := [name for name in fields if name not in (*FIELDS, *MORE)]:
@@ -63,8 +70,7 @@ def gpu_of(text: str) -> Gpu:
 
 def main() -> None:
     """The GPU of the first lines of this file."""
-    text = str(__doc__).partition("\n\n")[2]
-    one = gpu_of("\n".join(line.strip() for line in text.splitlines()))
+    one = gpu_of(EXAMPLE)
     print(f"{one.name}: {one.peak / 1e12:.0f} TFLOP/s, {one.memory / 1e9:.0f} GB")
     assert one.host_network == 1.25e9
 

@@ -128,7 +128,7 @@ def fewer_rows(now: Setting) -> Iterator[Measure]:
         if rows == asked:
             continue
         accumulate = round(now.job.accumulate * asked / rows)
-        words = ["--rows", f"{rows:g}"]
+        words = ["--sequences", f"{rows:g}"]
         if now.batch is None:
             words += ["--accumulate", str(accumulate)]
         kept = 1 if now.batch else accumulate
@@ -143,7 +143,7 @@ def split_row(over: int) -> Measure:
     """Several ranks share a row, each with a part of its tokens: context parallelism."""
     return Measure(
         f"each row split over {over} GPUs",
-        ("--rows", f"{1 / over:g}"),
+        ("--sequences", f"{1 / over:g}"),
         lambda old: old.with_rows(1 / over, old.job.accumulate),
     )
 

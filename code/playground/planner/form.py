@@ -99,7 +99,13 @@ MORE = (
     Field("price", "price of a GPU-hour", "", "number", hint="such as 2.5", most=10**6),
 )
 FIELDS = {field.name: field for field in (*FIRST, *SHAPE, *MORE)}
-FIELD_OF = {"gpus": "nodes", "params": "model", "shape": "layers", "inside": "gpu"}
+FIELD_OF = {
+    "sequences": "rows",
+    "gpus": "nodes",
+    "params": "model",
+    "shape": "layers",
+    "inside": "gpu",
+}
 
 
 class WrongError(ValueError):
