@@ -12,7 +12,14 @@ from distributed.planner.hardware import GIB, GPUS, Gpu
 from distributed.planner.job import WIRE, Job
 from distributed.planner.links import Inside, usual
 from distributed.planner.shapes import Model
-from distributed.planner.speed import curve_name, has_curve, longer, peak_of, products_in
+from distributed.planner.speed import (
+    curve_name,
+    has_curve,
+    is_fitted,
+    longer,
+    peak_of,
+    products_in,
+)
 from distributed.runtime.script import run_script
 
 WHOSE = {
@@ -233,7 +240,10 @@ def of_one_gpu(found: Assumed) -> str:
         return f"{said}: the share of the peak that published runs in 16 bits reached"
     if found.is_measured:
         how = "compiled" if found.job.compiled else "eager"
-        return f"{said}, by a curve fitted to published runs on this GPU, for {how} blocks"
+        where = "this GPU"
+        if not is_fitted(found.gpu):
+            where = f"{curve_name(found.gpu).upper()}s, which compute as fast"
+        return f"{said}, by a curve fitted to published runs on {where}, for {how} blocks"
     curve = GPUS[curve_name(found.gpu)].name
     return f"{said}: no measured curve, but that of the {curve}; it may be much slower"
 

@@ -35,6 +35,7 @@ CURVES = {"a100": Curve(0.75, 500, 900), "h100": Curve(0.69, 1300, 1400)}  # fit
 RECOMPUTE = {"none": 0.0, "selective": 0.11, "full": 0.23}  # added time; selective: half of full
 # GPUs whose runs the curves were fitted to, and variants of them with a different memory size
 MEASURED = ("a100", "a100-40", "h100", "h200")
+FITTED_TO = ("a100", "a100-40", "h100")  # the first of these, without a variant
 # Speed of eager blocks in units of the curve, which compiled ones reach
 EAGER = {"a100": 1.0, "h100": 0.84}
 STRAGGLERS = 0.013  # share of a step's computation, per doubling of the number of hosts
@@ -49,6 +50,11 @@ def curve_name(gpu: Gpu) -> str:
 def has_curve(gpu: Gpu) -> bool:
     """Whether a curve was fitted to runs on this GPU, or on one that differs only in memory."""
     return gpu in {GPUS[name] for name in MEASURED}
+
+
+def is_fitted(gpu: Gpu) -> bool:
+    """Whether a curve was fitted to runs on this very GPU."""
+    return gpu in {GPUS[name] for name in FITTED_TO}
 
 
 def curve_of(gpu: Gpu) -> Curve:
