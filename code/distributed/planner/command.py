@@ -22,7 +22,7 @@ from distributed.planner.calls import call_of
 from distributed.planner.config_json import Read
 from distributed.planner.gpu_file import EXAMPLE, read_gpu
 from distributed.planner.hardware import GPUS, Gpu, gpu
-from distributed.planner.job import RECIPE, Job, cluster_of
+from distributed.planner.job import RECIPE, SHORT, Job, cluster_of
 from distributed.planner.limits import (
     check_speed,
     number,
@@ -33,6 +33,7 @@ from distributed.planner.limits import (
     within,
 )
 from distributed.planner.links import KINDS, inside_of
+from distributed.planner.measures import Next
 from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
@@ -51,17 +52,6 @@ DESCRIPTION = (
     "with what it assumes."
 )
 EPILOG = "A file for --gpu-file:\n\n" + textwrap.indent(EXAMPLE, "  ")
-# What --recipe may be called, beside what it is called in full
-SHORT = {
-    "fp32-sgd": "fp32, SGD",
-    "fp32-momentum": "fp32, SGD with momentum",
-    "fp32": "fp32, Adam",
-    "bf16-no-master": "bf16, Adam in fp32, no master copy",
-    "bf16": RECIPE,
-    "bf16-fp32-gradients": "the same, gradients in fp32",
-    "bf16-8bit": "bf16, 8-bit Adam, fp32 master copy",
-}
-assert {*SHORT.values()} == {*RECIPES}
 SHAPE_MORE = (
     "; after them head_dim=128, the width of a head, and tied, if the head is the embedding"
 )
@@ -174,7 +164,8 @@ def as_json(
         "assumed": as_dict(assumed),
         "recommended": best.name if best else None,
         "why": found.why,
-        "next_to_try": next_as_dict(found),
+        "next_to_try": next_as_dict(found.next),
+        "others_to_try": [next_as_dict(each) for each in found.others],
         "cautions": found.cautions,
         "published": published(found, assumed),
         "options": options,
@@ -194,18 +185,18 @@ def as_json(
     return json.dumps(whole, indent=1, allow_nan=False)
 
 
-def next_as_dict(found: Plan) -> dict[str, Any] | None:
-    """What to try first if nothing fits with the reserve: words, arguments, and bytes."""
-    if found.next is None:
+def next_as_dict(found: Next | None) -> dict[str, Any] | None:
+    """What to try if nothing fits with the reserve: words, arguments, and bytes."""
+    if found is None:
         return None
     return {
-        "measures": [each.name for each in found.next.measures],
-        "arguments": found.next.arguments,
-        "strategy": found.next.strategy,
-        "checkpoint": found.next.checkpoint,
-        "bytes": found.next.needs,
-        "bytes_before": found.next.before,
-        "host_bytes": found.next.host,
+        "measures": [each.name for each in found.measures],
+        "arguments": found.arguments,
+        "strategy": found.strategy,
+        "checkpoint": found.checkpoint,
+        "bytes": found.needs,
+        "bytes_before": found.before,
+        "host_bytes": found.host,
     }
 
 
