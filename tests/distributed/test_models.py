@@ -314,7 +314,7 @@ def test_an_answer_begins_with_what_it_assumed(capsys):
         "model mixtral-8x7b: 46.70 billion parameters, 12.88 billion active; 32 layers of width",
         "2 of 8 experts of 14,336 for each token; vocabulary of 32,000, not tied to the head",
         "attention 32 heads of 128, 8 for keys and values; all see the whole row",
-        "step rows of 4,096 tokens; bf16, Adam in fp32, fp32 master copy; PyTorch, eager",
+        "step rows of 4,096 tokens; bf16, fp32 master copy and gradients; PyTorch, eager",
         "GPUs 128 × H100 SXM5 80 GB, 84.9 GB (79.1 GiB) for a program; 8 per host",
         "400 GB/s per host between hosts (all its ports, one way), planned with 80 % of that",
         "by a curve fitted to published runs on this GPU",

@@ -153,7 +153,7 @@ def test_a_batch_in_fp32_is_planned_with_the_peak_of_fp32(capsys):
 def test_a_gpu_without_bf16_is_planned_in_fp16_with_loss_scaling(name, capsys):
     words = f"--model llama-3.2-1b --gpu {name} --context 512"
     said = said_of(words, capsys)
-    assert "fp16, Adam in fp32, fp32 master copy" in said
+    assert "fp16, fp32 master copy and gradients" in said
     assert "with loss scaling, because this GPU has no bf16" in said
     assert "bf16," not in said
     assert asked_for(words, capsys)["assumed"]["products_in"] == "fp16"

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint as with_checkpoint
 from distributed.planner.command import main
 from distributed.planner.config_json import read_fields, reads_as
 from distributed.planner.hardware import GPUS
-from distributed.planner.job import RECIPE, Option
+from distributed.planner.job import RECIPE, REDUCED_IN_FP32, Option
 from distributed.planner.models import PUBLISHED
 from distributed.planner.speed import RECOMPUTE
 from playground.build.tab import archive, standard
@@ -343,7 +343,7 @@ COPIED = [
     (name, checkpoint, recipe)
     for name in STRATEGIES
     for checkpoint, recipe in (
-        ("none", "fp32, Adam"), ("selective", MIXED), ("full", "the same, gradients in fp32"),
+        ("none", "fp32, Adam"), ("selective", MIXED), ("full", REDUCED_IN_FP32),
         ("none", "fp32, SGD"), ("none", "fp32, SGD with momentum"),
         ("none", "bf16, Adam in fp32, no master copy"),
         ("none", "bf16, 8-bit Adam, fp32 master copy"),
@@ -458,7 +458,9 @@ def options(query: str) -> list[tuple[Option, tuple]]:
 
 
 def test_copied_settings_of_deepspeed_agree_with_each_other():
-    for option, (job, cluster) in options("nodes=4&rows=2&accumulate=3"):
+    for option, (job, cluster) in options(
+        "nodes=4&rows=2&accumulate=3&recipe=bf16-adam-in-fp32-fp32-master-copy"
+    ):
         said = json.loads(deepspeed_json(option, job, cluster))
         assert said["train_batch_size"] == 2 * 3 * 32
         assert said["zero_optimization"]["stage"] == {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2}.get(
@@ -477,7 +479,7 @@ def test_copied_settings_of_deepspeed_agree_with_each_other():
     [
         ("bf16-8-bit-adam-fp32-master-copy", STRATEGIES, "8-bit"),
         ("bf16-adam-in-fp32-no-master-copy", STRATEGIES, "master copy"),
-        ("the-same-gradients-in-fp32", ["DDP"], "stage 0"),
+        ("bf16-fp32-master-copy-and-gradients", ["DDP"], "stage 0"),
     ],
 )
 def test_what_deepspeeds_file_cannot_say_it_says(recipe, names, word):
@@ -539,11 +541,13 @@ def test_each_control_has_a_label_and_a_place_for_its_message():
 def test_a_gpu_without_bf16_has_copies_that_say_so_or_use_fp16():
     state = state_of("model=gpt-2-124m&gpu=v100&context=1024&nodes=1")
     found = planned(state)
-    assert "fp16, Adam in fp32" in html(state, found)
+    assert "fp16, fp32 master copy and gradients with loss scaling" in html(state, found)
     assert found[0].recommended is not None
     texts = copies(found, state)
     assert "has no bf16" in texts["PyTorch"]
     assert "bfloat16" not in texts["PyTorch"]
+    state |= {"recipe": "bf16-adam-in-fp32-fp32-master-copy"}
+    texts = copies(planned(state), state)
     settings = json.loads(texts["DeepSpeed"])
     assert settings["fp16"] == {"enabled": True}
     assert "bf16" not in settings
@@ -560,3 +564,18 @@ def test_a_plan_beyond_what_was_measured_has_no_band_on_the_page():
     assert not {"its band", "their band"} & {name for name, _ in facts(found, state)}
     assert "The bands: none, because the plan goes beyond what was measured" in html(state, found)
     assert "Caution: products in fp32: no published run" in html(state, found)
+
+
+def test_copied_code_reduces_in_fp32_by_default_as_the_book_does_and_so_does_the_plan():
+    state = state_of("nodes=2&model=llama-3-8b")
+    found, job, cluster, _ = planned(state)
+    assert found.recommended is not None
+    code = torch_code(found.recommended, job, cluster)
+    flat = " ".join(code.split())
+    policy = "MixedPrecisionPolicy( param_dtype=torch.bfloat16, reduce_dtype=torch.float32 )"
+    assert policy in flat
+    assert job.recipe.gradients == 4
+    assert "To start from a checkpoint, see finetune.py" in flat
+    of_bf16 = planned(state | {"recipe": "bf16-adam-in-fp32-fp32-master-copy"})
+    assert of_bf16[0].recommended is not None
+    assert "reduce_dtype=torch.bfloat16" in torch_code(of_bf16[0].recommended, *of_bf16[1:3])

@@ -22,7 +22,7 @@ from distributed.planner.calls import call_of
 from distributed.planner.config_json import Read
 from distributed.planner.gpu_file import EXAMPLE, read_gpu
 from distributed.planner.hardware import GPUS, Gpu, gpu
-from distributed.planner.job import RECIPE, SHORT, Job, cluster_of
+from distributed.planner.job import REDUCED_IN_FP32, SHORT, Job, cluster_of
 from distributed.planner.limits import (
     check_speed,
     number,
@@ -324,10 +324,10 @@ def arguments() -> Parser:
     )
     add(
         "--recipe",
-        default=RECIPE,
+        default=REDUCED_IN_FP32,
         help="dtypes and optimizer; "
         + "; ".join(f"{short}: {name}" for short, name in SHORT.items())
-        + " (default: bf16)",
+        + " (default: bf16-fp32-gradients)",
     )
     add(
         "--lora",

@@ -16,7 +16,9 @@ from distributed.planner.speed import RECOMPUTE, achieved, longer
 from distributed.planner.streams import SimulatedStep, Work, simulate
 from distributed.runtime.script import run_script
 
-RECIPE = "bf16, Adam in fp32, fp32 master copy"
+RECIPE = "bf16, Adam in fp32, fp32 master copy"  # the ZeRO paper's, and a `Job`'s default
+# What the planner's command and form ask for by default: as the book trains in PyTorch
+REDUCED_IN_FP32 = "bf16, fp32 master copy and gradients"
 # What --recipe may be called, beside what it is called in full
 SHORT = {
     "fp32-sgd": "fp32, SGD",
@@ -24,7 +26,7 @@ SHORT = {
     "fp32": "fp32, Adam",
     "bf16-no-master": "bf16, Adam in fp32, no master copy",
     "bf16": RECIPE,
-    "bf16-fp32-gradients": "the same, gradients in fp32",
+    "bf16-fp32-gradients": REDUCED_IN_FP32,
     "bf16-8bit": "bf16, 8-bit Adam, fp32 master copy",
 }
 assert {*SHORT.values()} == {*RECIPES}

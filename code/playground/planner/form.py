@@ -19,7 +19,7 @@ from distributed.planner.batch import Batch
 from distributed.planner.command import arguments, batch_of, read
 from distributed.planner.config_json import Read, fields_of, needed, read_fields
 from distributed.planner.hardware import GPUS
-from distributed.planner.job import RECIPE, Job
+from distributed.planner.job import REDUCED_IN_FP32, Job
 from distributed.planner.limits import number, rate, size
 from distributed.planner.models import MODELS as KNOWN
 from distributed.planner.schedules import STACKS
@@ -76,7 +76,7 @@ FIRST = (
     ),
     Field("config", "or its config.json", "", "file"),
     Field("gpu", "GPU", "h100", "choice", {key: one.name for key, one in GPUS.items()}),
-    Field("recipe", "precision", slug(RECIPE), "choice", RECIPE_OF),
+    Field("recipe", "precision", slug(REDUCED_IN_FP32), "choice", RECIPE_OF),
     Field(
         "checkpoint", "checkpointing", "auto", "choice",
         {"auto": "the least that fits"} | {name: name for name in CHECKPOINTS},
@@ -202,7 +202,7 @@ def words_of(state: Mapping[str, str]) -> list[str]:
         if field.kind == "yes":
             words.append(option)
         elif name == "recipe":
-            words += [option, RECIPE_OF[value]] if RECIPE_OF[value] != RECIPE else []
+            words += [option, RECIPE_OF[value]] if RECIPE_OF[value] != REDUCED_IN_FP32 else []
         elif field.kind == "whole":
             words += [option, f"{number(value):.0f}"] if number(value) != usual[name] else []
         elif field.kind == "number":
