@@ -205,8 +205,8 @@ MADE = """\
 """
 BEGIN = """\
     model.to_empty(device=device)
-    # This initializes PyTorch's modules from scratch: initialize your own ones and their buffers
-    # yourself. To start from a checkpoint, see finetune.py.
+    # This initializes PyTorch's modules from scratch: initialize your own ones, and their
+    # buffers, yourself. To start from a checkpoint, see finetune.py.
     for module in model.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()

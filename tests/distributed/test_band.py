@@ -107,8 +107,8 @@ def test_the_command_and_its_json_have_the_band(capsys):
 
 def test_the_page_shows_the_band_of_a_step_and_of_the_days():
     html = json.loads(answer("model=llama-3-8b&nodes=2&tokens=15T"))["html"]
-    assert "<dt>its band</dt>" in html
-    assert "<dt>their band</dt>" in html
+    assert "<dt>band of a step</dt>" in html
+    assert "<dt>band of the days</dt>" in html
     assert f"The bands: {band_of(GPUS['h100'], 'ZeRO-3').in_words()}." in html
     measured = json.loads(answer("model=llama-3-8b&nodes=2&speed=4e14"))["html"]
     assert "planned from a run on few GPUs" in measured

@@ -648,13 +648,13 @@ def test_what_is_known_of_a_planned_time_is_counted_from_published_rows(capsys):
     median = statistics.median(map(abs, of_zero3))
     main(["--model", "llama-2-7b", "--stack", "megatron"])
     said = capsys.readouterr().out
-    counted = f"{len(of_zero3)} published runs of ZeRO-3, on GPUs of any kind: half of them"
+    counted = f"{len(of_zero3)} runs of ZeRO-3, on GPUs of any kind: half of them"
     flat = " ".join(said.split())
     assert f"published: {counted} were planned within {100 * median:.1f} %, median error" in flat
     assert not [run for run in apart if run.option.name == "DDP"]
     main(["--model", "mpt-1b"])
     flat = " ".join(capsys.readouterr().out.split())
-    assert "no published run of DDP: nothing to compare the planned time with" in flat
+    assert "published: no run of DDP: nothing to compare the planned time with" in flat
     (compiled,) = re.findall(
         r"compiled blocks, as yours aren't: ([\d.]+) % faster in 2 pairs", said
     )
@@ -677,7 +677,7 @@ def test_an_answer_says_how_far_eager_and_compiled_runs_like_it_were_off(capsys)
             alike = [run for run in apart[way] if run.row["gpu"] in generation]
             bias = statistics.median(run.error for run in alike)
             off = f"median error: {100 * abs(bias):.1f} % too {'fast' if bias > 0 else 'slow'}"
-            like = f"{len(alike)} published runs, {way} like yours, on {name.upper()}s"
+            like = f"{len(alike)} runs, {way} like yours, on {name.upper()}s"
             assert re.search(rf"{like}[^(]* \([^)]*\): {off}", said)
             found = asked_for(
                 " ".join(["--model llama-3-8b --checkpoint none --gpu", name, *words]), capsys
@@ -737,18 +737,18 @@ def test_words_take_memory_and_a_fused_loss_takes_less():
         ("--model llama-3-8b --gpus 1", ["ZeRO-3 over 2 GPUs"], ["--gpus", "2"]),
         (
             "--model llama-3-8b --rows 16 --context 8192 --fused-loss",
-            ["8 rows at a time instead of 16"],
+            ["8 sequences at a time instead of 16"],
             ["--sequences", "8", "--accumulate", "2"],
         ),
         (
             "--model llama-3-8b --rows 16 --context 8192 --fused-loss --accumulate 3",
-            ["8 rows at a time instead of 16"],
+            ["8 sequences at a time instead of 16"],
             ["--sequences", "8", "--accumulate", "6"],
         ),
         ("--params 70e9", ["ZeRO-3 with its states offloaded to the host"], []),
         (
             "--model llama-3-8b --context 200000 --fused-loss",
-            ["each row split over 2 GPUs"],
+            ["each sequence split over 2 GPUs"],
             ["--sequences", "0.5"],
         ),
         (
@@ -796,14 +796,14 @@ def test_what_is_offloaded_is_in_the_hosts_memory(capsys):
     for stack in ("pytorch", "deepspeed"):
         here = memory_of(job, "ZeRO-3", cluster, "full", stack)
         assert here["parameters"] == here["optimizer states"] == here["gradients"] == 0
-    assert "its time isn't planned" in found["why"]
+    assert "the planner doesn't estimate its time" in found["why"]
 
 
 def test_if_no_measure_is_enough_the_smallest_set_is_named(capsys):
     found = asked_for("--model llama-3-8b --context 1000000 --fused-loss", capsys)["next_to_try"]
     offload, split = found["measures"]
     assert "offloaded" in offload
-    assert split == "each row split over 8 GPUs"
+    assert split == "each sequence split over 8 GPUs"
     assert asked_for("--params 1e16 --rows 1e6 --context 1000000", capsys)["next_to_try"] is None
 
 

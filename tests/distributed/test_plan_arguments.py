@@ -64,6 +64,8 @@ def test_help_has_the_lines_of_a_gpu_file_and_what_execute_cannot_do(capsys):
     assert "number of sequences" in flat
     assert "adapters, frozen parameters, fused losses, compiled blocks, mixtures of experts" in flat
     assert "planner/gpu_file.py" not in flat
+    for word in ("waits", "paper", "selective", "gathered", "buckets", "casts", "allowance"):
+        assert f"\n  {word} " in said
 
 
 @pytest.mark.parametrize("text", ['{"name": "L4", "tflops": 121}', "name: L4"])

@@ -34,6 +34,7 @@ def refused(words, capsys):
 
 def test_an_answer_says_which_links_it_assumes(capsys):
     said = said_of(f"{CARDS} --lora 16", capsys)
+    assert "no band covers a wrong rate" in said
     expected = "links 32 GB/s per GPU inside a host (PCIe, data sheet, one way), planned with 80 %"
     assert expected in said
     assumed = asked_for(CARDS, capsys)["assumed"]

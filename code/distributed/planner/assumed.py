@@ -26,7 +26,7 @@ WHOSE = {
     "pytorch": "PyTorch",
     "megatron": "Megatron",
     "deepspeed": "DeepSpeed",
-    "book": "the listings of this book",
+    "book": "this book's code",
 }
 
 
@@ -146,14 +146,14 @@ def of_model(model: Model, name: str = "") -> str:
     said = f"{name}: " if name else ""
     said += f"{billions(model.parameters)} parameters, {active}"
     said += f"; {model.layers} layers of width {model.d:,}"
-    plain = f"network of {model.ffn:,}{', gated' if model.gated else ''}"
+    plain = f"MLP width {model.ffn:,}{' (gated)' if model.gated else ''}"
     if model.experts is None:
         said += f"; {plain}"
     else:
         routed, active_experts, ffn, shared, dense = model.experts
-        said += f"; {active_experts} of {routed} experts of {ffn:,} for each token"
+        said += f"; {active_experts} of {routed} experts per token, MLP width {ffn:,}"
         said += f", and a shared {shared:,}" if shared else ""
-        said += f"; {round(dense * model.layers)} layers with a {plain}" if dense else ""
+        said += f"; {round(dense * model.layers)} layers with {plain}" if dense else ""
     tied = "tied to the head" if model.tied else "not tied to the head"
     return f"{said}; vocabulary of {model.vocab_size:,}, {tied}"
 
@@ -168,11 +168,11 @@ def of_attention(model: Model) -> str:
     if model.latent:
         said += f", keys and values from {model.latent.kv_rank} numbers (latent attention)"
     else:
-        said += f", {model.kv} for keys and values" if model.kv != model.heads else ""
+        said += f", {model.kv} KV heads" if model.kv != model.heads else ""
     if not model.window:
-        return f"{said}; all see the whole row"
+        return f"{said}; full attention"
     local = round(model.local * model.layers)
-    return f"{said}; {local} of {model.layers} layers see a window of {model.window:,} tokens"
+    return f"{said}; {local} of {model.layers} layers have a window of {model.window:,} tokens"
 
 
 def of_trained(job: Job) -> str:
@@ -196,7 +196,7 @@ def of_step(found: Assumed) -> str:
     if found.products_in == "fp16":
         recipe = recipe.replace("bf16", "fp16")
         recipe += " with loss scaling, because this GPU has no bf16"
-    return f"rows of {job.context:,} tokens; {recipe}; {WHOSE[found.stack]}, {how}"
+    return f"sequences of {job.context:,} tokens; {recipe}; {WHOSE[found.stack]}, {how}"
 
 
 def of_gpus(found: Assumed) -> str:
@@ -217,7 +217,7 @@ def of_links(found: Assumed) -> str:
         ports = cluster.network.bandwidth / WIRE / 1e9
         rate = f"{ports:,.4g} GB/s per host between hosts (all its ports, one way)"
         said.append(f"{rate}, planned with {100 * WIRE:g} % of that")
-    return "; ".join(said)
+    return "; ".join([*said, "no band covers a wrong rate"])
 
 
 def of_speed(found: Assumed) -> str:

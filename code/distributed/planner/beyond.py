@@ -249,9 +249,9 @@ def of_trained(job: Job) -> Iterator[Beyond]:
 def of_library(found: Assumed, best: Option | None) -> Iterator[Beyond]:
     """A library, or a strategy on these GPUs, without any run."""
     if found.stack not in ("pytorch", *RAN.values()):
-        whose = {"book": "this book's code"}.get(found.stack, f"{WHOSE[found.stack]}'s")
+        owner = {"book": "this book's code"}.get(found.stack, f"{WHOSE[found.stack]}'s")
         yield Beyond(
-            f"no published speed is {whose}, so its time was compared with nothing", has_band=False
+            f"no published speed is {owner}, so its time was compared with nothing", has_band=False
         )
     elif best is not None and best.name not in strategies(curve_name(found.gpu)):
         yield Beyond(

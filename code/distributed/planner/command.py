@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES, Recipe
 from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_words
-from distributed.planner.batch import Batch, in_rows
+from distributed.planner.batch import Batch, in_sequences
 from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.calls import call_of
 from distributed.planner.config_json import Read
@@ -51,9 +51,20 @@ DESCRIPTION = (
     "example: --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096. An answer begins "
     "with what it assumes."
 )
-EPILOG = "A file for --gpu-file:\n\n" + textwrap.indent(EXAMPLE, "  ")
+WORDS = """\
+  waits       share of a step in which a GPU waits for messages
+  paper       it fits, but leaves less memory free than --reserve
+  selective   every second product of a layer is computed again; full: the whole layer
+  gathered    parameters of other ranks, there for as long as a layer needs them
+  buckets     gradients on their way to other ranks
+  casts       copies of the weights in 16 bits
+  allowance   for CUDA, NCCL and the allocator
+"""
+EPILOG = f"Words of an answer:\n\n{WORDS}\nA file for --gpu-file:\n\n"
+EPILOG += textwrap.indent(EXAMPLE, "  ")
 SHAPE_MORE = (
-    "; after them head_dim=128, the width of a head, and tied, if the head is the embedding"
+    "; after them, if needed, head_dim=128, the width of a head, and tied, if the last layer is the"
+    " embedding"
 )
 
 
@@ -115,7 +126,9 @@ def as_text(
             lines.append(indented(f"{tokens:g} tokens: {whole}").lstrip())
         words = band.in_words() if band else NO_BAND
         lines.append(textwrap.fill(f"band: {words}", WIDE, subsequent_indent="  "))
-    lines.append(f"the calls in {WHOSE[stack]}:")
+    calls = f"the calls in {WHOSE[stack]}, for sharding alone (number formats, checkpointing,"
+    calls += " adapters and an optimizer's format come on top):"
+    lines.append(textwrap.fill(calls, WIDE, subsequent_indent="  "))
     for each in found.options:
         call = f"  {each.name:8}{call_of(each.name, stack, cluster)}"
         lines.append(textwrap.fill(call, WIDE, subsequent_indent=" " * 10))
@@ -203,7 +216,7 @@ def next_as_dict(found: Next | None) -> dict[str, Any] | None:
 def step_in_words(job: Job, ranks: int) -> str:
     """Of what the tokens of a step are the product."""
     micro = f"{job.accumulate:,} micro-batch{'es' * (job.accumulate > 1)}"
-    rows = f"{in_rows(job.rows)} × {job.context:,} tokens"
+    rows = f"{in_sequences(job.rows)} × {job.context:,} tokens"
     return f"a step: {ranks:,} × {micro} × {rows} = {ranks * job.accumulate * job.tokens:,.0f}"
 
 
@@ -348,7 +361,11 @@ def arguments() -> Parser:
         help='products of fp32 recipes in TF32, as by torch.set_float32_matmul_precision("high") '
         "(default: in fp32)",
     )
-    add("--fused-loss", action="store_true", help="loss in one kernel, with less memory")
+    add(
+        "--fused-loss",
+        action="store_true",
+        help="loss computed in one kernel, which takes less memory",
+    )
     add("--compile", action="store_true", help="blocks compiled by torch.compile")
     add("--stack", default="pytorch", help=f"library: {', '.join(STACKS)} (default: pytorch)")
     add(

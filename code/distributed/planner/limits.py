@@ -74,13 +74,13 @@ def whole_or_split(sequences: float, gpus: int) -> float:
     raise ValueError(f"sequences={sequences:g}: give a whole number, or {way}")
 
 
-def check_speed(speed: float, peak: float, whose: str) -> None:
+def check_speed(speed: float, peak: float, device: str) -> None:
     """Raise ValueError if no GPU is as slow, or if this one isn't as fast."""
     if not speed >= SLOWEST:
         way = f"a GPU has at least {SLOWEST:g} FLOP/s; write it like 400T"
         raise ValueError(f"speed={speed:g}: {way}")
     if speed > peak:
-        raise ValueError(f"speed={speed:g}: more than the {peak:g} FLOP/s of {whose}")
+        raise ValueError(f"speed={speed:g}: more than the {peak:g} FLOP/s of {device}")
 
 
 def share(name: str, said: str) -> float:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES, Recipe
-from distributed.planner.batch import Batch, divisors, in_rows, shares
+from distributed.planner.batch import Batch, divisors, in_sequences, shares
 from distributed.planner.job import SHORT, Job, memory_of
 from distributed.planner.memory import host_states
 from distributed.planner.schedules import STACKS
@@ -86,7 +86,7 @@ class Next(NamedTuple):
         )
         if self.host:
             host = f"{self.host / 1e9:,.0f} GB of each host's memory"
-            said += f"; offloading takes {host}, and its time isn't planned"
+            said += f"; offloading takes {host}, and the planner doesn't estimate its time"
         return said
 
 
@@ -142,7 +142,7 @@ def fewer_rows(now: Setting) -> Iterator[Measure]:
             words += ["--accumulate", str(accumulate)]
         kept = 1 if now.batch else accumulate
         yield Measure(
-            f"{in_rows(rows)} at a time instead of {asked:g}",
+            f"{in_sequences(rows)} at a time instead of {asked:g}",
             tuple(words),
             lambda old, rows=rows, kept=kept: old.with_rows(rows, kept),  # type: ignore[misc]
         )
@@ -151,7 +151,7 @@ def fewer_rows(now: Setting) -> Iterator[Measure]:
 def split_row(over: int) -> Measure:
     """Several ranks share a row, each with a part of its tokens: context parallelism."""
     return Measure(
-        f"each row split over {over} GPUs",
+        f"each sequence split over {over} GPUs",
         ("--sequences", f"{1 / over:g}"),
         lambda old: old.with_rows(1 / over, old.job.accumulate),
     )

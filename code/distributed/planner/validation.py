@@ -297,7 +297,7 @@ def of_the_curve(compiled: bool, one: Gpu) -> list[str]:
         return said
     of_ours = Errors.of(predict(row).error for row in apart)
     models, sources = ({row[key] for row in apart} for key in ("model", "source"))
-    count = f"{len(apart)} published runs, {ours} like yours"
+    count = f"{len(apart)} runs, {ours} like yours"
     ran_on = dict.fromkeys(row["gpu"].split("-")[0] for row in apart)
     is_other = one not in [gpu(name) for name in ran_on] and not is_fitted(one)
     count += f", {'but ' * is_other}on {' and '.join(f'{name.upper()}s' for name in ran_on)}"
@@ -334,13 +334,13 @@ def evidence(
         errors = [predict(row).error for row in apart if row["strategy"] == name]
         if errors:
             of = Errors.of(errors)
-            runs_of = f"{of.of_rows} published run{'s' * (of.of_rows > 1)} of {name}"
+            runs_of = f"{of.of_rows} run{'s' * (of.of_rows > 1)} of {name}"
             said.append(f"{runs_of}, on GPUs of any kind: {of.in_words()}")
         else:
             without.append(name)
     if without:
         names = ", ".join(without)
-        said.append(f"no published run of {names}: nothing to compare the planned time with")
+        said.append(f"no run of {names}: nothing to compare the planned time with")
     if is_curve:
         said += of_the_curve(compiled, one)
     if gains := gains_of_compiling():
@@ -351,7 +351,7 @@ def evidence(
             planned = "--compile changes the plan's memory, not its time"
         else:
             planned = f"--compile plans them {100 * faster:.1f} % faster"
-        said.append(f"compiled blocks, {ours}: {gain} of published runs; {planned}")
+        said.append(f"compiled blocks, {ours}: {gain} of runs; {planned}")
     return said
 
 

@@ -11,7 +11,7 @@ from html import escape
 from distributed.cost import Cluster
 from distributed.planner.assumed import Assumed, in_words
 from distributed.planner.band import Band, band_of
-from distributed.planner.batch import in_rows
+from distributed.planner.batch import in_sequences
 from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
@@ -133,24 +133,24 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     around = band(found, state)
     low, high = around.of(1.0) if around else (0.0, 0.0)
     shown = [
-        ("a step", seconds(best.step.total)),
-        ("its band", between(low * best.step.total, high * best.step.total)),
-        ("tokens a step", f"{n * job.accumulate * job.tokens:,.0f}"),
-        ("micro-batches", f"{job.accumulate:,} of {in_rows(job.rows)}"),
+        ("time per step", seconds(best.step.total)),
+        ("band of a step", between(low * best.step.total, high * best.step.total)),
+        ("tokens per step", f"{n * job.accumulate * job.tokens:,.0f}"),
+        ("micro-batches", f"{job.accumulate:,} of {in_sequences(job.rows)}"),
         ("tokens/s", f"{run.tokens_per_second:,.0f}"),
-        ("on each GPU", f"{run.tokens_per_second / n:,.0f} tokens/s"),
+        ("tokens/s per GPU", f"{run.tokens_per_second / n:,.0f}"),
         ("MFU", f"{flops / best.step.total / peak:.0%}"),
         ("days", days(run.days)),
-        ("their band", f"{days(low * run.days)} to {days(high * run.days)}"),
+        ("band of the days", f"{days(low * run.days)} to {days(high * run.days)}"),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
-        ("a million tokens", f"{hours:.2g} GPU-hours"),
+        ("per million tokens", f"{hours:.2g} GPU-hours"),
     ]
     if around is None:
-        shown = [each for each in shown if each[0] not in ("its band", "their band")]
+        shown = [each for each in shown if each[0] not in ("band of a step", "band of the days")]
     if price := number(state["price"] or "0"):
         shown += [
-            ("that costs", f"{price * hours:.3g}"),
-            ("in all", f"{price * run.gpu_hours:,.0f}"),
+            ("cost per million tokens", f"{price * hours:.3g}"),
+            ("total cost", f"{price * run.gpu_hours:,.0f}"),
         ]
     return shown
 
@@ -189,14 +189,20 @@ def alternatives(state: Mapping[str, str]) -> Iterator[list[tuple[str, dict[str,
     yield [(f"{n:,} hosts", {"nodes": str(n)}) for n in more]
     yield [("full checkpointing", {"checkpoint": "full"})]
     shorter = [round(context / 2**k) for k in range(1, 8) if context / 2**k >= 512]
-    yield [("one row on each GPU", {"rows": "1"})]
-    yield [(f"rows of {t:,} tokens", {"context": str(t)}) for t in shorter]
-    yield [("a loss that is one kernel", {"fused_loss": "on"})]
+    yield [("one sequence per GPU", {"rows": "1"})]
+    yield [(f"sequences of {t:,} tokens", {"context": str(t)}) for t in shorter]
+    yield [("a fused loss", {"fused_loss": "on"})]
     yield [("8-bit Adam", {"recipe": "bf16-8-bit-adam-fp32-master-copy"})]
     larger = {name: FIELDS["gpu"].choices[name] for name in ("a100", "h200", "b200", "mi300x")}
     yield [(said, {"gpu": name, "gpu_memory": ""}) for name, said in larger.items()]
     least = {"rows": "1", "checkpoint": "full", "fused_loss": "on"}
-    yield [(f"{n:,} hosts and all that saves memory", least | {"nodes": str(n)}) for n in more]
+    yield [
+        (
+            f"{n:,} hosts, one sequence per GPU, full checkpointing, and a fused loss",
+            least | {"nodes": str(n)},
+        )
+        for n in more
+    ]
 
 
 # --- pictures
@@ -232,11 +238,11 @@ def row(each: Option, found: Plan, memory: float, most: float) -> str:
     waits = each.step.exposed / each.step.total
     if each.fits:
         paper = "on paper only: " if found.on_paper(each, memory) else ""
-        said = f"{paper}{seconds(each.step.total)} a step, waits {waits:.1%}"
+        said = f"{paper}{seconds(each.step.total)} per step, {waits:.1%} of it waiting"
     else:
         times = each.needs / memory
         places = sum(times < border for border in (2, 10))
-        said = f"{times:,.{places}f} × what there is"
+        said = f"{times:,.{places}f}× the GPU's memory"
     chosen = " planner-best" if each is found.recommended else ""
     return (
         f'<li class="planner-row{chosen}"><span class="planner-name">{each.name}</span>'
