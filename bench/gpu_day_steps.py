@@ -33,7 +33,7 @@ from distributed.planner.job import Job, Option, cluster_of, option
 from distributed.planner.memory import SHARED
 from distributed.planner.shapes import Model
 from playground.lab.one_host import ROOT, SCRIPTS
-from playground.planner.executed_cases import RECIPE, Case
+from playground.planner.executed_cases import REDUCED_IN_FP32, Case
 from playground.planner.measured_cases import SHAPES, Point, known
 from recipes.copies import torch_code
 from recipes.executed import Transformer, names_of, world_of
@@ -288,7 +288,7 @@ def rank_zero(kept: Kept) -> None:
     for model, gpus, strategy, checkpoint in RANK_ZERO if CUDA else RANK_ZERO[:2]:
         if kept.left < 8:
             break
-        case = Case(model, gpus, strategy, RECIPE, checkpoint)
+        case = Case(model, gpus, strategy, REDUCED_IN_FP32, checkpoint)
         row = case._asdict() | {"code": case.digest, "planned_bytes": sum(case.held.values())}
         if row["planned_bytes"] > memory:
             row["out_of_memory"] = True

@@ -33,7 +33,7 @@ class Planner {
     this.form.addEventListener("submit", (event) => event.preventDefault());
     this.form.addEventListener("input", (event) => this.changed(event.target));
     this.form.addEventListener("pointerdown", (event) => event.pointerType === "mouse" && this.start());
-    this.answer.addEventListener("click", (event) => this.clicked(event));
+    for (const part of [this.form, this.answer]) part.addEventListener("click", (event) => this.clicked(event));
     const asked = known(location.search, this.defaults);
     if (asked.length) this.take(asked);
   }

@@ -33,7 +33,7 @@ RECIPES = {
     "fp32, Adam": Recipe(4, 4, 0, 8),
     "bf16, Adam in fp32, no master copy": Recipe(2, 2, 0, 8),  # K = 8
     "bf16, Adam in fp32, fp32 master copy": Recipe(2, 2, 4, 8),  # K = 12: the ZeRO paper's
-    "the same, gradients in fp32": Recipe(2, 4, 4, 8),
+    "bf16, fp32 master copy and gradients": Recipe(2, 4, 4, 8),
     "bf16, 8-bit Adam, fp32 master copy": Recipe(2, 2, 4, 2),  # Dettmers et al. 2022
 }
 

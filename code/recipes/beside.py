@@ -7,6 +7,7 @@ the table has one line for everything that comes and goes within a step.
 import inspect
 import re
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -32,6 +33,13 @@ PARTS = {  # what a plan and what a tracker call it → what it is called here
     "OptState": "optimizer states",
     "Optstate": "optimizer states",
 }
+
+
+PEAKS = (
+    "Compare the first line of each strategy, which is the peak. A part below it may differ\n"
+    "if the two peaks are at different moments of a step: at the loss, there are no gradients\n"
+    "yet, and at the end of the backward pass, all of them. Parts near 0 have no difference."
+)
 
 
 class Beside(NamedTuple):
@@ -70,10 +78,16 @@ def beside(
     if job.frozen:
         way = "lora" if job.lora else "trainable"
         raise ValueError(f"{way}: the recipes that are executed train everything: leave it out")
+    if job.recipe.parameters == 2 and not job.recipe.master:
+        way = "choose --recipe bf16, or leave --execute out"
+        raise ValueError(f"recipe: PyTorch can't cast parameters in a fake world; {way}")
+    if round(job.recipe.states) == 2 and not is_installed("torchao.optim"):
+        way = "pip install torchao, or choose --recipe bf16"
+        raise ValueError(f"recipe: 8-bit Adam needs torchao: {way}")
     if job.compiled:
         raise ValueError("compile: nothing is compiled in a fake world: leave it out")
     if job.rows != int(job.rows):
-        raise ValueError(f"rows={job.rows:g}: give a whole number to execute")
+        raise ValueError(f"sequences={job.rows:g}: give a whole number to execute")
     mine = own(module) if module else None
     fitting = [each for each in options if each.fits]
     rows = []
@@ -101,6 +115,14 @@ def run(each: Option, job: Job, cluster: Cluster, mine: Own | None) -> Executed:
         raise cannot(each, error) from error
     except Exception as error:  # a user's code may raise anything
         raise cannot(each, error) from error
+
+
+def is_installed(module: str) -> bool:
+    try:
+        import_module(module)
+    except ImportError:
+        return False
+    return True
 
 
 def as_python(name: str) -> str:
@@ -164,7 +186,7 @@ def as_table(every: list[Beside], ranks: int) -> str:
         for part in dict.fromkeys((*planned.sent, *found.sent)):
             given = planned.sent.get(part, 0.0), found.sent.get(part, 0.0)
             lines.append(line(f"  given to {part}", *given))
-    return "\n".join([*lines, f"executed as {whole}"])
+    return "\n".join([*lines, f"executed as {whole}", PEAKS])
 
 
 def line(name: str, planned: float, executed: float) -> str:

@@ -205,7 +205,9 @@ MADE = """\
 """
 BEGIN = """\
     model.to_empty(device=device)
-    for module in model.modules():  # your own modules and their buffers: say how they begin
+    # This initializes PyTorch's modules from scratch: initialize your own ones, and their
+    # buffers, yourself. To start from a checkpoint, see finetune.py.
+    for module in model.modules():
         if hasattr(module, "reset_parameters"):
             module.reset_parameters()
 """
@@ -236,7 +238,9 @@ def fsdp(best: Option, job: Job, cluster: Cluster) -> tuple[set[str], str, str]:
         reduced = "bfloat16" if recipe.gradients == 2 else "float32"
         lines += (
             "    # The model is made in fp32: FSDP's shards are the master copy.\n"
-            f"    precision = MixedPrecisionPolicy(torch.bfloat16, torch.{reduced})\n"
+            "    precision = MixedPrecisionPolicy(\n"
+            f"        param_dtype=torch.bfloat16, reduce_dtype=torch.{reduced}\n"
+            "    )\n"
         )
         options += ", mp_policy=precision"
     lines += (
@@ -266,8 +270,11 @@ def fsdp(best: Option, job: Job, cluster: Cluster) -> tuple[set[str], str, str]:
     return imports, lines, step
 
 
-def deepspeed_json(best: Option, job: Job, cluster: Cluster) -> str:
-    """The file for `deepspeed --deepspeed_config`, or a sentence if it can't express the plan."""
+def deepspeed_json(best: Option, job: Job, cluster: Cluster, dtype: str = "bf16") -> str:
+    """The file for `deepspeed --deepspeed_config`, or a sentence if it can't express the plan.
+
+    `dtype` is the GPU's format of 16 bits. DeepSpeed scales the loss by itself in fp16.
+    """
     stage = {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2}.get(best.name, 3)
     recipe, optimizer = job.recipe, optimizer_of(job).settings
     if optimizer is None:
@@ -275,7 +282,10 @@ def deepspeed_json(best: Option, job: Job, cluster: Cluster) -> str:
     if recipe.parameters == 2 and not recipe.master:
         return "DeepSpeed keeps a master copy in fp32 of parameters in bf16: choose it here, too."
     if best.name == "DDP" and recipe.gradients != recipe.parameters:
-        return "DeepSpeed's stage 0 has gradients in the dtype of the parameters: choose that here."
+        return (
+            "DeepSpeed's stage 0 keeps gradients in the format of the parameters: for DDP, choose a"
+            " precision without gradients in fp32."
+        )
     rows = max(1, round(job.rows))
     whole: dict[str, Any] = {
         "train_batch_size": rows * job.accumulate * cluster.ranks,
@@ -301,7 +311,7 @@ def deepspeed_json(best: Option, job: Job, cluster: Cluster) -> str:
     if said:
         whole["comment"] = "; ".join(said)
     if recipe.parameters == 2:
-        whole["bf16"] = {"enabled": True}
+        whole[dtype] = {"enabled": True}
         if recipe.gradients == 4:
             whole["data_types"] = {"grad_accum_dtype": "fp32"}
     return json.dumps(whole, indent=2)

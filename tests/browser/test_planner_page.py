@@ -15,8 +15,9 @@ from playwright.sync_api import expect
 from serving import Server
 
 from distributed.cost import Cluster
+from distributed.model_states import RECIPES
 from distributed.planner.hardware import gpu
-from distributed.planner.job import Job, cluster_of
+from distributed.planner.job import REDUCED_IN_FP32, Job, cluster_of
 from distributed.planner.models import PUBLISHED
 from distributed.planner.shapes import PRESETS
 from distributed.planner.speed import achieved
@@ -47,7 +48,7 @@ def check_answer(live: LivePage, query: str) -> None:
 def hosts(nodes: int) -> tuple[Job, Cluster, float]:
     """The planner's defaults on so many hosts, said to the models and not to the form."""
     one, model = gpu("h100"), PRESETS["llama-3-70b"]
-    job = Job(model, 1, 8192)
+    job = Job(model, 1, 8192, recipe=RECIPES[REDUCED_IN_FP32])
     return job, cluster_of(one, 8 * nodes, speed=achieved(one, model, 8192, False)), one.memory
 
 
@@ -106,7 +107,7 @@ def test_a_reader_drags_types_and_copies(read: Callable[..., LivePage]) -> None:
     wait_for(live, "model=own&nodes=1024&layers=16")
 
     # What makes no sense is told where it stands, and the old plan stays.
-    rows = page.get_by_label("rows on each GPU", exact=True)
+    rows = page.get_by_label("sequences per GPU", exact=True)
     before = why.inner_text()
     rows.fill("-1")
     expect(page.locator("#planner-rows-wrong")).to_have_text("-1: give a number above 0")
@@ -144,7 +145,7 @@ def test_a_plan_that_does_not_fit_says_what_to_change(read: Callable[..., LivePa
     assert live.page.url.endswith("planner.html?nodes=1#here")
     assert not needs_scrolling_sideways(live)
     expect(live.page.locator(".planner-why")).to_contain_text("Nothing fits")
-    way = live.page.locator(".planner-way").first
+    way = live.page.locator(".planner-answer .planner-way").first
     query = (way.get_attribute("href") or "").removeprefix("?")
     assert state_of(query)["nodes"] != "1"
     way.tap()
@@ -152,6 +153,15 @@ def test_a_plan_that_does_not_fit_says_what_to_change(read: Callable[..., LivePa
     check_answer(live, query)
     found = violations_in_both_themes(live)
     assert not found, "\n\n".join(found)
+
+
+@pytest.mark.slow
+def test_an_example_is_planned_by_a_click(read: Callable[..., LivePage]) -> None:
+    live = read("planner.html")
+    live.page.get_by_role("link", name="8B on two hosts of eight H100s").click()
+    wait_for(live, "model=llama-3-8b&nodes=2")
+    check_answer(live, "model=llama-3-8b&nodes=2")
+    assert live.page.get_by_label("hosts", exact=True).input_value() == "2"
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ def test_a_larger_micro_batch_than_the_chosen_one_does_not_fit_and_the_plan_says
     twice = best.job._replace(rows=2 * best.job.rows, accumulate=best.job.accumulate // 2)
     needs = sum(memory_of(twice, best.name, cluster, best.checkpoint).values())
     assert needs > H100.memory
-    assert f"{best.job.accumulate} micro-batches of {best.job.rows:g} row" in found.why
+    assert f"{best.job.accumulate} micro-batches of {best.job.rows:g} sequence" in found.why
     assert f"at a time would need {needs / 1e9:.0f} GB" in found.why
     assert run_of(best, 64, 1.0).tokens_per_second == pytest.approx(2**22 / best.step.total)
 
@@ -79,14 +79,14 @@ def test_a_batch_that_fits_at_once_is_not_accumulated():
     found = plan(job, cluster, H100.memory, batch=Batch(64 * 1024.0 * 4, speed=SPEED))
     best = found.recommended
     assert (best.job.rows, best.job.accumulate) == (4, 1)
-    assert "1 micro-batch of 4 rows: the whole batch at once" in found.why
+    assert "1 micro-batch of 4 sequences: the whole batch at once" in found.why
 
 
 def test_rows_that_were_asked_for_stay_and_micro_batches_follow():
     job, cluster = eight_billion(context=2048)
     found = plan(job, cluster, H100.memory, batch=Batch(2.0**22, rows=2))
     assert {(each.job.rows, each.job.accumulate) for each in found.options} == {(2, 16)}
-    assert "16 micro-batches of 2 rows, as you asked" in found.why
+    assert "16 micro-batches of 2 sequences, as you asked" in found.why
 
 
 def test_checkpointing_that_was_asked_for_stays():
@@ -124,18 +124,18 @@ def test_where_each_rank_takes_more_than_the_batch_has_the_plan_says_what_to_do(
     found = plan(job, cluster, H100.memory, batch=Batch(1e6, speed=SPEED))
     best = found.recommended
     assert (best.job.rows, best.job.accumulate) == (1, 1)
-    (caution,) = (each for each in found.cautions if "whole rows" in each)
+    (caution,) = (each for each in found.cautions if "whole sequences" in each)
     assert f"a step has {1024 * 8192:,} tokens, not 1,000,000" in caution
     assert "fewer GPUs" in caution
     met = plan(job, cluster, H100.memory, batch=Batch(1024 * 8192.0, speed=SPEED))
-    assert not [each for each in met.cautions if "whole rows" in each]
+    assert not [each for each in met.cautions if "whole sequences" in each]
 
 
 def test_a_step_that_is_smaller_than_asked_for_is_told_too():
     job, cluster = eight_billion(ranks=64)
     asked = 1.4 * 64 * 8192  # a row for each rank, and not enough for two
     found = plan(job, cluster, H100.memory, batch=Batch(asked, speed=SPEED))
-    (caution,) = (each for each in found.cautions if "whole rows" in each)
+    (caution,) = (each for each in found.cautions if "whole sequences" in each)
     assert f"a step has {64 * 8192:,} tokens, not {asked:,.0f}" in caution
 
 
@@ -150,7 +150,7 @@ def test_the_command_line_shares_a_batch_out(capsys):
     words = ["--model", "llama-3-8b", "--nodes", "8", "--context", "8192", "--batch", "4194304"]
     main(words)
     said = capsys.readouterr().out
-    assert "a step: 64 × 8 micro-batches × 1 row × 8,192 tokens = 4,194,304" in said
+    assert "a step: 64 × 8 micro-batches × 1 sequence × 8,192 tokens = 4,194,304" in said
     main([*words, "--json"])
     found = json.loads(capsys.readouterr().out)
     assert {each["rows"] * each["accumulate"] for each in found["options"]} == {8}

@@ -128,7 +128,7 @@ def test_a_module_that_looks_at_elements_says_so_in_a_line(capsys):
         (["--stack", "megatron"], "stack='megatron': --execute runs PyTorch's recipes alone"),
         (["--fused-loss"], "fused_loss: PyTorch's own loss is executed"),
         (["--compile"], "compile: nothing is compiled in a fake world"),
-        (["--rows", "0.5"], "rows=0.5: give a whole number to execute"),
+        (["--rows", "0.5"], "sequences=0.5: give a whole number to execute"),
     ],
 )
 def test_what_cannot_be_executed_is_one_line(words, message, capsys):

@@ -14,6 +14,10 @@ def test_a_gpu_is_plausible_and_says_where_its_numbers_are_from(name):
     assert one.source
     assert one.host
     assert one.dtype in ("bf16", "fp16")
+    assert 0.03 * one.peak < one.fp32 < one.peak
+    assert bool(one.tf32) == (one.dtype == "bf16")  # both came with Ampere
+    assert one.fp32 <= one.tf32 < one.peak or not one.tf32
+    assert one.pcie in (16e9, 32e9, 64e9)
 
 
 @pytest.mark.parametrize(("name", "total"), [("p100", 160), ("v100", 300), ("a100", 600),
@@ -40,7 +44,9 @@ def test_a_port_in_bytes(name, gigabits):
     assert network(name).bandwidth * 8 == gigabits * 1e9
 
 
-@pytest.mark.parametrize("name", ["H100", "h100-sxm", "H100_SXM", "RTX 4090", "4090"])
+@pytest.mark.parametrize(
+    "name", ["H100", "h100-sxm", "H100_SXM", "RTX 4090", "RTX4090", "NVIDIA GeForce RTX 5090"]
+)
 def test_names_may_be_written_as_people_write_them(name):
     assert gpu(name).peak > 0
 

@@ -29,7 +29,7 @@ def test_seventy_billion_on_eight_in_gigabytes():
     assert total(70e9, 8, 0, PAPER) == 1120e9
     assert total(70e9, 8, 2, no_master) == 227.5e9
     assert total(70e9, 8, 2, PAPER) == 262.5e9
-    assert total(70e9, 8, 2, RECIPES["the same, gradients in fp32"]) == 280e9
+    assert total(70e9, 8, 2, RECIPES["bf16, fp32 master copy and gradients"]) == 280e9
 
 
 sizes = st.floats(0, 16)

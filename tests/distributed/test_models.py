@@ -266,7 +266,10 @@ def test_a_shape_knows_tied_embeddings_and_the_width_of_a_head(shape, name):
     ("shape", "said"),
     [
         ("36,2560,33,11,9728,151936", "give the width of a head, such as head_dim=128"),
-        ("24,896,14,2,4864,151936,untied", "'untied' is not known; after them head_dim=128"),
+        (
+            "24,896,14,2,4864,151936,untied",
+            "'untied' is not known; after them, if needed, head_dim=128",
+        ),
         ("24,896,14,2,4864,151936,head_dim=0", "'head_dim=0' is not known"),
         ("24,896,14,2,4864", "six whole numbers above 0; after them"),
     ],
@@ -312,10 +315,11 @@ def test_an_answer_begins_with_what_it_assumed(capsys):
     head = " ".join(text[: text.index("most of it")].split())
     for said in (
         "model mixtral-8x7b: 46.70 billion parameters, 12.88 billion active; 32 layers of width",
-        "2 of 8 experts of 14,336 for each token; vocabulary of 32,000, not tied to the head",
-        "attention 32 heads of 128, 8 for keys and values; all see the whole row",
-        "step rows of 4,096 tokens; bf16, Adam in fp32, fp32 master copy; PyTorch, eager",
-        "GPUs 128 × H100 SXM5 80 GB with 84.9 GB, 8 per host, whose ports carry 400 GB/s together",
+        "2 of 8 experts per token, MLP width 14,336; vocabulary of 32,000, not tied to the head",
+        "attention 32 heads of 128, 8 KV heads; full attention",
+        "step sequences of 4,096 tokens; bf16, fp32 master copy and gradients; PyTorch, eager",
+        "GPUs 128 × H100 SXM5 80 GB, 84.9 GB (79.1 GiB) for a program; 8 per host",
+        "400 GB/s per host between hosts (all its ports, one way), planned with 80 % of that",
         "by a curve fitted to published runs on this GPU",
     ):
         assert said in head
@@ -351,9 +355,9 @@ def test_an_answer_says_whether_its_speed_was_measured(words, said, is_measured,
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("gpt-oss-20b", "12 of 24 layers see a window of 128 tokens"),
+        ("gpt-oss-20b", "12 of 24 layers have a window of 128 tokens"),
         ("deepseek-v3", "keys and values from 512 numbers (latent attention)"),
-        ("deepseek-v3", "and a shared 2,048; 3 layers with a network of 18,432, gated"),
+        ("deepseek-v3", "and a shared 2,048; 3 layers with MLP width 18,432 (gated)"),
         ("qwen2.5-0.5b", "494 million parameters, all active"),
         ("llama-3.2-1b", "vocabulary of 128,256, tied to the head"),
     ],

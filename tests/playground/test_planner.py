@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint as with_checkpoint
 from distributed.planner.command import main
 from distributed.planner.config_json import read_fields, reads_as
 from distributed.planner.hardware import GPUS
-from distributed.planner.job import RECIPE, Option
+from distributed.planner.job import RECIPE, REDUCED_IN_FP32, Option
 from distributed.planner.models import PUBLISHED
 from distributed.planner.speed import RECOMPUTE
 from playground.build.tab import archive, standard
@@ -34,6 +34,7 @@ from playground.planner.answer import (
     LINE,
     answer,
     between,
+    copies,
     end_of,
     facts,
     html,
@@ -97,12 +98,12 @@ def test_a_plan_says_its_share_of_the_peak_and_what_tokens_cost():
     computing = 1 - best.step.exposed / best.step.total
     mfu = 4e14 / GPUS["h100"].peak / (1 + RECOMPUTE[best.checkpoint]) * computing
     assert abs(float(said["MFU"].rstrip("%")) / 100 - mfu) < 0.01
-    assert said["on each GPU"] == f"{job.tokens / best.step.total:,.0f} tokens/s"
+    assert said["tokens/s per GPU"] == f"{job.tokens / best.step.total:,.0f}"
     hours = 1e6 * best.step.total / job.tokens / 3600
-    assert said["a million tokens"] == f"{hours:.2g} GPU-hours"
-    assert said["that costs"] == f"{2 * hours:.3g}"
-    assert said["in all"] == f"{2 * hours * 2e6:,.0f}"
-    assert "in all" not in dict(facts(found, state_of("speed=4e14")))
+    assert said["per million tokens"] == f"{hours:.2g} GPU-hours"
+    assert said["cost per million tokens"] == f"{2 * hours:.3g}"
+    assert said["total cost"] == f"{2 * hours * 2e6:,.0f}"
+    assert "total cost" not in dict(facts(found, state_of("speed=4e14")))
     assert words_of(state) == words_of(state_of("speed=4e14"))
 
 
@@ -114,8 +115,8 @@ def test_a_global_batch_is_shared_out_and_its_copies_say_the_same():
     assert job == best.job
     assert job.accumulate > 1
     assert job.rows * job.accumulate * 8192 * cluster.ranks == 4194304
-    assert dict(facts(found, state))["tokens a step"] == "4,194,304"
-    assert f"{job.accumulate} micro-batches of {job.rows:g} row" in html(state, found)
+    assert dict(facts(found, state))["tokens per step"] == "4,194,304"
+    assert f"{job.accumulate} micro-batches of {job.rows:g} sequence" in html(state, found)
     settings = json.loads(deepspeed_json(best, job, cluster))
     assert settings["train_batch_size"] * 8192 == 4194304
     assert settings["gradient_accumulation_steps"] == job.accumulate
@@ -342,7 +343,7 @@ COPIED = [
     (name, checkpoint, recipe)
     for name in STRATEGIES
     for checkpoint, recipe in (
-        ("none", "fp32, Adam"), ("selective", MIXED), ("full", "the same, gradients in fp32"),
+        ("none", "fp32, Adam"), ("selective", MIXED), ("full", REDUCED_IN_FP32),
         ("none", "fp32, SGD"), ("none", "fp32, SGD with momentum"),
         ("none", "bf16, Adam in fp32, no master copy"),
         ("none", "bf16, 8-bit Adam, fp32 master copy"),
@@ -457,7 +458,9 @@ def options(query: str) -> list[tuple[Option, tuple]]:
 
 
 def test_copied_settings_of_deepspeed_agree_with_each_other():
-    for option, (job, cluster) in options("nodes=4&rows=2&accumulate=3"):
+    for option, (job, cluster) in options(
+        "nodes=4&rows=2&accumulate=3&recipe=bf16-adam-in-fp32-fp32-master-copy"
+    ):
         said = json.loads(deepspeed_json(option, job, cluster))
         assert said["train_batch_size"] == 2 * 3 * 32
         assert said["zero_optimization"]["stage"] == {"DDP": 0, "ZeRO-1": 1, "ZeRO-2": 2}.get(
@@ -476,7 +479,7 @@ def test_copied_settings_of_deepspeed_agree_with_each_other():
     [
         ("bf16-8-bit-adam-fp32-master-copy", STRATEGIES, "8-bit"),
         ("bf16-adam-in-fp32-no-master-copy", STRATEGIES, "master copy"),
-        ("the-same-gradients-in-fp32", ["DDP"], "stage 0"),
+        ("bf16-fp32-master-copy-and-gradients", ["DDP"], "stage 0"),
     ],
 )
 def test_what_deepspeeds_file_cannot_say_it_says(recipe, names, word):
@@ -530,3 +533,71 @@ def test_each_control_has_a_label_and_a_place_for_its_message():
     numbers = ["layers", "width", "heads", "kv", "ffn", "vocab"]
     assert [field.name for field in SHAPE] == [*numbers, "head_dim", "tied"]
     assert len(text) < 30_000
+
+
+# --- GPUs without bf16, and fp32
+
+
+def test_a_gpu_without_bf16_has_copies_that_say_so_or_use_fp16():
+    state = state_of("model=gpt-2-124m&gpu=v100&context=1024&nodes=1")
+    found = planned(state)
+    assert "fp16, fp32 master copy and gradients with loss scaling" in html(state, found)
+    assert found[0].recommended is not None
+    texts = copies(found, state)
+    assert "has no bf16" in texts["PyTorch"]
+    assert "bfloat16" not in texts["PyTorch"]
+    state |= {"recipe": "bf16-adam-in-fp32-fp32-master-copy"}
+    texts = copies(planned(state), state)
+    settings = json.loads(texts["DeepSpeed"])
+    assert settings["fp16"] == {"enabled": True}
+    assert "bf16" not in settings
+
+
+def test_mfu_in_fp32_is_a_share_of_the_peak_in_fp32():
+    state = state_of("model=llama-3.2-1b&nodes=1&recipe=fp32-adam&context=2048")
+    assert 10 < float(dict(facts(planned(state), state))["MFU"].rstrip("%")) < 100
+
+
+def test_a_plan_beyond_what_was_measured_has_no_band_on_the_page():
+    state = state_of("model=llama-3.2-1b&nodes=1&recipe=fp32-adam&context=2048")
+    found = planned(state)
+    assert not {"band of a step", "band of the days"} & {name for name, _ in facts(found, state)}
+    assert "The bands: none, because the plan goes beyond what was measured" in html(state, found)
+    assert "Caution: products in fp32: no published run" in html(state, found)
+
+
+def test_copied_code_reduces_in_fp32_by_default_as_the_book_does_and_so_does_the_plan():
+    state = state_of("nodes=2&model=llama-3-8b")
+    found, job, cluster, _ = planned(state)
+    assert found.recommended is not None
+    code = torch_code(found.recommended, job, cluster)
+    flat = " ".join(code.split())
+    policy = "MixedPrecisionPolicy( param_dtype=torch.bfloat16, reduce_dtype=torch.float32 )"
+    assert policy in flat
+    assert job.recipe.gradients == 4
+    assert "To start from a checkpoint, see finetune.py" in flat
+    of_bf16 = planned(state | {"recipe": "bf16-adam-in-fp32-fp32-master-copy"})
+    assert of_bf16[0].recommended is not None
+    assert "reduce_dtype=torch.bfloat16" in torch_code(of_bf16[0].recommended, *of_bf16[1:3])
+
+
+def test_the_page_uses_the_words_of_the_field():
+    """Two readers called the old ones cryptic, or translated."""
+    text = page() + "".join(json.loads(answer(query))["html"] for query in QUERIES)
+    for label in (
+        "network bandwidth per host (bytes/s)", "global batch (tokens)", "KV heads", "MLP width",
+        "sequences per GPU", "sequence length (tokens)", "lightest that fits", "from config.json",
+        "custom", "fused loss", "this book&#x27;s code", "\u00d7 the GPU's memory",
+        "full attention",
+    ):  # fmt: skip
+        assert label in text, label
+    for old in (
+        "a second<", "of all<", "network of", "heads of keys", "in a row", "rows", "what there is",
+        "whole row", "isn't planned", "a shape of your own",
+    ):  # fmt: skip
+        assert old not in re.sub(r"<[^>]*>", "<", text), old
+
+
+def test_an_example_is_one_click_away():
+    assert '<a class="planner-way" href="?model=llama-3-8b&amp;nodes=2">8B on two hosts' in page()
+    assert planned(state_of("model=llama-3-8b&nodes=2"))[0].recommended is not None

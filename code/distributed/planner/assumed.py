@@ -8,17 +8,25 @@ from typing import Any, NamedTuple
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES
-from distributed.planner.hardware import GPUS, Gpu
+from distributed.planner.hardware import GIB, GPUS, Gpu
 from distributed.planner.job import WIRE, Job
+from distributed.planner.links import Inside, usual
 from distributed.planner.shapes import Model
-from distributed.planner.speed import curve_name, has_curve, longer
+from distributed.planner.speed import (
+    curve_name,
+    has_curve,
+    is_fitted,
+    longer,
+    peak_of,
+    products_in,
+)
 from distributed.runtime.script import run_script
 
 WHOSE = {
     "pytorch": "PyTorch",
     "megatron": "Megatron",
     "deepspeed": "DeepSpeed",
-    "book": "the listings of this book",
+    "book": "this book's code",
 }
 
 
@@ -32,6 +40,23 @@ class Assumed(NamedTuple):
     name: str = ""  # of the model, as the user gave it
     stack: str = "pytorch"
     speed: float | None = None
+    links: Inside | None = None  # inside a host; None: the usual ones of the GPU
+    tf32: bool = False  # whether products of fp32 numbers are rounded to TF32
+
+    @property
+    def products_in(self) -> str:
+        """The number format of matrix products."""
+        return products_in(self.gpu, self.job.recipe, self.tf32)
+
+    @property
+    def peak(self) -> float:
+        """FLOP/s on the data sheet in that format."""
+        return peak_of(self.gpu, self.job.recipe, self.tf32)
+
+    @property
+    def inside(self) -> Inside:
+        """Links inside a host: their stated rate, and the share of it that is planned with."""
+        return self.links or usual(self.gpu)
 
     @property
     def is_measured(self) -> bool:
@@ -77,8 +102,13 @@ def as_dict(found: Assumed) -> dict[str, Any]:
         "gpus": cluster.ranks,
         "per_host": cluster.per_host,
         "gpu_memory": found.memory,
+        "inside_bandwidth": found.inside.rate,
+        "link_share": found.inside.share,
         "host_bandwidth": cluster.network.bandwidth / WIRE,
+        "network_share": WIRE,
         "speed": cluster.speed,
+        "peak": found.peak,
+        "products_in": found.products_in,
         "measured_curve": found.is_measured,
         "wait_for_stragglers": found.wait_for_stragglers,
     }
@@ -96,14 +126,16 @@ def recipe_name(job: Job) -> str:
 
 
 def in_words(found: Assumed) -> list[tuple[str, str]]:
-    """For people: the assumptions on five topics, and on frozen parameters, if there are any."""
+    """For people: the assumptions, topic by topic."""
     trained = [("trained", of_trained(found.job))] if found.job.frozen else []
+    links = [("links", of_links(found))] if found.cluster.ranks > 1 else []
     return [
         ("model", of_model(found.job.model, found.name)),
         ("attention", of_attention(found.job.model)),
         *trained,
         ("step", of_step(found)),
         ("GPUs", of_gpus(found)),
+        *links,
         ("speed", of_speed(found)),
     ]
 
@@ -114,14 +146,14 @@ def of_model(model: Model, name: str = "") -> str:
     said = f"{name}: " if name else ""
     said += f"{billions(model.parameters)} parameters, {active}"
     said += f"; {model.layers} layers of width {model.d:,}"
-    plain = f"network of {model.ffn:,}{', gated' if model.gated else ''}"
+    plain = f"MLP width {model.ffn:,}{' (gated)' if model.gated else ''}"
     if model.experts is None:
         said += f"; {plain}"
     else:
         routed, active_experts, ffn, shared, dense = model.experts
-        said += f"; {active_experts} of {routed} experts of {ffn:,} for each token"
+        said += f"; {active_experts} of {routed} experts per token, MLP width {ffn:,}"
         said += f", and a shared {shared:,}" if shared else ""
-        said += f"; {round(dense * model.layers)} layers with a {plain}" if dense else ""
+        said += f"; {round(dense * model.layers)} layers with {plain}" if dense else ""
     tied = "tied to the head" if model.tied else "not tied to the head"
     return f"{said}; vocabulary of {model.vocab_size:,}, {tied}"
 
@@ -136,11 +168,11 @@ def of_attention(model: Model) -> str:
     if model.latent:
         said += f", keys and values from {model.latent.kv_rank} numbers (latent attention)"
     else:
-        said += f", {model.kv} for keys and values" if model.kv != model.heads else ""
+        said += f", {model.kv} KV heads" if model.kv != model.heads else ""
     if not model.window:
-        return f"{said}; all see the whole row"
+        return f"{said}; full attention"
     local = round(model.local * model.layers)
-    return f"{said}; {local} of {model.layers} layers see a window of {model.window:,} tokens"
+    return f"{said}; {local} of {model.layers} layers have a window of {model.window:,} tokens"
 
 
 def of_trained(job: Job) -> str:
@@ -160,17 +192,32 @@ def of_step(found: Assumed) -> str:
     """Context, recipe, and which library's code."""
     job = found.job
     how = "compiled" if job.compiled else "eager"
-    return f"rows of {job.context:,} tokens; {recipe_name(job)}; {WHOSE[found.stack]}, {how}"
+    recipe = recipe_name(job)
+    if found.products_in == "fp16":
+        recipe = recipe.replace("bf16", "fp16")
+        recipe += " with loss scaling, because this GPU has no bf16"
+    return f"sequences of {job.context:,} tokens; {recipe}; {WHOSE[found.stack]}, {how}"
 
 
 def of_gpus(found: Assumed) -> str:
-    """Number and kind of GPUs, and the bandwidth of a host's ports."""
+    """Number and kind of GPUs, the memory that a program sees, and how many share a host."""
     cluster = found.cluster
-    said = f"{cluster.ranks:,} × {found.gpu.name} with {found.memory / 1e9:.1f} GB"
+    memory = f"{found.memory / 1e9:.1f} GB ({found.memory / GIB:.1f} GiB) for a program"
+    said = f"{cluster.ranks:,} × {found.gpu.name}, {memory}"
     if cluster.ranks <= cluster.per_host:
-        return f"{said} in one host"
-    ports = cluster.network.bandwidth / WIRE / 1e9
-    return f"{said}, {cluster.per_host} per host, whose ports carry {ports:,.4g} GB/s together"
+        return f"{said}; in one host"
+    return f"{said}; {cluster.per_host} per host"
+
+
+def of_links(found: Assumed) -> str:
+    """Bandwidth inside a host and between hosts, and what share of it is planned with."""
+    cluster = found.cluster
+    said = [found.inside.in_words()] if min(cluster.ranks, cluster.per_host) > 1 else []
+    if cluster.ranks > cluster.per_host:
+        ports = cluster.network.bandwidth / WIRE / 1e9
+        rate = f"{ports:,.4g} GB/s per host between hosts (all its ports, one way)"
+        said.append(f"{rate}, planned with {100 * WIRE:g} % of that")
+    return "; ".join([*said, "no band covers a wrong rate"])
 
 
 def of_speed(found: Assumed) -> str:
@@ -184,13 +231,19 @@ def of_speed(found: Assumed) -> str:
 
 def of_one_gpu(found: Assumed) -> str:
     """FLOP/s of a GPU on one host, and whether it was measured."""
-    speed, peak = found.cluster.speed, found.gpu.peak
-    said = f"{speed / 1e12:,.0f} of {peak / 1e12:,.0f} TFLOP/s"
+    digits = ",.3g" if found.peak < 999.5e12 else ",.0f"
+    said = f"{found.cluster.speed / 1e12:{digits}} of {found.peak / 1e12:{digits}} TFLOP/s"
+    said += f" in {found.products_in}" if found.products_in in ("fp32", "TF32") else ""
     if found.speed is not None:
         return f"{said}, as --speed says"
+    if found.products_in in ("fp32", "TF32"):
+        return f"{said}: the share of the peak that published runs in 16 bits reached"
     if found.is_measured:
         how = "compiled" if found.job.compiled else "eager"
-        return f"{said}, by a curve fitted to published runs on this GPU, for {how} blocks"
+        where = "this GPU"
+        if not is_fitted(found.gpu):
+            where = f"{curve_name(found.gpu).upper()}s, which compute as fast"
+        return f"{said}, by a curve fitted to published runs on {where}, for {how} blocks"
     curve = GPUS[curve_name(found.gpu)].name
     return f"{said}: no measured curve, but that of the {curve}; it may be much slower"
 

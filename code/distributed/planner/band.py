@@ -9,8 +9,9 @@ many of these a band covers. Of n errors, a band leaves out the
 a probability of at least 80 % (Vovk et al. 2005, conformal prediction). That takes nine runs. If a
 strategy has fewer on this generation of GPUs, its band is that of the whole generation, extended to
 all errors of these few. If a GPU has no measured curve, the band is extended to the errors of such
-GPUs. If the speed was measured on few GPUs, the errors are those of plans for many GPUs that began
-with such a speed.
+GPUs. If sequences are longer than those of all other runs, it is extended to the errors of the few
+dozen with long ones. If the speed was measured on few GPUs, the errors are those of plans for many
+GPUs that began with such a speed.
 """
 
 from collections.abc import Iterable
@@ -18,11 +19,12 @@ from functools import cache
 from typing import NamedTuple
 
 from distributed.planner.hardware import GPUS, Gpu
-from distributed.planner.published import FITTED, HELD_OUT, NEVER, rows
+from distributed.planner.published import FITTED, HELD_OUT, LONG, NEVER, rows
 from distributed.planner.speed import curve_name, has_curve
 from distributed.planner.validation import Run, predict, runs, scaling
 from distributed.runtime.script import run_script
 
+LONGEST = 8192  # tokens in a sequence of all runs but the long ones
 ENOUGH = 9  # runs: with fewer, even the smallest and the largest error promise less than 80 %
 
 
@@ -33,6 +35,7 @@ class Band(NamedTuple):
     high: float
     of_runs: int
     kind: str
+    also: str = ""  # runs of a different kind whose errors it includes
 
     def of(self, planned: float) -> tuple[float, float]:
         """Shortest and longest time (in the unit of `planned`)."""
@@ -49,11 +52,12 @@ class Band(NamedTuple):
     def in_words(self) -> str:
         """What the band is made of."""
         ends = f"between {difference(self.low)} and {difference(self.high)} time than planned"
+        also = f", with those {self.also}" if self.also else ""
         if self.of_runs >= ENOUGH:
-            return f"four of five of {self.of_runs} published runs {self.kind} took {ends}"
+            return f"four of five of {self.of_runs} published runs {self.kind}{also} took {ends}"
         few = f"only {self.of_runs}" if self.of_runs else "none"
         are = "is" if self.of_runs < 2 else "are"
-        return f"comparable published runs took {ends}; {few} of them {are} {self.kind}"
+        return f"comparable published runs{also} took {ends}; {few} of them {are} {self.kind}"
 
 
 def difference(factor: float) -> str:
@@ -83,8 +87,26 @@ def pairs() -> tuple[tuple[str, float], ...]:
 
 
 @cache
-def band_of(gpu: Gpu, strategy: str, is_speed_measured: bool = False) -> Band:
-    """The band of this strategy's time on these GPUs, or with a speed that the user measured."""
+def long_runs(curve: str) -> tuple[Run, ...]:
+    """Published runs with long sequences on this generation of GPUs."""
+    found = (row for row in rows("tokens/s/GPU") if row["use"] == LONG)
+    return tuple(predict(row) for row in found if curve_name(GPUS[row["gpu"]]) == curve)
+
+
+@cache
+def band_of(gpu: Gpu, strategy: str, is_speed_measured: bool = False, context: int = 0) -> Band:
+    """The band of this strategy's time on these GPUs, or with a speed that the user measured.
+
+    With a `context` above that of all other runs, it includes the errors of those with long ones.
+    """
+    long = long_runs(curve_name(gpu))
+    if context > LONGEST and not is_speed_measured:
+        found = band_of(gpu, strategy)
+        factors = [1 + run.error for run in long]
+        low, high = min(found.low, *factors), max(found.high, *factors)
+        return found._replace(
+            low=low, high=high, also=f"of {len(long)} with more than {LONGEST:,} tokens"
+        )
     if is_speed_measured:
         errors = [error for name, error in pairs() if name == strategy]
         everything = [error for _, error in pairs()]

@@ -1,4 +1,4 @@
-"""Division of a global batch into rows per micro-batch, micro-batches per step, and ranks.
+"""Division of a global batch into sequences per micro-batch, micro-batches per step, and ranks.
 
     tokens of a step = rows · context · micro-batches · ranks
 
@@ -80,7 +80,7 @@ def why_so_many(
     """Why a rank takes this many rows at a time, and what a larger micro-batch would need."""
     job = best.job
     rows, micro_batches = job.rows, job.accumulate
-    said = f"{micro_batches:,} micro-batch{'es' * (micro_batches > 1)} of {in_rows(rows)}"
+    said = f"{micro_batches:,} micro-batch{'es' * (micro_batches > 1)} of {in_sequences(rows)}"
     larger = [share for share in shares(batch, job.context, cluster.ranks) if share[0] > rows]
     if batch.rows is not None:
         return f"{said}, as you asked"
@@ -89,29 +89,29 @@ def why_so_many(
     next_rows, fewer = larger[-1]
     this = job._replace(rows=next_rows, accumulate=fewer)
     needs = sum(memory_of(this, best.name, cluster, best.checkpoint, stack).values())
-    said += f": {in_rows(next_rows)} at a time would need {needs / 1e9:.0f} GB"
+    said += f": {in_sequences(next_rows)} at a time would need {needs / 1e9:.0f} GB"
     auto = job._replace(checkpoint="auto")
     for each in ways(auto, best.name, cluster, memory, batch, stack):
         if each.job.rows > rows:
             slower = each.step.total / best.step.total - 1
-            fits = f"with {each.checkpoint} checkpointing {in_rows(each.job.rows)} fit"
+            fits = f"with {each.checkpoint} checkpointing {in_sequences(each.job.rows)} fit"
             said += f", and {fits}, but a step is {slower:.1%} longer"
             break
     return said
 
 
-def in_rows(rows: float) -> str:
-    return f"{rows:g} row{'s' * (rows != 1)}"
+def in_sequences(rows: float) -> str:
+    return f"{rows:g} sequence{'s' * (rows != 1)}"
 
 
 def off_by(batch: Batch, job: Job, ranks: int) -> str:
-    """A note with a step's actual tokens, if whole rows miss the batch by more than 1 %."""
+    """A note with a step's actual tokens, if whole sequences miss the batch by more than 1 %."""
     has = job.tokens * job.accumulate * ranks
     if abs(has / batch.tokens - 1) <= 0.01:
         return ""
-    said = f"a step has {has:,.0f} tokens, not {batch.tokens:,.0f}: ranks take whole rows"
+    said = f"a step has {has:,.0f} tokens, not {batch.tokens:,.0f}: ranks take whole sequences"
     if has > 1.5 * batch.tokens:
-        said += "; take fewer GPUs, shorter rows, or share a row over several GPUs"
+        said += "; take fewer GPUs or shorter sequences, or split each (--sequences 0.5)"
     return said
 
 

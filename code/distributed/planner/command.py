@@ -9,24 +9,35 @@ An answer begins with what it assumes, as text or JSON. The rule by which it rec
 import json
 import re
 import textwrap
-from argparse import ArgumentTypeError
+from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from distributed.cost import Cluster, Link
-from distributed.model_states import RECIPES
+from distributed.cost import Cluster
+from distributed.model_states import RECIPES, Recipe
 from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_words
-from distributed.planner.batch import Batch, in_rows
+from distributed.planner.batch import Batch, in_sequences
+from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.calls import call_of
 from distributed.planner.config_json import Read
-from distributed.planner.gpu_file import read_gpu
+from distributed.planner.gpu_file import EXAMPLE, read_gpu
 from distributed.planner.hardware import GPUS, Gpu, gpu
-from distributed.planner.job import RECIPE, Job, cluster_of
-from distributed.planner.limits import number, rate, share, size, within
+from distributed.planner.job import REDUCED_IN_FP32, SHORT, Job, cluster_of
+from distributed.planner.limits import (
+    check_speed,
+    number,
+    rate,
+    share,
+    size,
+    whole_or_split,
+    within,
+)
+from distributed.planner.links import KINDS, inside_of
+from distributed.planner.measures import Next
 from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
-from distributed.planner.speed import achieved, measure
+from distributed.planner.speed import achieved, measure, peak_of, products_in
 from distributed.planner.strategy import Plan, plan, run_of
 from distributed.runtime.script import Parser
 
@@ -34,31 +45,26 @@ if TYPE_CHECKING:
     from distributed.planner.band import Band
     from recipes.beside import Beside
 
-# Bandwidth inside a host, in one direction, for each device (bytes/s).
-INTERCONNECTS = {
-    "nvlink": Link(3e-6, 450e9),  # of an H100
-    "pcie": Link(10e-6, 32e9),  # 16 lanes of the fourth generation
-    "ethernet": Link(30e-6, 12.5e9),  # 100 Gbit/s
-}
 WIDE = 88  # characters in a line
 DESCRIPTION = (
     "Plan a training: which strategies fit, how long a step takes, which to take and why. For "
     "example: --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096. An answer begins "
     "with what it assumes."
 )
-# What --recipe may be called, beside what it is called in full
-SHORT = {
-    "fp32-sgd": "fp32, SGD",
-    "fp32-momentum": "fp32, SGD with momentum",
-    "fp32": "fp32, Adam",
-    "bf16-no-master": "bf16, Adam in fp32, no master copy",
-    "bf16": RECIPE,
-    "bf16-fp32-gradients": "the same, gradients in fp32",
-    "bf16-8bit": "bf16, 8-bit Adam, fp32 master copy",
-}
-assert {*SHORT.values()} == {*RECIPES}
+WORDS = """\
+  waits       share of a step in which a GPU waits for messages
+  paper       it fits, but leaves less memory free than --reserve
+  selective   every second product of a layer is computed again; full: the whole layer
+  gathered    parameters of other ranks, there for as long as a layer needs them
+  buckets     gradients on their way to other ranks
+  casts       copies of the weights in 16 bits
+  allowance   for CUDA, NCCL and the allocator
+"""
+EPILOG = f"Words of an answer:\n\n{WORDS}\nA file for --gpu-file:\n\n"
+EPILOG += textwrap.indent(EXAMPLE, "  ")
 SHAPE_MORE = (
-    "; after them head_dim=128, the width of a head, and tied, if the head is the embedding"
+    "; after them, if needed, head_dim=128, the width of a head, and tied, if the last layer is the"
+    " embedding"
 )
 
 
@@ -100,7 +106,7 @@ def as_text(
     lines += [indented(reason) for reason in found.why.split("; ")]
     for caution in found.cautions:
         first, *more = f"caution: {caution}".split("; ")
-        lines += [first, *map(indented, more)]
+        lines += [textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]
     if found.recommended:
         planned = found.recommended.job
         if planned != job or planned.accumulate > 1:
@@ -118,9 +124,11 @@ def as_text(
         lines.append(rates)
         if tokens:
             lines.append(indented(f"{tokens:g} tokens: {whole}").lstrip())
-        if band is not None:
-            lines.append(textwrap.fill(f"band: {band.in_words()}", WIDE, subsequent_indent="  "))
-    lines.append(f"the calls in {WHOSE[stack]}:")
+        words = band.in_words() if band else NO_BAND
+        lines.append(textwrap.fill(f"band: {words}", WIDE, subsequent_indent="  "))
+    calls = f"the calls in {WHOSE[stack]}, for sharding alone (number formats, checkpointing,"
+    calls += " adapters and an optimizer's format come on top):"
+    lines.append(textwrap.fill(calls, WIDE, subsequent_indent="  "))
     for each in found.options:
         call = f"  {each.name:8}{call_of(each.name, stack, cluster)}"
         lines.append(textwrap.fill(call, WIDE, subsequent_indent=" " * 10))
@@ -139,10 +147,14 @@ def indented(said: str) -> str:
 
 
 def as_json(
-    found: Plan, assumed: Assumed, tokens: float, executed: "list[Beside] | None" = None
+    found: Plan,
+    assumed: Assumed,
+    tokens: float,
+    executed: "list[Beside] | None" = None,
+    has_band: bool = True,
 ) -> str:
-    """All of it, for programs: bytes and seconds."""
-    bands = [band_for(each.name, assumed) for each in found.options]
+    """All of it, for programs: bytes and seconds. Without bands if the plan is beyond them."""
+    bands = [band_for(each.name, assumed) for each in found.options] if has_band else None
     options: list[dict[str, Any]] = [
         {
             "name": each.name,
@@ -152,31 +164,33 @@ def as_json(
             "fits": each.fits,
             "on_paper": found.on_paper(each, assumed.memory),
             "step_s": each.step.total,
-            "step_s_band": band.of(each.step.total),
+            "step_s_band": bands[number].of(each.step.total) if bands else None,
             "compute_s": each.step.compute,
             "exposed_s": each.step.exposed,
             "rows": each.job.rows,
             "accumulate": each.job.accumulate,
         }
-        for each, band in zip(found.options, bands, strict=True)
+        for number, each in enumerate(found.options)
     ]
     best = found.recommended
     whole: dict[str, Any] = {
         "assumed": as_dict(assumed),
         "recommended": best.name if best else None,
         "why": found.why,
-        "next_to_try": next_as_dict(found),
+        "next_to_try": next_as_dict(found.next),
+        "others_to_try": [next_as_dict(each) for each in found.others],
         "cautions": found.cautions,
         "published": published(found, assumed),
         "options": options,
+        "band": None,
     }
     if best:
         whole["run"] = run_of(best, assumed.cluster.ranks, tokens or 1.0)._asdict()
-        band = band_for(best.name, assumed)
-        whole["run"]["days_band"] = band.of(whole["run"]["days"])
+        band = band_for(best.name, assumed) if has_band else None
+        whole["run"]["days_band"] = band.of(whole["run"]["days"]) if band else None
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
-        whole["band"] = band._asdict() | {"words": band.in_words()}
+        whole["band"] = band._asdict() | {"words": band.in_words()} if band else None
     if executed is not None:
         from recipes.beside import as_dict as executed_as_dict
 
@@ -184,25 +198,25 @@ def as_json(
     return json.dumps(whole, indent=1, allow_nan=False)
 
 
-def next_as_dict(found: Plan) -> dict[str, Any] | None:
-    """What to try first if nothing fits with the reserve: words, arguments, and bytes."""
-    if found.next is None:
+def next_as_dict(found: Next | None) -> dict[str, Any] | None:
+    """What to try if nothing fits with the reserve: words, arguments, and bytes."""
+    if found is None:
         return None
     return {
-        "measures": [each.name for each in found.next.measures],
-        "arguments": found.next.arguments,
-        "strategy": found.next.strategy,
-        "checkpoint": found.next.checkpoint,
-        "bytes": found.next.needs,
-        "bytes_before": found.next.before,
-        "host_bytes": found.next.host,
+        "measures": [each.name for each in found.measures],
+        "arguments": found.arguments,
+        "strategy": found.strategy,
+        "checkpoint": found.checkpoint,
+        "bytes": found.needs,
+        "bytes_before": found.before,
+        "host_bytes": found.host,
     }
 
 
 def step_in_words(job: Job, ranks: int) -> str:
     """Of what the tokens of a step are the product."""
     micro = f"{job.accumulate:,} micro-batch{'es' * (job.accumulate > 1)}"
-    rows = f"{in_rows(job.rows)} × {job.context:,} tokens"
+    rows = f"{in_sequences(job.rows)} × {job.context:,} tokens"
     return f"a step: {ranks:,} × {micro} × {rows} = {ranks * job.accumulate * job.tokens:,.0f}"
 
 
@@ -245,9 +259,26 @@ def counted(said: str) -> float:
         raise ArgumentTypeError(str(error)) from None
 
 
+def whole_tokens(said: str) -> int:
+    """A number of tokens. Raises ArgumentTypeError for 4k, by which some mean 4,000."""
+    try:
+        return int(said)
+    except ValueError:
+        if found := re.fullmatch(r"(\d+)[kK]", said):
+            thousands = int(found[1])
+            both = f"{1000 * thousands:,} or {1024 * thousands:,}"
+            raise ArgumentTypeError(f"{said!r} may mean {both}: write the number") from None
+        raise ArgumentTypeError(f"invalid int value: {said!r}") from None
+
+
 def arguments() -> Parser:
     """The command line."""
-    parser = Parser(prog="python -m distributed.planner", description=DESCRIPTION)
+    parser = Parser(
+        prog="python -m distributed.planner",
+        description=textwrap.fill(DESCRIPTION, WIDE),
+        epilog=EPILOG,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
     parser._negative_number_matcher = re.compile(r"-[\d.]+(e[-+]?\d+)?$")  # -2e12 is one, too
     add = parser.add_argument
     add(
@@ -261,13 +292,17 @@ def arguments() -> Parser:
     add("--shape", help=f"a network like Llama's by its numbers: {SHAPE}{SHAPE_MORE}")
     add("--module", help="package.module:function that makes your network, without arguments")
     add("--gpu", help=f"kind of GPU: {', '.join(GPUS)} (default: h100)")
-    add("--gpu-file", help="file that describes any other GPU: see planner/gpu_file.py")
+    add("--gpu-file", help="file that describes any other GPU, in lines like those below")
     add("--nodes", type=int, help="number of full hosts, instead of --gpus")
     add("--gpus", type=int, help="total number of GPUs (default: 8)")
     add("--per-host", type=int, help="number of GPUs in a host (default: the usual for the GPU)")
     add("--gpu-memory", help="memory of a GPU, like 80GB (10⁹) or 80GiB (2³⁰) (default: the GPU's)")
     add("--reserve", default="10%", help="share of the memory to leave free (default: 10%%)")
-    add("--interconnect", choices=INTERCONNECTS, help="links in a host (default: the GPU's)")
+    add(
+        "--interconnect",
+        help=f"links inside a host: {', '.join(KINDS)}, by data sheet; or the rate that you "
+        "measured on one GPU, per second and in one direction, like 20GB (default: the GPU's)",
+    )
     add(
         "--network",
         help="bandwidth of all ports of a host together, per second and in one direction, like "
@@ -275,11 +310,20 @@ def arguments() -> Parser:
     )
     add("--speed", type=counted, help="measured FLOP/s of a GPU, like 400T (default: from a curve)")
     add(
+        "--sequences",
         "--rows",
+        dest="rows",
+        metavar="SEQUENCES",
         type=counted,
-        help="rows of a micro-batch on each GPU (default: 1; --batch chooses)",
+        help="number of sequences in a micro-batch of a GPU, or 1/n if n GPUs share one "
+        "(default: 1; --batch chooses)",
     )
-    add("--context", type=int, default=2048, help="tokens of a row (default: 2048)")
+    add(
+        "--context",
+        type=whole_tokens,
+        default=2048,
+        help="sequence length in tokens (default: 2048)",
+    )
     add("--accumulate", type=int, default=1, help="micro-batches of a step (default: 1)")
     add(
         "--batch",
@@ -293,10 +337,10 @@ def arguments() -> Parser:
     )
     add(
         "--recipe",
-        default=RECIPE,
+        default=REDUCED_IN_FP32,
         help="dtypes and optimizer; "
         + "; ".join(f"{short}: {name}" for short, name in SHORT.items())
-        + " (default: bf16)",
+        + " (default: bf16-fp32-gradients)",
     )
     add(
         "--lora",
@@ -311,13 +355,22 @@ def arguments() -> Parser:
         help="share of the parameters that are trained, like 0.5%%, the same in every layer "
         "(default: 100%%)",
     )
-    add("--fused-loss", action="store_true", help="loss in one kernel, with less memory")
+    add(
+        "--tf32",
+        action="store_true",
+        help='products of fp32 recipes in TF32, as by torch.set_float32_matmul_precision("high") '
+        "(default: in fp32)",
+    )
+    add(
+        "--fused-loss",
+        action="store_true",
+        help="loss computed in one kernel, which takes less memory",
+    )
     add("--compile", action="store_true", help="blocks compiled by torch.compile")
     add("--stack", default="pytorch", help=f"library: {', '.join(STACKS)} (default: pytorch)")
     add(
         "--tokens",
         type=counted,
-        default=0.0,
         help="tokens of the training, like 15T; adds its days",
     )
     add("--json", action="store_true", help="answer as JSON, for programs")
@@ -330,7 +383,9 @@ def arguments() -> Parser:
         "--execute",
         action="store_true",
         help="also run each strategy that fits in PyTorch, as rank 0 of all ranks, without GPUs "
-        "(takes some seconds)",
+        "(takes some seconds), and print its memory beside the plan's; not for adapters, frozen "
+        "parameters, fused losses, compiled blocks, mixtures of experts, latent attention, split "
+        "sequences, recipes in bf16 alone, or other stacks than pytorch",
     )
     return parser
 
@@ -347,9 +402,7 @@ def understood(given: Any, found: Read | None = None) -> Asked:
     `found` is the model if it was read already; by default, the command line says which it is.
     """
     one = gpu_asked(given)
-    recipe = SHORT.get(given.recipe, given.recipe)
-    if recipe not in RECIPES:
-        raise ValueError(f"recipe={given.recipe!r}: choose one of {', '.join(SHORT)}")
+    recipe = recipe_of(given)
     ways = ("model", "params", "shape", "module")
     named = [name for name in ways if getattr(given, name) is not None]
     if len(named) > 1:
@@ -364,9 +417,10 @@ def understood(given: Any, found: Read | None = None) -> Asked:
         raise ValueError(f"nodes={given.nodes:g}: give 1 to 1e+07")
     gpus = per_host * given.nodes if given.nodes else 8 if given.gpus is None else given.gpus
     rows = 1.0 if given.rows is None else given.rows
-    for name, value in (("gpus", gpus), ("rows", rows), ("context", given.context)):
+    for name, value in (("gpus", gpus), ("sequences", rows), ("context", given.context)):
         within(name, value)
-    if given.tokens:
+    rows = whole_or_split(rows, gpus)
+    if given.tokens is not None:
         within("tokens", given.tokens)
     if given.lora is not None and given.trainable is not None:
         raise ValueError("lora and trainable are given: give only one, which sets what is trained")
@@ -376,19 +430,47 @@ def understood(given: Any, found: Read | None = None) -> Asked:
     within("trainable", trainable)
     job = Job(
         model, rows, given.context, given.accumulate, given.checkpoint,
-        RECIPES[recipe], given.fused_loss, given.compile,
+        recipe, given.fused_loss, given.compile,
         lora=given.lora or 0, trainable=trainable,
     )  # fmt: skip
     speed = given.speed
     if speed is None:
-        speed = achieved(one, model, job.tokens, job.compiled)
+        speed = achieved(one, model, job.tokens, job.compiled, known_peak(given, one))
+    else:
+        peak = peak_of(one, recipe, given.tf32) or one.peak
+        check_speed(speed, peak, f"the {one.name} in {products_in(one, recipe, given.tf32)}")
     network = None if given.network is None else rate("network", given.network)
     memory = one.memory if given.gpu_memory is None else size("gpu_memory", given.gpu_memory)
     cluster = cluster_of(one, gpus, per_host, network, speed)
-    if given.interconnect:
-        cluster = cluster._replace(inside=INTERCONNECTS[given.interconnect])
+    inside = inside_of(given.interconnect, one)
+    cluster = cluster._replace(inside=inside.link)
     name = given.model or given.module or ("" if given.shape else "a GPT of this size")
-    return Asked(Assumed(job, cluster, memory, one, name, given.stack, given.speed), found.notes)
+    assumed = Assumed(job, cluster, memory, one, name, given.stack, given.speed, inside, given.tf32)
+    return Asked(assumed, found.notes)
+
+
+def known_peak(given: Any, one: Gpu) -> float:
+    """The GPU's FLOP/s in the recipe's number format. Raises ValueError if it isn't known."""
+    recipe = recipe_of(given)
+    if given.tf32 and recipe.parameters != 4:
+        way = "choose --recipe fp32, or leave it out"
+        raise ValueError(f"tf32: rounds products of fp32 numbers; {way}")
+    if peak := peak_of(one, recipe, given.tf32):
+        return peak
+    if given.gpu_file is None:
+        raise ValueError(f"tf32: the {one.name} has none; leave it out")
+    field, name = ("tflops_tf32", "TF32") if given.tf32 else ("tflops_fp32", "fp32")
+    raise ValueError(
+        f"recipe: add {field}, its peak in {name}, to the file of the {one.name}, or give --speed"
+    )
+
+
+def recipe_of(given: Any) -> Recipe:
+    """The recipe by its short name or its name in full. Raises ValueError."""
+    recipe = SHORT.get(given.recipe, given.recipe)
+    if recipe not in RECIPES:
+        raise ValueError(f"recipe={given.recipe!r}: choose one of {', '.join(SHORT)}")
+    return RECIPES[recipe]
 
 
 def gpu_asked(given: Any) -> Gpu:
@@ -427,7 +509,8 @@ def batch_of(given: Any, model: Model) -> Batch | None:
         )
     speed = None
     if given.speed is None:
-        speed = partial(achieved, gpu_asked(given), model, compiled=given.compile)
+        one = gpu_asked(given)
+        speed = partial(achieved, one, model, compiled=given.compile, peak=known_peak(given, one))
     return Batch(given.batch, given.rows, speed)
 
 
@@ -443,7 +526,7 @@ def band_for(strategy: str, assumed: Assumed) -> "Band":
     """How long a step of this strategy may take, by published runs."""
     from distributed.planner.band import band_of
 
-    return band_of(assumed.gpu, strategy, assumed.speed is not None)
+    return band_of(assumed.gpu, strategy, assumed.speed is not None, assumed.job.context)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -458,7 +541,9 @@ def main(argv: list[str] | None = None) -> None:
         job, cluster, memory = assumed.job, assumed.cluster, assumed.memory
         batch, reserve = batch_of(given, job.model), share("reserve", given.reserve)
         found = plan(job, cluster, memory, given.stack, batch, reserve)
-        found = found._replace(cautions=(*notes, *found.cautions))
+        outside = beyond(assumed, found.recommended)
+        has_band = all(each.has_band for each in outside)
+        found = found._replace(cautions=(*notes, *found.cautions, *(each.said for each in outside)))
         executed = None
         if given.execute:
             from recipes.beside import as_table, beside
@@ -467,14 +552,16 @@ def main(argv: list[str] | None = None) -> None:
     except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
     if given.json:
-        print(as_json(found, assumed, given.tokens, executed))
+        print(as_json(found, assumed, given.tokens or 0.0, executed, has_band))
         return
     for name, said in in_words(assumed):
         lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
         print("\n".join(lines))
     print()
-    band = band_for(found.recommended.name, assumed) if found.recommended else None
-    print(as_text(found, job, cluster, memory, given.tokens, given.stack, band))
+    band = None
+    if found.recommended and has_band:
+        band = band_for(found.recommended.name, assumed)
+    print(as_text(found, job, cluster, memory, given.tokens or 0.0, given.stack, band))
     for line in published(found, assumed):
         first, *more = f"published: {line}".split("; ")
         print("\n".join([textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]))

@@ -4,6 +4,7 @@ All numbers are for *one GPU*, and bandwidths are in *one direction*. A host's a
 host with eight GPUs and a port of 400 Gbit/s per GPU sends 8 × 50 = 400 GB/s, not 50.
 """
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import NamedTuple, TypeVar
@@ -51,6 +52,15 @@ class Gpu(NamedTuple):
     source: str  # of peak and `inside`
     host: str  # the host that `network` describes
     dtype: str = "bf16"  # fp16 if the GPU has no bf16
+    fp32: float = 0.0  # FLOP/s of products in fp32, as PyTorch multiplies by default; 0: not known
+    tf32: float = 0.0  # the same, rounded to TF32 for the tensor cores; 0: not known, or none
+    pcie: float = 32e9  # bytes/s in one direction of its 16 lanes
+    peer_to_peer: bool = True  # whether its driver lets it copy to its neighbors over PCIe
+
+    @property
+    def is_on_pcie(self) -> bool:
+        """Whether its usual links inside a host are PCIe."""
+        return self.inside <= self.pcie
 
     @property
     def host_network(self) -> float:
@@ -64,47 +74,67 @@ class Gpu(NamedTuple):
 
 
 # Memory is the "total capacity" in PyTorch's out-of-memory message. It varies by about 0.1 GiB with
-# ECC and the driver. So an "80 GB" GPU has 79.2 GiB, or 85 · 10⁹ bytes.
+# ECC and the driver. So an "80 GB" GPU has 79.2 GiB, or 85 · 10⁹ bytes. Peaks in fp32 and TF32 are
+# from the same sources as the other peaks, dense; the B200's are those of its HGX host.
 GPUS = {
     "p100": Gpu("P100 SXM2", 21.2e12, 15.89 * GIB, 80e9, 6.25e9, 8,
                 "NVIDIA, Tesla P100 data sheet: 21.2 TFLOP/s, NVLink 160 GB/s both ways",
-                "DGX-1: four ports of 100 Gbit/s for eight GPUs", "fp16"),
+                "DGX-1: four ports of 100 Gbit/s for eight GPUs", "fp16", 10.6e12, pcie=16e9),
     "v100": Gpu("V100 SXM2 16 GB", 125e12, 15.77 * GIB, 150e9, 6.25e9, 8,
                 "NVIDIA, Tesla V100 data sheet: 125 TFLOP/s, NVLink 300 GB/s both ways",
-                "DGX-1: four ports of 100 Gbit/s for eight GPUs", "fp16"),
+                "DGX-1: four ports of 100 Gbit/s for eight GPUs", "fp16", 15.7e12, pcie=16e9),
     "v100-32": Gpu("V100 SXM3 32 GB", 125e12, 31.74 * GIB, 150e9, 6.25e9, 16,
                    "NVIDIA, Tesla V100 data sheet: 125 TFLOP/s, NVLink 300 GB/s both ways",
-                   "DGX-2: eight ports of 100 Gbit/s for sixteen GPUs", "fp16"),
+                   "DGX-2: eight ports of 100 Gbit/s for sixteen GPUs", "fp16", 15.7e12,
+                   pcie=16e9),
     "a100-40": Gpu("A100 SXM4 40 GB", 312e12, 39.39 * GIB, 300e9, 25e9, 8,
                    "NVIDIA, A100 data sheet: 312 TFLOP/s, NVLink 600 GB/s both ways",
-                   "DGX A100: eight ports of 200 Gbit/s for eight GPUs"),
+                   "DGX A100: eight ports of 200 Gbit/s for eight GPUs",
+                   fp32=19.5e12, tf32=156e12),
     "a100": Gpu("A100 SXM4 80 GB", 312e12, 79.15 * GIB, 300e9, 25e9, 8,
                 "NVIDIA, A100 data sheet: 312 TFLOP/s, NVLink 600 GB/s both ways",
-                "DGX A100: eight ports of 200 Gbit/s for eight GPUs"),
+                "DGX A100: eight ports of 200 Gbit/s for eight GPUs",
+                fp32=19.5e12, tf32=156e12),
     "h100-pcie": Gpu("H100 PCIe 80 GB", 756e12, 79.11 * GIB, 64e9, 25e9, 8,
                      "NVIDIA, H100 data sheet: 1,513 TFLOP/s sparse, PCIe 5 128 GB/s both ways",
-                     "assumed: a port of 200 Gbit/s for each GPU"),
+                     "assumed: a port of 200 Gbit/s for each GPU",
+                     fp32=51e12, tf32=378e12, pcie=64e9),
     "h100": Gpu("H100 SXM5 80 GB", 989e12, 79.11 * GIB, 450e9, 50e9, 8,
                 "NVIDIA, H100 data sheet: 1,979 TFLOP/s sparse, NVLink 900 GB/s both ways",
-                "DGX H100: eight ports of 400 Gbit/s for eight GPUs"),
+                "DGX H100: eight ports of 400 Gbit/s for eight GPUs",
+                fp32=67e12, tf32=495e12, pcie=64e9),
     "h200": Gpu("H200 SXM 141 GB", 989e12, 139.8 * GIB, 450e9, 50e9, 8,
                 "NVIDIA, H200 data sheet: 1,979 TFLOP/s sparse, NVLink 900 GB/s both ways",
-                "DGX H200: eight ports of 400 Gbit/s for eight GPUs"),
+                "DGX H200: eight ports of 400 Gbit/s for eight GPUs",
+                fp32=67e12, tf32=495e12, pcie=64e9),
     "b200": Gpu("B200 SXM 180 GB", 2250e12, 178.35 * GIB, 900e9, 50e9, 8,
                 "NVIDIA, Blackwell architecture brief: 2.25 PFLOP/s, NVLink 1.8 TB/s both ways",
-                "DGX B200: eight ports of 400 Gbit/s for eight GPUs"),
+                "DGX B200: eight ports of 400 Gbit/s for eight GPUs",
+                fp32=80e12, tf32=1100e12, pcie=64e9),
     "mi300x": Gpu("Instinct MI300X 192 GB", 1307e12, 191.69 * GIB, 448e9, 50e9, 8,
                   "AMD, MI300X data sheet: 1,307 TFLOP/s, seven links of 128 GB/s both ways",
-                  "assumed: eight ports of 400 Gbit/s for eight GPUs"),
+                  "assumed: eight ports of 400 Gbit/s for eight GPUs",
+                  fp32=163.4e12, tf32=653.7e12, pcie=64e9),
     "l40s": Gpu("L40S 48 GB", 362e12, 44.4 * GIB, 32e9, 12.5e9, 4,
                 "NVIDIA, L40S data sheet: 733 TFLOP/s sparse, PCIe 4 64 GB/s both ways",
-                "assumed: two ports of 200 Gbit/s for four GPUs"),
+                "assumed: two ports of 200 Gbit/s for four GPUs",
+                fp32=91.6e12, tf32=183e12),
+    "3090": Gpu("GeForce RTX 3090 24 GB", 71e12, 23.69 * GIB, 32e9, 1.25e9, 4,
+                "NVIDIA, Ampere GA102 architecture paper: 71 TFLOP/s adding in fp32; PCIe 4, 16"
+                " lanes", "assumed: four ports of 10 Gbit/s for four GPUs",
+                fp32=35.6e12, tf32=35.6e12, peer_to_peer=False),
     "4090": Gpu("GeForce RTX 4090 24 GB", 165e12, 23.64 * GIB, 32e9, 1.25e9, 4,
                 "NVIDIA, Ada architecture paper: 165.2 TFLOP/s adding in fp32; PCIe 4, 16 lanes",
-                "assumed: four ports of 10 Gbit/s for four GPUs"),
+                "assumed: four ports of 10 Gbit/s for four GPUs",
+                fp32=82.6e12, tf32=82.6e12, peer_to_peer=False),
+    "5090": Gpu("GeForce RTX 5090 32 GB", 209.5e12, 31.36 * GIB, 64e9, 1.25e9, 4,
+                "NVIDIA, RTX Blackwell architecture paper: 209.5 TFLOP/s adding in fp32; PCIe 5, 16"
+                " lanes", "assumed: four ports of 10 Gbit/s for four GPUs",
+                fp32=104.8e12, tf32=104.8e12, pcie=64e9, peer_to_peer=False),
 }  # fmt: skip
 
-ALIASES = {"a100-80": "a100", "h100-sxm": "h100", "v100-16": "v100", "rtx-4090": "4090"}
+ALIASES = {"a100-80": "a100", "h100-sxm": "h100", "v100-16": "v100"}
+BRANDS = r"^(nvidia|amd|geforce|instinct|tesla|rtx)-?"  # of names such as "NVIDIA GeForce RTX4090"
 
 Entry = TypeVar("Entry")
 
@@ -112,6 +142,8 @@ Entry = TypeVar("Entry")
 def look_up(name: str, table: Mapping[str, Entry], kind: str, way: str = "") -> Entry:
     """The entry with that name. Raises ValueError with a way out and the nearest names."""
     key = name.lower().replace("_", "-").replace(" ", "-")
+    while (shorter := re.sub(BRANDS, "", key)) != key:
+        key = shorter
     key = ALIASES.get(key, key)
     if key in table:
         return table[key]

@@ -16,7 +16,20 @@ from distributed.planner.speed import RECOMPUTE, achieved, longer
 from distributed.planner.streams import SimulatedStep, Work, simulate
 from distributed.runtime.script import run_script
 
-RECIPE = "bf16, Adam in fp32, fp32 master copy"
+RECIPE = "bf16, Adam in fp32, fp32 master copy"  # the ZeRO paper's, and a `Job`'s default
+# What the planner's command and form ask for by default: as the book trains in PyTorch
+REDUCED_IN_FP32 = "bf16, fp32 master copy and gradients"
+# What --recipe may be called, beside what it is called in full
+SHORT = {
+    "fp32-sgd": "fp32, SGD",
+    "fp32-momentum": "fp32, SGD with momentum",
+    "fp32": "fp32, Adam",
+    "bf16-no-master": "bf16, Adam in fp32, no master copy",
+    "bf16": RECIPE,
+    "bf16-fp32-gradients": REDUCED_IN_FP32,
+    "bf16-8bit": "bf16, 8-bit Adam, fp32 master copy",
+}
+assert {*SHORT.values()} == {*RECIPES}
 WIRE = 0.8  # of what vendors state, what collectives of many MB reach
 ALLOWANCE = 0.05  # of all the rest: what an allocator loses between pieces
 CONTEXT = 1.5e9  # bytes that CUDA, NCCL and their kernels take on each GPU

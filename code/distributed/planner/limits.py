@@ -15,7 +15,8 @@ LIMITS = {
     "gpu_memory": (1, 1e16),  # bytes
     "network": (1, 1e16),  # bytes/s of a host
     "inside": (1, 1e16),  # bytes/s
-    "rows": (1e-6, 1e9),  # less than 1 if several ranks share a row
+    "interconnect": (1, 1e16),  # bytes/s of a GPU inside a host
+    "sequences": (1e-6, 1e9),  # less than 1 if several ranks share a sequence
     "context": (1, 1e9),
     "accumulate": (1, 1e6),
     "batch": (1, 1e12),  # tokens in a step
@@ -43,7 +44,7 @@ def check(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> 
         "gpu_memory": memory,
         "network": cluster.network.bandwidth,
         "inside": cluster.inside.bandwidth,
-        "rows": job.rows,
+        "sequences": job.rows,
         "context": job.context,
         "accumulate": job.accumulate,
         "speed": cluster.speed,
@@ -57,6 +58,29 @@ def check(job: Job, cluster: Cluster, memory: float, stack: str = "pytorch") -> 
         raise ValueError(f"checkpoint={job.checkpoint!r}: choose auto, {', '.join(CHECKPOINTS)}")
     if stack not in STACKS:
         raise ValueError(f"stack={stack!r}: choose {', '.join(STACKS)}")
+
+
+SLOWEST = 1e8  # FLOP/s
+
+
+def whole_or_split(sequences: float, gpus: int) -> float:
+    """Sequences of a micro-batch, or 1/n of one that n GPUs share. Raises ValueError for others."""
+    if sequences >= 1 and sequences == int(sequences):
+        return sequences
+    over = round(1 / sequences) if 0 < sequences < 1 else 0
+    if over > 1 and not gpus % over and abs(sequences * over - 1) < 1e-3:
+        return 1 / over
+    way = f"one that is split over GPUs, as 1/n, where n divides the {gpus:,} GPUs"
+    raise ValueError(f"sequences={sequences:g}: give a whole number, or {way}")
+
+
+def check_speed(speed: float, peak: float, device: str) -> None:
+    """Raise ValueError if no GPU is as slow, or if this one isn't as fast."""
+    if not speed >= SLOWEST:
+        way = f"a GPU has at least {SLOWEST:g} FLOP/s; write it like 400T"
+        raise ValueError(f"speed={speed:g}: {way}")
+    if speed > peak:
+        raise ValueError(f"speed={speed:g}: more than the {peak:g} FLOP/s of {device}")
 
 
 def share(name: str, said: str) -> float:

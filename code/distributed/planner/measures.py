@@ -9,18 +9,22 @@ offloading: its memory is planned, but not the time that it takes.
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import combinations, product
 from typing import NamedTuple
 
 from distributed.cost import Cluster
-from distributed.planner.batch import Batch, divisors, in_rows, shares
-from distributed.planner.job import Job, memory_of
+from distributed.model_states import RECIPES, Recipe
+from distributed.planner.batch import Batch, divisors, in_sequences, shares
+from distributed.planner.job import SHORT, Job, memory_of
 from distributed.planner.memory import host_states
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
 from distributed.runtime.script import run_script
 
 MOST_GPUS = 2**14
+# Recipes that take less memory than others, and what they do without
+LIGHT = {"bf16-8bit": "8-bit Adam", "bf16-no-master": "no master copy"}
 
 
 class Setting(NamedTuple):
@@ -63,6 +67,11 @@ class Next(NamedTuple):
     def arguments(self) -> list[str]:
         return [word for each in self.measures for word in each.arguments]
 
+    def in_short(self) -> str:
+        """A single measure with its arguments and the memory."""
+        (one,) = self.measures
+        return f"{one.name} ({' '.join(one.arguments)}, {self.needs / 1e9:.1f} GB)"
+
     def in_words(self) -> str:
         """A recommendation that can be read alone."""
         said = " and ".join(
@@ -77,7 +86,7 @@ class Next(NamedTuple):
         )
         if self.host:
             host = f"{self.host / 1e9:,.0f} GB of each host's memory"
-            said += f"; offloading takes {host}, and its time isn't planned"
+            said += f"; offloading takes {host}, and the planner doesn't estimate its time"
         return said
 
 
@@ -128,12 +137,12 @@ def fewer_rows(now: Setting) -> Iterator[Measure]:
         if rows == asked:
             continue
         accumulate = round(now.job.accumulate * asked / rows)
-        words = ["--rows", f"{rows:g}"]
+        words = ["--sequences", f"{rows:g}"]
         if now.batch is None:
             words += ["--accumulate", str(accumulate)]
         kept = 1 if now.batch else accumulate
         yield Measure(
-            f"{in_rows(rows)} at a time instead of {asked:g}",
+            f"{in_sequences(rows)} at a time instead of {asked:g}",
             tuple(words),
             lambda old, rows=rows, kept=kept: old.with_rows(rows, kept),  # type: ignore[misc]
         )
@@ -142,8 +151,8 @@ def fewer_rows(now: Setting) -> Iterator[Measure]:
 def split_row(over: int) -> Measure:
     """Several ranks share a row, each with a part of its tokens: context parallelism."""
     return Measure(
-        f"each row split over {over} GPUs",
-        ("--rows", f"{1 / over:g}"),
+        f"each sequence split over {over} GPUs",
+        ("--sequences", f"{1 / over:g}"),
         lambda old: old.with_rows(1 / over, old.job.accumulate),
     )
 
@@ -203,6 +212,33 @@ def next_to_try(now: Setting, room: float, before: float | None = None) -> Next 
             return found
         ranks *= 2
     return None
+
+
+def other_trainings(now: Setting, room: float, before: float) -> tuple[Next, ...]:
+    """Changes of what is trained, or of its formats, each of which is enough alone.
+
+    They aren't among the measures, because a model may learn less with them. Megatron has none.
+    """
+    job = now.job
+    if now.stack not in ("pytorch", "deepspeed"):
+        return ()
+    ways = [
+        Measure(name, ("--recipe", short), partial(with_recipe, RECIPES[SHORT[short]]))
+        for short, name in LIGHT.items()
+        if sum(RECIPES[SHORT[short]]) < sum(job.recipe)
+    ]
+    if not job.frozen:
+        ways.append(Measure("adapters (LoRA)", ("--lora", "16"), with_adapters))
+    found = (tried(now, (way,), room, before) for way in ways)
+    return tuple(each for each in found if each)
+
+
+def with_recipe(recipe: Recipe, old: Setting) -> Setting:
+    return old._replace(job=old.job._replace(recipe=recipe))
+
+
+def with_adapters(old: Setting) -> Setting:
+    return old._replace(job=old.job._replace(lora=16))
 
 
 def tried(now: Setting, taken: tuple[Measure, ...], room: float, before: float) -> Next | None:

@@ -19,6 +19,7 @@ from distributed.scaling import BUCKET, step
 # which are then "fitted", but never to "never" rows, which tell whether that constant helps
 NEVER, FITTED = "never", "fitted"
 HELD_OUT = ("test", "held out", NEVER)
+LONG = "long"  # a speed with more tokens in a sequence than any of the others; not fitted to
 LATENCY_INSIDE, LATENCY_BETWEEN = 10e-6, 30e-6  # s per message; assumed for all cases
 
 

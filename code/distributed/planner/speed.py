@@ -17,6 +17,7 @@ import math
 import time
 from typing import NamedTuple
 
+from distributed.model_states import Recipe
 from distributed.planner.hardware import GPUS, Gpu
 from distributed.planner.shapes import Model
 from distributed.runtime.script import run_script
@@ -34,6 +35,7 @@ CURVES = {"a100": Curve(0.75, 500, 900), "h100": Curve(0.69, 1300, 1400)}  # fit
 RECOMPUTE = {"none": 0.0, "selective": 0.11, "full": 0.23}  # added time; selective: half of full
 # GPUs whose runs the curves were fitted to, and variants of them with a different memory size
 MEASURED = ("a100", "a100-40", "h100", "h200")
+FITTED_TO = ("a100", "a100-40", "h100")  # the first of these, without a variant
 # Speed of eager blocks in units of the curve, which compiled ones reach
 EAGER = {"a100": 1.0, "h100": 0.84}
 STRAGGLERS = 0.013  # share of a step's computation, per doubling of the number of hosts
@@ -50,6 +52,11 @@ def has_curve(gpu: Gpu) -> bool:
     return gpu in {GPUS[name] for name in MEASURED}
 
 
+def is_fitted(gpu: Gpu) -> bool:
+    """Whether a curve was fitted to runs on this very GPU."""
+    return gpu in {GPUS[name] for name in FITTED_TO}
+
+
 def curve_of(gpu: Gpu) -> Curve:
     """The curve of the GPU's generation."""
     return CURVES[curve_name(gpu)]
@@ -61,14 +68,35 @@ def utilisation(gpu: Gpu, model: Model, tokens: float) -> float:
     return best * model.d / (model.d + width) * tokens / (tokens + few)
 
 
-def achieved(gpu: Gpu, model: Model, tokens: float, compiled: bool | None = None) -> float:
+def products_in(gpu: Gpu, recipe: Recipe, tf32: bool = False) -> str:
+    """The number format in which a GPU multiplies: bf16, fp16, fp32 or TF32."""
+    if recipe.parameters == 4:
+        return "TF32" if tf32 else "fp32"
+    return gpu.dtype
+
+
+def peak_of(gpu: Gpu, recipe: Recipe, tf32: bool = False) -> float:
+    """The data sheet's FLOP/s in the format of `products_in`; 0 if the table doesn't have it."""
+    return {"TF32": gpu.tf32, "fp32": gpu.fp32}.get(products_in(gpu, recipe, tf32), gpu.peak)
+
+
+def achieved(
+    gpu: Gpu,
+    model: Model,
+    tokens: float,
+    compiled: bool | None = None,
+    peak: float | None = None,
+) -> float:
     """FLOP/s of one GPU, not counting recomputation.
 
     `compiled` is whether blocks are. If it is None, the speed is the curve's, like that of runs
-    that don't say whether they are.
+    that don't say whether they are. `peak` is that of the number format (default: 16 bits). In
+    others, products are slower, and eager kernels between them cost no share of the speed.
     """
-    share = EAGER[curve_name(gpu)] if compiled is False else 1.0
-    return share * gpu.peak * utilisation(gpu, model, tokens)
+    peak = gpu.peak if peak is None else peak
+    is_eager = compiled is False and peak == gpu.peak
+    share = EAGER[curve_name(gpu)] if is_eager else 1.0
+    return share * peak * utilisation(gpu, model, tokens)
 
 
 def longer(ranks: int, per_host: int) -> float:

@@ -13,7 +13,7 @@ from distributed.cost import Cluster
 from distributed.planner.batch import Batch, off_by, shared_out, why_so_many
 from distributed.planner.job import Job, Option, option
 from distributed.planner.limits import check, within
-from distributed.planner.measures import Next, Setting, next_to_try
+from distributed.planner.measures import Next, Setting, next_to_try, other_trainings
 from distributed.planner.schedules import STACKS
 
 CLOSE = 0.02  # strategies whose steps differ by less are equally fast
@@ -35,6 +35,7 @@ class Plan(NamedTuple):
     cautions: tuple[str, ...] = ()  # what this plan cannot know
     reserve: float = RESERVE
     next: Next | None = None  # if nothing fits with the reserve: what to try first
+    others: tuple[Next, ...] = ()  # if nothing fits: changes of the training that are enough
 
     def on_paper(self, each: Option, memory: float) -> bool:
         """Whether an option fits, but not with the reserve."""
@@ -75,13 +76,18 @@ def plan(
     best, notes = found.recommended, cautions(job, cluster)
     paper: tuple[str, ...] = ()
     following = None
+    others: tuple[Next, ...] = ()
     if best is None or found.on_paper(best, memory):
         before = best.needs if best else min(each.needs for each in options)
         now = Setting(job, cluster, batch, stack)
         following = next_to_try(now, (1 - reserve) * memory, before)
         way = following.in_words() if following else "no measure that is known is enough"
         if best is None:
+            others = other_trainings(now, (1 - reserve) * memory, before)
             why += f"; {way}"
+            if others:
+                shown = ", ".join(each.in_short() for each in others)
+                why += f"; also enough, but training changes: {shown}"
         else:
             paper = (f"{why_on_paper(best, memory, reserve)}; {way}",)
     if batch is not None and best is not None:
@@ -89,7 +95,7 @@ def plan(
         why += f"; {why_so_many(best, cluster, room, batch, stack)}"
         missed = off_by(batch, best.job, cluster.ranks)
         notes = cautions(best.job, cluster) + ((missed,) if missed else ())
-    return found._replace(why=why, cautions=(*paper, *notes), next=following)
+    return found._replace(why=why, cautions=(*paper, *notes), next=following, others=others)
 
 
 def why_on_paper(best: Option, memory: float, reserve: float) -> str:
@@ -102,7 +108,7 @@ def why_on_paper(best: Option, memory: float, reserve: float) -> str:
 
 MIXTURES = (
     "a mixture of experts: every rank is planned with all experts and every expert with as many"
-    " tokens; its small matrices may be slower, and it was compared with no published run"
+    " tokens; its small matrices may be slower"
 )
 
 
@@ -165,8 +171,9 @@ def what_to_change(options: list[Option], memory: float) -> str:
     """If nothing fits: by how much, and what takes most of the memory. See `measures` for a fix."""
     least = min(options, key=lambda each: each.needs)
     largest = max(least.memory, key=lambda part: least.memory[part])
-    needs = f"{least.name} needs the least, {least.needs / memory:.1f} × the memory"
-    return f"nothing fits: {needs}; most of it is for {largest}"
+    missing = f"{(least.needs - memory) / 1e9:,.1f} GB more than there is"
+    needs = f"{least.name} needs the least, {least.needs / 1e9:,.1f} GB, which is {missing}"
+    return f"nothing fits: {needs} ({least.needs / memory:.2f} ×); most of it is for {largest}"
 
 
 class Run(NamedTuple):

@@ -8,7 +8,8 @@ The constants of `speed` were fitted to llm-foundry's rows marked "calibrate", e
 image models, this mark means the host that `scaling` starts from. Its EAGER and STRAGGLERS were
 fitted to rows marked "fitted", and the latter also to llm-foundry's rows of several hosts. No
 constant depends on rows marked "test", "held out" or "never", and none may ever be fitted to the
-last of these.
+last of these. Rows marked "long" have more than 8,192 tokens in a sequence, and are in no statistic
+of the others.
 """
 
 import statistics
@@ -20,9 +21,9 @@ from distributed.model_states import RECIPES, Recipe
 from distributed.planner.hardware import GIB, GPUS, Gpu, gpu
 from distributed.planner.job import RECIPE, Job, Option, cluster_of, memory_of, option
 from distributed.planner.models import MODELS as KNOWN
-from distributed.planner.published import HELD_OUT, NEVER, rows
+from distributed.planner.published import HELD_OUT, LONG, NEVER, rows
 from distributed.planner.shapes import PRESETS, Model, gpt, llama, of_size
-from distributed.planner.speed import EAGER, achieved, curve_name, has_curve
+from distributed.planner.speed import EAGER, achieved, curve_name, has_curve, is_fitted
 from distributed.runtime.script import run_script
 
 # Whose code ran the configurations that did or didn't fit; the others trained Megatron's models
@@ -120,8 +121,8 @@ def predict(row: dict[str, str], memory: float | None = None) -> Run:
 
 
 def runs(unit: str = "tokens/s/GPU") -> list[Run]:
-    """All published runs of transformers in this unit."""
-    return [predict(row) for row in rows() if row["unit"] == unit]
+    """All published runs of transformers in this unit, but for those with long sequences."""
+    return [predict(row) for row in rows(unit) if row["use"] != LONG]
 
 
 def scaling(all_runs: Iterable[Run]) -> list[tuple[Run, Run, float]]:
@@ -208,6 +209,13 @@ class Errors(NamedTuple):
             len(sizes), statistics.median(sizes), tenth, sizes[-1], statistics.median(signed)
         )
 
+    def in_words(self) -> str:
+        """How far planned speeds are off, for people."""
+        if self.of_rows == 1:
+            return f"planned {in_percent(self.bias)}"
+        half = f"half of them were planned within {100 * self.median:.1f} %"
+        return f"{half}, median error: {in_percent(self.bias)}"
+
     def __str__(self) -> str:
         shares = f"{self.median:.1%}, nine in ten {self.nine_in_ten:.1%}, worst {self.worst:.1%}"
         return f"{self.of_rows:3} rows: median {shares}, bias {self.bias:+.1%}"
@@ -272,10 +280,10 @@ def of_the_curve(compiled: bool, one: Gpu) -> list[str]:
     held-out runs like the user's were planned too fast or too slow."""
     curve = curve_name(one)
     if EAGER[curve] == 1:
-        said = [f"eager and compiled blocks have one curve of speeds on {curve.upper()}s"]
+        said = [f"on {curve.upper()}s, eager and compiled blocks are planned equally fast"]
     else:
-        share = f"{EAGER[curve]:.0%} of the curve's speed"
-        said = [f"eager blocks are planned with {share}, which compiled ones reach"]
+        share = f"{100 * EAGER[curve]:.0f} % of the speed of compiled ones"
+        said = [f"on {curve.upper()}s, eager blocks are planned with {share}"]
     ours = "compiled" if compiled else "eager"
     apart = [
         row
@@ -289,14 +297,27 @@ def of_the_curve(compiled: bool, one: Gpu) -> list[str]:
         return said
     of_ours = Errors.of(predict(row).error for row in apart)
     models, sources = ({row[key] for row in apart} for key in ("model", "source"))
-    count = f"{len(apart)} {ours} runs on {curve.upper()}s, as yours"
+    count = f"{len(apart)} runs, {ours} like yours"
+    ran_on = dict.fromkeys(row["gpu"].split("-")[0] for row in apart)
+    is_other = one not in [gpu(name) for name in ran_on] and not is_fitted(one)
+    count += f", {'but ' * is_other}on {' and '.join(f'{name.upper()}s' for name in ran_on)}"
     count += f" ({len(models)} model{'s' * (len(models) > 1)}"
     count += f", {len(sources)} source{'s' * (len(sources) > 1)})"
-    return [*said, f"{count}: planned {in_percent(of_ours.bias)} in the median"]
+    return [*said, f"{count}: median error: {in_percent(of_ours.bias)}"]
 
 
 def in_percent(bias: float) -> str:
-    return f"{abs(bias):.1%} too {'fast' if bias > 0 else 'slow'}"
+    return f"{100 * abs(bias):.1f} % too {'fast' if bias > 0 else 'slow'}"
+
+
+def spread(errors: Iterable[float]) -> str:
+    """From the smallest error to the largest: "5 % too slow to 12 % too fast"."""
+    ends = [round(100 * each) for each in sorted(errors)]
+    low, high = ends[0], ends[-1]
+    words = [f"{abs(end)} % too {'fast' if end > 0 else 'slow'}" for end in (low, high)]
+    if low * high > 0:
+        words[0] = f"{abs(low)}"
+    return words[-1] if low == high else " to ".join(words)
 
 
 def evidence(
@@ -313,23 +334,24 @@ def evidence(
         errors = [predict(row).error for row in apart if row["strategy"] == name]
         if errors:
             of = Errors.of(errors)
-            off = f"off by {of.median:.1%} in the median, bias {of.bias:+.1%}"
-            said.append(f"{of.of_rows} speed{'s' * (of.of_rows > 1)} of {name}: {off}")
+            runs_of = f"{of.of_rows} run{'s' * (of.of_rows > 1)} of {name}"
+            said.append(f"{runs_of}, on GPUs of any kind: {of.in_words()}")
         else:
             without.append(name)
     if without:
-        said.append(f"no speed of {', '.join(without)}: held against nothing")
+        names = ", ".join(without)
+        said.append(f"no run of {names}: nothing to compare the planned time with")
     if is_curve:
         said += of_the_curve(compiled, one)
     if gains := gains_of_compiling():
-        ours = "yours are to be" if compiled else "yours are not"
-        gain = f"{statistics.median(gains):.1%} faster in {len(gains)} pairs"
+        ours = "as yours are" if compiled else "as yours aren't"
+        gain = f"{100 * statistics.median(gains):.1f} % faster in {len(gains)} pairs"
         faster = 1 / EAGER[curve_name(one)] - 1
         if not is_curve or not faster:
             planned = "--compile changes the plan's memory, not its time"
         else:
-            planned = f"--compile plans them {faster:.1%} faster"
-        said.append(f"compiled blocks, as {ours}: {gain}; {planned}")
+            planned = f"--compile plans them {100 * faster:.1f} % faster"
+        said.append(f"compiled blocks, {ours}: {gain} of runs; {planned}")
     return said
 
 

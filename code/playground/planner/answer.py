@@ -11,12 +11,14 @@ from html import escape
 from distributed.cost import Cluster
 from distributed.planner.assumed import Assumed, in_words
 from distributed.planner.band import Band, band_of
-from distributed.planner.batch import in_rows
+from distributed.planner.batch import in_sequences
+from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import Job, Option, memory_of
 from distributed.planner.limits import number
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
+from distributed.planner.speed import peak_of
 from distributed.planner.strategy import Plan, plan, run_of
 from distributed.planner.streams import SimulatedStep, Span
 from playground.planner.form import (
@@ -40,6 +42,10 @@ WIDE = 1000  # width of a timeline, in its own units
 HAIR = 0.8  # width of the thinnest span, in the same units
 LANES = ("compute", "gather", "reduce", "reduce between hosts")
 KINDS = ("forward", "backward", "gather", "reduce", "all-reduce")
+NO_BF16 = (
+    "has no bf16: train in fp16, and scale the loss with torch.amp.GradScaler,\n"
+    "# which the code that is copied here for other GPUs doesn't do."
+)
 Asked = tuple[Plan, Job, Cluster, float]
 
 
@@ -61,8 +67,10 @@ def planned(state: Mapping[str, str]) -> Asked:
         found = plan(job, cluster, memory, state["stack"], batch)
     except (ValueError, OverflowError) as error:
         raise wrong(error) from None
-    if (file := read_file(state)) is not None:
-        found = found._replace(cautions=(*file.notes, *found.cautions))
+    file = read_file(state)
+    outside = beyond(assumed_of(state, job, cluster, memory), found.recommended)
+    said = (each.said for each in outside)
+    found = found._replace(cautions=(*(file.notes if file else ()), *found.cautions, *said))
     return found, found.recommended.job if found.recommended else job, cluster, memory
 
 
@@ -100,9 +108,16 @@ def days(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def band(state: Mapping[str, str], strategy: str) -> Band:
-    """How long this strategy may take, in units of the planned time."""
-    return band_of(GPUS[state["gpu"]], strategy, bool(state["speed"]))
+def band(found: Asked, state: Mapping[str, str]) -> Band | None:
+    """How long the recommended strategy may take, in units of the planned time.
+
+    None if nothing is recommended, or if the plan goes beyond what was measured.
+    """
+    best = found[0].recommended
+    outside = beyond(assumed_of(state, *found[1:]), best)
+    if best is None or not all(each.has_band for each in outside):
+        return None
+    return band_of(GPUS[state["gpu"]], best.name, bool(state["speed"]), found[1].context)
 
 
 def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -114,24 +129,28 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
     run = run_of(best, n, tokens)
     flops = job.model.flops(job.context) * job.accumulate * job.tokens
     hours = run.gpu_hours / tokens * 1e6
-    low, high = band(state, best.name).of(1.0)
+    peak = peak_of(GPUS[state["gpu"]], job.recipe)
+    around = band(found, state)
+    low, high = around.of(1.0) if around else (0.0, 0.0)
     shown = [
-        ("a step", seconds(best.step.total)),
+        ("time per step", seconds(best.step.total)),
         ("band of a step", between(low * best.step.total, high * best.step.total)),
-        ("tokens a step", f"{n * job.accumulate * job.tokens:,.0f}"),
-        ("micro-batches", f"{job.accumulate:,} of {in_rows(job.rows)}"),
+        ("tokens per step", f"{n * job.accumulate * job.tokens:,.0f}"),
+        ("micro-batches", f"{job.accumulate:,} of {in_sequences(job.rows)}"),
         ("tokens/s", f"{run.tokens_per_second:,.0f}"),
-        ("on each GPU", f"{run.tokens_per_second / n:,.0f} tokens/s"),
-        ("MFU", f"{flops / best.step.total / GPUS[state['gpu']].peak:.0%}"),
+        ("tokens/s per GPU", f"{run.tokens_per_second / n:,.0f}"),
+        ("MFU", f"{flops / best.step.total / peak:.0%}"),
         ("days", days(run.days)),
         ("band of the days", f"{days(low * run.days)} to {days(high * run.days)}"),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
-        ("a million tokens", f"{hours:.2g} GPU-hours"),
+        ("per million tokens", f"{hours:.2g} GPU-hours"),
     ]
+    if around is None:
+        shown = [each for each in shown if each[0] not in ("band of a step", "band of the days")]
     if price := number(state["price"] or "0"):
         shown += [
-            ("that costs", f"{price * hours:.3g}"),
-            ("in all", f"{price * run.gpu_hours:,.0f}"),
+            ("cost per million tokens", f"{price * hours:.3g}"),
+            ("total cost", f"{price * run.gpu_hours:,.0f}"),
         ]
     return shown
 
@@ -170,14 +189,20 @@ def alternatives(state: Mapping[str, str]) -> Iterator[list[tuple[str, dict[str,
     yield [(f"{n:,} hosts", {"nodes": str(n)}) for n in more]
     yield [("full checkpointing", {"checkpoint": "full"})]
     shorter = [round(context / 2**k) for k in range(1, 8) if context / 2**k >= 512]
-    yield [("one row on each GPU", {"rows": "1"})]
-    yield [(f"rows of {t:,} tokens", {"context": str(t)}) for t in shorter]
-    yield [("a loss that is one kernel", {"fused_loss": "on"})]
+    yield [("one sequence per GPU", {"rows": "1"})]
+    yield [(f"sequences of {t:,} tokens", {"context": str(t)}) for t in shorter]
+    yield [("a fused loss", {"fused_loss": "on"})]
     yield [("8-bit Adam", {"recipe": "bf16-8-bit-adam-fp32-master-copy"})]
     larger = {name: FIELDS["gpu"].choices[name] for name in ("a100", "h200", "b200", "mi300x")}
     yield [(said, {"gpu": name, "gpu_memory": ""}) for name, said in larger.items()]
     least = {"rows": "1", "checkpoint": "full", "fused_loss": "on"}
-    yield [(f"{n:,} hosts and all that saves memory", least | {"nodes": str(n)}) for n in more]
+    yield [
+        (
+            f"{n:,} hosts, one sequence per GPU, full checkpointing, and a fused loss",
+            least | {"nodes": str(n)},
+        )
+        for n in more
+    ]
 
 
 # --- pictures
@@ -213,11 +238,11 @@ def row(each: Option, found: Plan, memory: float, most: float) -> str:
     waits = each.step.exposed / each.step.total
     if each.fits:
         paper = "on paper only: " if found.on_paper(each, memory) else ""
-        said = f"{paper}{seconds(each.step.total)} a step, waits {waits:.1%}"
+        said = f"{paper}{seconds(each.step.total)} per step, {waits:.1%} of it waiting"
     else:
         times = each.needs / memory
         places = sum(times < border for border in (2, 10))
-        said = f"{times:,.{places}f} × what there is"
+        said = f"{times:,.{places}f}× the GPU's memory"
     chosen = " planner-best" if each is found.recommended else ""
     return (
         f'<li class="planner-row{chosen}"><span class="planner-name">{each.name}</span>'
@@ -276,23 +301,30 @@ def legend(parts: list[tuple[str, str]]) -> str:
     return f'<ul class="planner-legend">{items}</ul>'
 
 
-def copies(found: Asked, words: list[str]) -> dict[str, str]:
+def copies(found: Asked, state: Mapping[str, str]) -> dict[str, str]:
     """Texts to copy: name → text."""
     best, job, cluster = found[0].recommended, found[1], found[2]
-    texts = {"command line": command_line(words)}
+    one = GPUS[state["gpu"]]
+    texts = {"command line": command_line(words_of(state))}
     if best is not None:
         texts["PyTorch"] = torch_code(best, job, cluster)
-        texts["DeepSpeed"] = deepspeed_json(best, job, cluster)
+        if one.dtype == "fp16" and job.recipe.parameters == 2:
+            texts["PyTorch"] = f"# The {one.name} {NO_BF16}\n"
+        texts["DeepSpeed"] = deepspeed_json(best, job, cluster, one.dtype)
         texts["torchrun"] = torchrun_line(cluster)
     return texts
 
 
-def assumptions(state: Mapping[str, str], found: Asked) -> str:
-    """List of the assumptions, which comes before the result."""
-    _, job, cluster, memory = found
+def assumed_of(state: Mapping[str, str], job: Job, cluster: Cluster, memory: float) -> Assumed:
+    """The same inputs, with the names of the model and of the GPU."""
     speed = number(state["speed"]) if state["speed"] else None
     name = {OWN: "", FILE: NAME}.get(state["model"], state["model"])
-    assumed = Assumed(job, cluster, memory, GPUS[state["gpu"]], name, state["stack"], speed)
+    return Assumed(job, cluster, memory, GPUS[state["gpu"]], name, state["stack"], speed)
+
+
+def assumptions(state: Mapping[str, str], found: Asked) -> str:
+    """List of the assumptions, which comes before the result."""
+    assumed = assumed_of(state, *found[1:])
     items = "".join(f"<li><b>{name}</b> {escape(said)}</li>" for name, said in in_words(assumed))
     return f'<ul class="planner-assumed" aria-label="What this plan assumes">{items}</ul>'
 
@@ -319,7 +351,8 @@ def html(state: Mapping[str, str], found: Asked) -> str:
     if numbers:
         parts.append(f'<dl class="planner-facts">{numbers}</dl>')
     if best is not None:
-        words = band(state, best.name).in_words()
+        around = band(found, state)
+        words = around.in_words() if around else NO_BAND
         parts.append(f'<p class="planner-note">The bands: {escape(words)}.</p>')
 
     most = max(each.needs for each in found[0].options) / memory
@@ -336,7 +369,7 @@ def html(state: Mapping[str, str], found: Asked) -> str:
         used = {span.name.split()[0] for span in best.step.spans}
         parts.append(legend([(kind, kind) for kind in KINDS if kind in used]))
 
-    texts = copies(found, words_of(state))
+    texts = copies(found, state)
     buttons = "".join(
         f'<button type="button" class="planner-copy" data-copy="{number}">{name}</button>'
         for number, name in enumerate(texts)

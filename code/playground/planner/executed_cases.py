@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES
 from distributed.planner.hardware import GPUS
-from distributed.planner.job import RECIPE, Job, Option, cluster_of, option
+from distributed.planner.job import REDUCED_IN_FP32, Job, Option, cluster_of, option
 from distributed.planner.memory import Held, held, sent
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, PRESETS
@@ -21,7 +21,7 @@ from recipes.copies import torch_code
 
 KEPT = FOLDER / "executed_plans.json"
 WORLDS = (("llama-2-7b", 8), ("llama-2-7b", 64), ("llama-2-13b", 16), ("llama-2-70b", 64))
-PRECISIONS = (RECIPE, "fp32, Adam")
+PRECISIONS = (REDUCED_IN_FP32, "fp32, Adam")
 ROWS, CONTEXT = 1, 2048
 
 

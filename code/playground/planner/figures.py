@@ -83,7 +83,7 @@ def error_table(runs: Sequence[Run], together: str, apart: Sequence[Run] = ()) -
     if apart:
         name = f"{apart[0].source}, on a slower network"
         rows.append(row(name, Errors.of(run.error for run in apart)))
-    return Table(["source", "rows", "median error", "nine in ten", "worst"], rows)
+    return Table(["source", "runs", "median error", "nine in ten", "worst"], rows)
 
 
 def grouped_table(runs: Iterable[Run], kinds: Iterable[str]) -> Table:
@@ -138,7 +138,7 @@ def every_row(runs: Iterable[Run]) -> Table:
         "model",
         "GPUs",
         "",
-        "rows",
+        "sequences",
         "checkpoint",
         "predicted",
         "published",
@@ -161,5 +161,5 @@ def fits_table(verdicts: Iterable[Verdict]) -> Table:
         rows.append(
             (row["source"], row["model"], *job, row["checkpoint"], *sizes, row["unit"], right)
         )
-    header = ["source", "model", "GPUs", "", "rows", "checkpoint"]
+    header = ["source", "model", "GPUs", "", "sequences", "checkpoint"]
     return Table([*header, "GiB needed", "GiB there", "published", "right"], rows)

@@ -19,7 +19,7 @@ from distributed.planner.batch import Batch
 from distributed.planner.command import arguments, batch_of, read
 from distributed.planner.config_json import Read, fields_of, needed, read_fields
 from distributed.planner.hardware import GPUS
-from distributed.planner.job import RECIPE, Job
+from distributed.planner.job import REDUCED_IN_FP32, Job
 from distributed.planner.limits import number, rate, size
 from distributed.planner.models import MODELS as KNOWN
 from distributed.planner.schedules import STACKS
@@ -63,43 +63,49 @@ SHAPE = (  # in the order in which --shape has them; the last two may be left ou
     Field("layers", "layers", "32", "whole", most=10_000),
     Field("width", "width", "4096", "whole", most=10**8),
     Field("heads", "heads", "32", "whole", most=10**6),
-    Field("kv", "heads of keys", "8", "whole", most=10**6),
-    Field("ffn", "width of the network", "14336", "whole", most=10**8),
+    Field("kv", "KV heads", "8", "whole", most=10**6),
+    Field("ffn", "MLP width", "14336", "whole", most=10**8),
     Field("vocab", "vocabulary", "128256", "whole", most=10**8),
-    Field("head_dim", "width of a head", "", "whole", hint="width / heads", most=10**8),
-    Field("tied", "the last layer is the embedding", "", "yes"),
+    Field("head_dim", "head width", "", "whole", hint="width / heads", most=10**8),
+    Field("tied", "tied embeddings", "", "yes"),
 )
 FIRST = (
     Field(
         "model", "model", "llama-3-70b", "choice",
-        MODELS | {FILE: "that of a config.json", OWN: "a shape of your own"},
+        MODELS | {FILE: "from config.json", OWN: "custom"},
     ),
     Field("config", "or its config.json", "", "file"),
     Field("gpu", "GPU", "h100", "choice", {key: one.name for key, one in GPUS.items()}),
-    Field("recipe", "precision", slug(RECIPE), "choice", RECIPE_OF),
+    Field("recipe", "precision", slug(REDUCED_IN_FP32), "choice", RECIPE_OF),
     Field(
         "checkpoint", "checkpointing", "auto", "choice",
-        {"auto": "the least that fits"} | {name: name for name in CHECKPOINTS},
+        {"auto": "lightest that fits"} | {name: name for name in CHECKPOINTS},
     ),
     Field("nodes", "hosts", "8", "whole", slider=(0, 11)),
-    Field("rows", "rows on each GPU", "1", "number", slider=(0, 7)),
-    Field("context", "tokens in a row", "8192", "whole", slider=(9, 17)),
+    Field("rows", "sequences per GPU", "1", "number", slider=(0, 7)),
+    Field("context", "sequence length (tokens)", "8192", "whole", slider=(9, 17)),
     Field("tokens", "tokens to train on", "2e12", "number"),
 )  # fmt: skip
 MORE = (
-    Field("batch", "tokens in a step, of all", "", "number", hint="such as 4e6"),
-    Field("accumulate", "micro-batches in a step", "1", "whole", slider=(0, 7)),
-    Field("per_host", "GPUs in a host", "", "whole", hint="its usual number"),
-    Field("network", "network of a host, a second", "", "rate", hint="such as 400GB"),
-    Field("gpu_memory", "memory of a GPU", "", "size", hint="such as 80GB"),
-    Field("speed", "measured FLOP/s of a GPU", "", "number", hint="such as 4e14"),
-    Field("stack", "trained with", "pytorch", "choice", WHOSE),
-    Field("fused_loss", "the loss in one kernel", "", "yes"),
-    Field("compile", "blocks compiled", "", "yes"),
-    Field("price", "price of a GPU-hour", "", "number", hint="such as 2.5", most=10**6),
+    Field("batch", "global batch (tokens)", "", "number", hint="such as 4e6"),
+    Field("accumulate", "micro-batches per step", "1", "whole", slider=(0, 7)),
+    Field("per_host", "GPUs per host", "", "whole", hint="the usual number"),
+    Field("network", "network bandwidth per host (bytes/s)", "", "rate", hint="such as 400GB"),
+    Field("gpu_memory", "memory per GPU", "", "size", hint="such as 80GB"),
+    Field("speed", "measured FLOP/s per GPU", "", "number", hint="such as 4e14"),
+    Field("stack", "library", "pytorch", "choice", WHOSE),
+    Field("fused_loss", "fused loss", "", "yes"),
+    Field("compile", "torch.compile", "", "yes"),
+    Field("price", "price per GPU-hour", "", "number", hint="such as 2.5", most=10**6),
 )
 FIELDS = {field.name: field for field in (*FIRST, *SHAPE, *MORE)}
-FIELD_OF = {"gpus": "nodes", "params": "model", "shape": "layers", "inside": "gpu"}
+FIELD_OF = {
+    "sequences": "rows",
+    "gpus": "nodes",
+    "params": "model",
+    "shape": "layers",
+    "inside": "gpu",
+}
 
 
 class WrongError(ValueError):
@@ -192,11 +198,11 @@ def words_of(state: Mapping[str, str]) -> list[str]:
         field = FIELDS[name]
         if field in SHAPE or name in ("model", "config", "gpu", "price") or not value:
             continue  # a price changes no plan
-        option = f"--{name.replace('_', '-')}"
+        option = "--sequences" if name == "rows" else f"--{name.replace('_', '-')}"
         if field.kind == "yes":
             words.append(option)
         elif name == "recipe":
-            words += [option, RECIPE_OF[value]] if RECIPE_OF[value] != RECIPE else []
+            words += [option, RECIPE_OF[value]] if RECIPE_OF[value] != REDUCED_IN_FP32 else []
         elif field.kind == "whole":
             words += [option, f"{number(value):.0f}"] if number(value) != usual[name] else []
         elif field.kind == "number":

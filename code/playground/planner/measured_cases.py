@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES
 from distributed.planner.hardware import GPUS, Gpu
-from distributed.planner.job import Job, cluster_of, option
+from distributed.planner.job import REDUCED_IN_FP32, Job, cluster_of, option
 from distributed.planner.memory import SHARED, fsdp2, replicas
 from distributed.planner.shapes import PRESETS, gpt
 from distributed.planner.speed import achieved
 from playground.show.recorded import FOLDER
 
 KEPT = FOLDER / "gpu_day.json"
-RECIPE = "the same, gradients in fp32"  # FSDP2 with fp32 shards and fp32 reduction; DDP: autocast
+RECIPE = REDUCED_IN_FP32  # FSDP2 with fp32 shards and fp32 reduction; DDP: autocast
 # Models to train, and the number of tokens per sequence. "tiny" is for dry runs on a CPU.
 SHAPES = {
     "gpt-2-124m": (PRESETS["gpt-2-124m"], 1024),

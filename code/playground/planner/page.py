@@ -8,6 +8,8 @@ from playground.build.reach import files_of, imports_of
 from playground.planner.answer import answer
 from playground.planner.form import FIRST, MORE, OWN, SHAPE, Field
 
+EXAMPLES = {"8B on two hosts of eight H100s": "model=llama-3-8b&nodes=2"}
+
 
 def files() -> list[Path]:
     """This project's modules that `answer` imports, directly or indirectly."""
@@ -63,9 +65,14 @@ def page() -> str:
     below = "".join(control(field) for field in FIRST)
     shape = "".join(control(field) for field in SHAPE)
     more = "".join(control(field) for field in MORE)
+    examples = ", ".join(
+        f'<a class="planner-way" href="?{escape(query)}">{said}</a>'
+        for said, query in EXAMPLES.items()
+    )
     return (
         '<div class="planner" role="region" aria-label="Planner">\n'
         '<form class="planner-form" autocomplete="off">\n'
+        f'<p class="planner-examples">Example: {examples}</p>\n'
         f'<div class="planner-fields">{below}</div>\n'
         f'<div class="planner-fields planner-shape" data-model="{OWN}" hidden>{shape}</div>\n'
         f"<details><summary>More</summary>"
