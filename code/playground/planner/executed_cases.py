@@ -74,7 +74,9 @@ class LedgerCase(Case):
         return super().job._replace(context=4096)
 
 
-LEDGER = tuple(LedgerCase("llama-2-7b", 8, "ZeRO-1", RECIPE, name) for name in ("none", "full"))
+LEDGER = tuple(
+    LedgerCase("llama-2-7b", 8, "ZeRO-1", REDUCED_IN_FP32, name) for name in ("none", "full")
+)
 
 
 def cases() -> Iterator[Case]:
