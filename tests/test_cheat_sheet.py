@@ -38,7 +38,7 @@ def cells_of(table: str, columns: int) -> dict[str, tuple[str, ...]]:
 
 
 def test_the_thresholds_are_those_of_the_chapters():
-    """An H100 at 400 TFLOP/s and 80 % of line rate: 1,250 and 10,000 tokens."""
+    """An H100 at 400 TFLOP/s and 80% of line rate: 1,250 and 10,000 tokens."""
     said = cells_of(cheat_sheet.tokens_table(), 4)
     assert said["DDP, gradients in bf16"] == ("1 C/W", "1,250", "10,000")
     assert said["DDP, in fp32"] == ("2 C/W", "2,500", "20,000")

@@ -234,7 +234,7 @@ class CheatSheet(SphinxDirective):
         )
         tokens = self.part(
             f"**{', '.join(links)}**: tokens in a micro-batch that hide messages, on hosts of eight"
-            " H100s that achieve C = 400 TFLOP/s, W = 80 % of line rate, bytes only"
+            " H100s that achieve C = 400 TFLOP/s, W = 80% of line rate, bytes only"
         )
         tokens += nodes.raw("", tokens_table(), format="html")
         tokens += self.part(
@@ -246,7 +246,7 @@ class CheatSheet(SphinxDirective):
         )
         gpus += nodes.raw("", hardware_table(), format="html")
         gpus += self.part(
-            "C is 40.4 % of the peak, as in the table above, and W is 80 % of line rate. All ports:"
+            "C is 40.4% of the peak, as in the table above, and W is 80% of line rate. All ports:"
             " as many as a host has GPUs (eight; L40S, RTX 4090: four, assumed). One port: one per"
             " host."
         ).children

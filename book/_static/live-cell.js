@@ -82,7 +82,7 @@ export function showWords(cell) {
 
 /** How much of Python has come, while the cell waits for it; null: it waits no longer. */
 export function showProgress(cell, share) {
-  cell.waitsFor = share === null ? "" : `fetching Python, ${Math.round(100 * share)} %`;
+  cell.waitsFor = share === null ? "" : `fetching Python, ${Math.round(100 * share)}%`;
   if (share !== null && !cell.progress) {
     cell.progress = element("progress", { class: "live-progress", "aria-label": "Python for this tab" });
     cell.message.before(cell.progress);

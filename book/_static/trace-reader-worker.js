@@ -26,7 +26,7 @@ async function read(Reading, files, root) {
     let wrong = next.begin(file.name, await sizeOf(file));
     for (let at = 0; at < file.size && !wrong; at += PIECE) {
       const share = Math.round((100 * at) / file.size);
-      postMessage({ progress: `Reading ${file.name}, ${number + 1} of ${files.length}: ${share} % …` });
+      postMessage({ progress: `Reading ${file.name}, ${number + 1} of ${files.length}: ${share}% …` });
       wrong = next.feed(new Uint8Array(await file.slice(at, at + PIECE).arrayBuffer()));
     }
     wrong ||= next.end();

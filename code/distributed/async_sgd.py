@@ -154,7 +154,7 @@ def main(workers: int = 3, updates: int = 60, lr: float = 0.1, delayed_lr: float
     for delay in (0, 1, 4, 16):
         bound = stable(delay)
         below, above = (comes_to_rest(delay, share * bound) for share in (0.95, 1.05))
-        print(f"delay {delay:2}: rests 5 % below ηλ = {bound:.3f}, {below}; 5 % above, {above}")
+        print(f"delay {delay:2}: rests 5% below ηλ = {bound:.3f}, {below}; 5% above, {above}")
         assert below
         assert not above
     for delay in (0, 16):

@@ -162,8 +162,8 @@ def main(ranks: int = 4, n: int = 100_000) -> None:
     ways: dict[str, Compressor] = {
         "bfloat16": Cast(torch.bfloat16),
         "float16": Cast(torch.float16),
-        "top 1 %": TopK(0.01),
-        "random 1 %": RandomK(0.01),
+        "top 1%": TopK(0.01),
+        "random 1%": RandomK(0.01),
     }
 
     def average(group: Group) -> dict[str, tuple[int, float]]:

@@ -18,7 +18,7 @@ HINTS = [
     "What does not fit is out, however fast it is. Of what fits, less memory is worth nothing; "
     "seconds are.",
     "Find the fastest of those that fit. Then take the first in the list that fits and needs at "
-    "most 2 % more time.",
+    "most 2% more time.",
 ]
 
 
@@ -57,7 +57,7 @@ def drawn(draw: Draw, billions: int) -> Case:
 
 
 def close(draw: Draw) -> Case:
-    """A cluster on which the fastest strategy is not the simplest within 2 % of it."""
+    """A cluster on which the fastest strategy is not the simplest within 2% of it."""
     return on_h100("drawn, 46 GB/s out of a host", 1e9 * draw(5, 12), 64, 46e9)
 
 
@@ -76,7 +76,7 @@ def check(choose: Callable[..., Any], *, draw: Draw) -> str:
 
 
 def simplest(options: Sequence[Option]) -> Option:
-    """The first in the list that fits and is as fast as the fastest, within 2 %."""
+    """The first in the list that fits and is as fast as the fastest, within 2%."""
     fitting = [each for each in options if each.fits]
     fastest = min(each.step.total for each in fitting)
     return next(each for each in fitting if each.step.total <= (1 + CLOSE) * fastest)
@@ -97,15 +97,15 @@ def why(case: Case, chosen: Option, best: Option, options: Sequence[Option]) -> 
     fastest = min((each for each in options if each.fits), key=lambda each: each.step.total)
     slower = chosen.step.total / fastest.step.total - 1
     if slower > CLOSE:
-        waits = [f"{100 * (1 - option.step.efficiency):.0f} %" for option in (chosen, fastest)]
+        waits = [f"{100 * (1 - option.step.efficiency):.0f}%" for option in (chosen, fastest)]
         return (
             f"{here}: {chosen.name} fits, but another that fits is faster: its step of "
-            f"{chosen.step.total:.3g} s takes {100 * slower:.0f} % longer. It waits for messages "
+            f"{chosen.step.total:.3g} s takes {100 * slower:.0f}% longer. It waits for messages "
             f"{waits[0]} of the time, and the other {waits[1]}"
         )
     order = [option.name for option in options]
     between = order.index(chosen.name) - order.index(best.name)
     return (
-        f"{here}: {chosen.name} fits and is as fast as any, within 2 %, but a simpler one is, too: "
+        f"{here}: {chosen.name} fits and is as fast as any, within 2%, but a simpler one is, too: "
         f"it is {between} earlier in the list {', '.join(order)}"
     )

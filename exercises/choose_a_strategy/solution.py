@@ -3,7 +3,7 @@ from playground.exercises.check import check
 
 
 def choose(case):
-    """The simplest strategy of those that fit and take at most 2 % longer than the fastest."""
+    """The simplest strategy of those that fit and take at most 2% longer than the fastest."""
     options = plan(case.job, case.cluster, case.memory, reserve=0).options
     fitting = [option for option in options if option.fits]
     fastest = min(option.step.total for option in fitting)

@@ -7,7 +7,7 @@ def choose(case):
     """The name of a strategy: "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3" or, with hosts, "HSDP".
 
     `case` has a job, a cluster, and the memory of each GPU in bytes. It must fit, and no memory
-    has to stay free. Of those that fit it must be the fastest, and of those within 2 % of it the
+    has to stay free. Of those that fit it must be the fastest, and of those within 2% of it the
     simplest, in the order of the planner's list. One row of 2,048 tokens on each GPU, bf16 with
     Adam in fp32, H100s of 80 GB.
 

@@ -16,7 +16,7 @@ def lie(facts, claims):
         days            of the whole run
         mfu             share of the peak, of operations that the model needs
 
-    Claims are rounded to three digits, so two numbers that agree are within 1 % of each other.
+    Claims are rounded to three digits, so two numbers that agree are within 1% of each other.
     """
     raise NotImplementedError
 

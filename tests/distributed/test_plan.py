@@ -263,7 +263,7 @@ def test_seven_billion_on_eight_gpus_take_fsdp_in_pytorch_for_its_zero_1_has_fp3
 
 
 def test_seven_billion_on_eight_gpus_take_zero_1_in_megatron_and_the_margin_is_said():
-    """ZeRO-3 is not 25 % faster: its optimizer gathers beside the next forward pass."""
+    """ZeRO-3 is not 25% faster: its optimizer gathers beside the next forward pass."""
     found = plan(*seven_billion(), "megatron")
     assert found.recommended.name == "ZeRO-1"
     assert "DDP would not fit" in found.why
@@ -280,7 +280,7 @@ def test_seven_billion_with_this_books_listings_take_zero_3():
 
 
 def test_seventy_billion_on_64_gpus_hide_their_messages():
-    """One port of 400 Gbit/s for a whole host makes 26 % of the same plan, eight of them 99 %."""
+    """One port of 400 Gbit/s for a whole host makes 26% of the same plan, eight of them 99%."""
     job = Job(of_size(70e9), rows=1)
     speed = 400e12
     eight = plan(job, cluster_of(gpu("h100"), 64, speed=speed), 80e9).recommended
@@ -660,7 +660,7 @@ def test_what_is_known_of_a_planned_time_is_counted_from_published_rows(capsys):
     said = capsys.readouterr().out
     counted = f"{len(of_zero3)} runs of ZeRO-3, on GPUs of any kind: half of them"
     flat = " ".join(said.split())
-    assert f"published: {counted} were planned within {100 * median:.1f} %, median error" in flat
+    assert f"published: {counted} were planned within {100 * median:.1f}%, median error" in flat
     assert not [run for run in apart if run.option.name == "DDP"]
     main(["--model", "mpt-1b"])
     flat = " ".join(capsys.readouterr().out.split())
@@ -686,7 +686,7 @@ def test_an_answer_says_how_far_eager_and_compiled_runs_like_it_were_off(capsys)
             assert f"a curve fitted to published runs on this GPU, for {way} blocks" in said
             alike = [run for run in apart[way] if run.row["gpu"] in generation]
             bias = statistics.median(run.error for run in alike)
-            off = f"median error: {100 * abs(bias):.1f} % too {'fast' if bias > 0 else 'slow'}"
+            off = f"median error: {100 * abs(bias):.1f}% too {'fast' if bias > 0 else 'slow'}"
             like = f"{len(alike)} runs, {way} like yours, on {name.upper()}s"
             assert re.search(rf"{like}[^(]* \([^)]*\): {off}", said)
             found = asked_for(
@@ -699,9 +699,9 @@ def test_an_answer_says_how_far_eager_and_compiled_runs_like_it_were_off(capsys)
             assert "on A100s, eager and compiled blocks are planned equally fast" in said
             assert "--compile changes the plan's memory, not its time" in said
         else:
-            share = f"{100 * EAGER[name]:.0f} % of the speed of compiled ones"
+            share = f"{100 * EAGER[name]:.0f}% of the speed of compiled ones"
             assert f"on H100s, eager blocks are planned with {share}" in said
-            assert f"--compile plans them {100 / EAGER[name] - 100:.1f} % faster" in said
+            assert f"--compile plans them {100 / EAGER[name] - 100:.1f}% faster" in said
     main(["--model", "llama-3-8b", "--speed", "400T"])
     assert "curve" not in capsys.readouterr().out
 
@@ -903,7 +903,7 @@ def test_lora_is_in_the_answer_and_in_its_json(capsys):
     words = ["--model", "llama-3-8b", "--lora", "16"]
     main(words)
     said = " ".join(capsys.readouterr().out.split())
-    assert "trained 42 million parameters, 0.52 %: LoRA of rank 16 beside every matrix" in said
+    assert "trained 42 million parameters, 0.52%: LoRA of rank 16 beside every matrix" in said
     assert "recommended: DDP" in said
     assumed = asked_for(" ".join(words), capsys)["assumed"]
     assert (assumed["lora_rank"], assumed["trained_parameters"]) == (16, 41_943_040)

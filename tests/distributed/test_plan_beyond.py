@@ -54,7 +54,7 @@ def test_a_plan_like_published_runs_has_a_band_and_no_caution(capsys):
         (f"{LLAMA} --lora 16", "no published run trained LoRA's adapters", False),
         (f"{LLAMA} --trainable 1%", "no published run had frozen parameters", False),
         (f"{LLAMA} --recipe fp32 --fused-loss", "no published run was in fp32", False),
-        (f"{LLAMA} --lora 2048 --fused-loss", "which is 40 % of all", False),
+        (f"{LLAMA} --lora 2048 --fused-loss", "which is 40% of all", False),
         # Models
         ("--model qwen3-30b-a3b --nodes 4", "compared with only 1 published run of", False),
         ("--model deepseek-v2-lite --nodes 4 --fused-loss", "latent attention", False),
@@ -100,7 +100,7 @@ def test_what_published_runs_reach_is_counted_from_them():
 
 
 def test_long_sequences_are_planned_with_all_of_attention():
-    """With half of it, as a causal mask needs, plans would be 60 % too fast in the median."""
+    """With half of it, as a causal mask needs, plans would be 60% too fast in the median."""
     long = [row for row in rows("tokens/s/GPU") if row["use"] == LONG]
     assert len(long) >= 40
     assert min(int(row["context"]) for row in long) > longest(False)
@@ -135,5 +135,5 @@ def test_runs_on_other_gpus_are_not_called_yours(capsys):
 def test_lines_about_published_runs_say_what_they_are(capsys):
     said = flat("--model llama-3-8b --nodes 2", capsys)
     assert "published: 34 runs of ZeRO-3, on GPUs of any kind: half of them were planned" in said
-    assert "published: 1 run of ZeRO-2, on GPUs of any kind: planned 3.2 % too fast" in said
+    assert "published: 1 run of ZeRO-2, on GPUs of any kind: planned 3.2% too fast" in said
     assert not [word for word in ("bias", "held against", "speeds of") if word in said]

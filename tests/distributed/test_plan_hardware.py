@@ -35,14 +35,14 @@ def refused(words, capsys):
 def test_an_answer_says_which_links_it_assumes(capsys):
     said = said_of(f"{CARDS} --lora 16", capsys)
     assert "no band covers a wrong rate" in said
-    expected = "links 32 GB/s per GPU inside a host (PCIe, data sheet, one way), planned with 80 %"
+    expected = "links 32 GB/s per GPU inside a host (PCIe, data sheet, one way), planned with 80%"
     assert expected in said
     assumed = asked_for(CARDS, capsys)["assumed"]
     assert (assumed["inside_bandwidth"], assumed["link_share"]) == (32e9, WIRE)
     said = said_of("--model llama-3-8b --nodes 2", capsys)
     expected = "links 450 GB/s per GPU inside a host (NVLink, data sheet, one way), planned with"
     assert expected in said
-    assert "400 GB/s per host between hosts (all its ports, one way), planned with 80 %" in said
+    assert "400 GB/s per host between hosts (all its ports, one way), planned with 80%" in said
 
 
 @pytest.mark.parametrize("name", ["3090", "4090", "5090"])

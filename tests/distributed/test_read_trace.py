@@ -849,7 +849,7 @@ def test_numbers_may_be_hexadecimal_and_text(tmp_path):
 
 
 def test_gpus_of_one_process_are_not_merged(tmp_path):
-    """Each computes for 40 % of a step, one after the other."""
+    """Each computes for 40% of a step, one after the other."""
     events = [step(0, 0, 100), *kernel("gemm", 0, 40, 0, 1, device=0)]
     events += kernel("gemm", 40, 40, 0, 2, device=1)
     events += [event("gpu_memcpy", "Memcpy PtoP", 80, 5, device=2)]

@@ -108,7 +108,7 @@ def test_a_source_that_had_no_part_in_any_constant():
 
 
 def test_rows_that_nothing_was_fitted_to_are_within_8_percent_in_the_median():
-    """And nine of ten within 25 %, and those on H100s without a bias of 8 %."""
+    """And nine of ten within 25%, and those on H100s without a bias of 8%."""
     apart = held_out(EVERY)
     assert len({run.source for run in apart}) >= 10
     found = Errors.of(run.error for run in apart)
@@ -225,7 +225,7 @@ def test_memory_that_was_published():
     stated = [run for run in EVERY if run.row["memory"] and "compile" in run.row["note"]]
     stated = [run for run in stated if run.source != TOO_LARGE]
     assert len(stated) == 3
-    for run in stated:  # what an allocator reserved, not what tensors need: our allowance is 5 %
+    for run in stated:  # what an allocator reserved, not what tensors need: our allowance is 5%
         assert -0.08 < run.option.needs / 2**30 / float(run.row["memory"]) - 1 < 0.05
 
 

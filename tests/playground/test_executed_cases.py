@@ -1,4 +1,4 @@
-"""What was recorded of executed plans: of today's text, and within 3 % of today's plan."""
+"""What was recorded of executed plans: of today's text, and within 3% of today's plan."""
 
 import pytest
 

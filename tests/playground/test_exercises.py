@@ -121,7 +121,7 @@ def test_an_unusual_answer_is_right(name: str, stem: str, tmp_path) -> None:
     ],
 )
 def test_verdicts_hold_whatever_is_drawn(name: str, tmp_path, monkeypatch) -> None:
-    """In 16 % of all cases two mistakes of read_a_trace had looked the same, and CI drew one."""
+    """In 16% of all cases two mistakes of read_a_trace had looked the same, and CI drew one."""
     for seed in range(1, 20):
         draw_with(monkeypatch, seed)
         verdict = verdict_on(name, FOLDER / name / "solution.py")

@@ -46,5 +46,5 @@ def test_each_layers_message_begins_when_its_gradients_are_ready_and_the_link_is
 
 
 def test_the_books_two_networks_are_at_80_percent_of_line_rate():
-    assert LINKS["eight ports at 80 %: 320 GB/s"] == 0.8 * 8 * 50
-    assert LINKS["one port at 80 %: 40 GB/s"] == 0.8 * 50
+    assert LINKS["eight ports at 80%: 320 GB/s"] == 0.8 * 8 * 50
+    assert LINKS["one port at 80%: 40 GB/s"] == 0.8 * 50

@@ -266,7 +266,7 @@ def beside_torchs_own_loop(name: str, size: int) -> list[float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["all-reduce", "all-gather", "reduce-scatter"])
 def test_its_bandwidth_is_that_of_torchs_own_loop(name: str) -> None:
-    """Within 5 %, the same bytes in the same ranks, in turns. Of each the first decile: the rest
+    """Within 5%, the same bytes in the same ranks, in turns. Of each the first decile: the rest
     measures what else the machine does."""
     ours, torchs = torchrun(beside_torchs_own_loop, name, 4 << 20, ranks=2, timeout=PATIENCE)[0]
     assert ours == pytest.approx(torchs, rel=0.05)

@@ -177,7 +177,7 @@ def of_attention(model: Model) -> str:
 
 def of_trained(job: Job) -> str:
     """Which parameters have gradients, and what the others are assumed to cost."""
-    said = f"{billions(job.trained)} parameters, {100 * job.trained / job.parameters:.2g} %"
+    said = f"{billions(job.trained)} parameters, {100 * job.trained / job.parameters:.2g}%"
     if job.lora:
         said += f": LoRA of rank {job.lora} beside every matrix of the layers"
     else:
@@ -216,7 +216,7 @@ def of_links(found: Assumed) -> str:
     if cluster.ranks > cluster.per_host:
         ports = cluster.network.bandwidth / WIRE / 1e9
         rate = f"{ports:,.4g} GB/s per host between hosts (all its ports, one way)"
-        said.append(f"{rate}, planned with {100 * WIRE:g} % of that")
+        said.append(f"{rate}, planned with {100 * WIRE:g}% of that")
     return "; ".join([*said, "no band covers a wrong rate"])
 
 

@@ -25,7 +25,7 @@ from distributed.planner.validation import Run, predict, runs, scaling
 from distributed.runtime.script import run_script
 
 LONGEST = 8192  # tokens in a sequence of all runs but the long ones
-ENOUGH = 9  # runs: with fewer, even the smallest and the largest error promise less than 80 %
+ENOUGH = 9  # runs: with fewer, even the smallest and the largest error promise less than 80%
 
 
 class Band(NamedTuple):

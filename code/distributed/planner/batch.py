@@ -105,7 +105,7 @@ def in_sequences(rows: float) -> str:
 
 
 def off_by(batch: Batch, job: Job, ranks: int) -> str:
-    """A note with a step's actual tokens, if whole sequences miss the batch by more than 1 %."""
+    """A note with a step's actual tokens, if whole sequences miss the batch by more than 1%."""
     has = job.tokens * job.accumulate * ranks
     if abs(has / batch.tokens - 1) <= 0.01:
         return ""

@@ -242,7 +242,7 @@ def of_trained(job: Job) -> Iterator[Beyond]:
     if job.lora and share > LARGE_SHARE:
         yield Beyond(
             f"LoRA of rank {job.lora:,} trains {job.trained / 1e9:,.3g} billion parameters, which"
-            f" is {100 * share:.0f} % of all; usual ranks are 8 to 256"
+            f" is {100 * share:.0f}% of all; usual ranks are 8 to 256"
         )
 
 

@@ -1,6 +1,6 @@
 """Links inside a host: the rate of a GPU's data sheet, or one that the user has measured.
 
-A data sheet states what a link carries, and collectives of many megabytes reach about 80 % of it
+A data sheet states what a link carries, and collectives of many megabytes reach about 80% of it
 (`job.WIRE`). A measured rate is planned as it is. All rates are those of one GPU in one direction.
 """
 
@@ -34,7 +34,7 @@ class Inside(NamedTuple):
         return Link(self.latency, self.share * self.rate)
 
     def in_words(self) -> str:
-        share = "as it is" if self.share == 1 else f"with {100 * self.share:g} % of that"
+        share = "as it is" if self.share == 1 else f"with {100 * self.share:g}% of that"
         rate = f"{self.rate / 1e9:,.4g} GB/s per GPU inside a host"
         return f"{rate} ({self.name}, one way), planned {share}"
 

@@ -3,7 +3,7 @@
     achieved = peak · best · d/(d + width) · T/(T + tokens)
 
 Narrow matrices and few tokens leave a GPU partly idle. The three constants are fitted to the
-single-host runs of llm-foundry (`published.csv`), and half of those predictions are within 4 %.
+single-host runs of llm-foundry (`published.csv`), and half of those predictions are within 4%.
 Recomputing a forward pass costs less than running it the first time, because the memory that
 checkpointing frees allows larger kernels: see `RECOMPUTE`.
 

@@ -1,7 +1,7 @@
 """Choice of a strategy for a model on given GPUs: what fits, how long a step takes, and why.
 
 The rule: of the strategies that fit with a reserve, take the one with the shortest step. Of those
-within 2 % of it, take the simplest; of FSDP's three, which differ by one argument, take the one
+within 2% of it, take the simplest; of FSDP's three, which differ by one argument, take the one
 that needs the least memory. A strategy that uses up the reserve fits on paper only, because
 published memory peaks are higher than planned ones. It is chosen only if nothing else fits, with a
 caution. `planner.job` computes the memory and the time of each strategy.

@@ -213,7 +213,7 @@ class Errors(NamedTuple):
         """How far planned speeds are off, for people."""
         if self.of_rows == 1:
             return f"planned {in_percent(self.bias)}"
-        half = f"half of them were planned within {100 * self.median:.1f} %"
+        half = f"half of them were planned within {100 * self.median:.1f}%"
         return f"{half}, median error: {in_percent(self.bias)}"
 
     def __str__(self) -> str:
@@ -282,7 +282,7 @@ def of_the_curve(compiled: bool, one: Gpu) -> list[str]:
     if EAGER[curve] == 1:
         said = [f"on {curve.upper()}s, eager and compiled blocks are planned equally fast"]
     else:
-        share = f"{100 * EAGER[curve]:.0f} % of the speed of compiled ones"
+        share = f"{100 * EAGER[curve]:.0f}% of the speed of compiled ones"
         said = [f"on {curve.upper()}s, eager blocks are planned with {share}"]
     ours = "compiled" if compiled else "eager"
     apart = [
@@ -307,14 +307,14 @@ def of_the_curve(compiled: bool, one: Gpu) -> list[str]:
 
 
 def in_percent(bias: float) -> str:
-    return f"{100 * abs(bias):.1f} % too {'fast' if bias > 0 else 'slow'}"
+    return f"{100 * abs(bias):.1f}% too {'fast' if bias > 0 else 'slow'}"
 
 
 def spread(errors: Iterable[float]) -> str:
-    """From the smallest error to the largest: "5 % too slow to 12 % too fast"."""
+    """From the smallest error to the largest: "5% too slow to 12% too fast"."""
     ends = [round(100 * each) for each in sorted(errors)]
     low, high = ends[0], ends[-1]
-    words = [f"{abs(end)} % too {'fast' if end > 0 else 'slow'}" for end in (low, high)]
+    words = [f"{abs(end)}% too {'fast' if end > 0 else 'slow'}" for end in (low, high)]
     if low * high > 0:
         words[0] = f"{abs(low)}"
     return words[-1] if low == high else " to ".join(words)
@@ -345,12 +345,12 @@ def evidence(
         said += of_the_curve(compiled, one)
     if gains := gains_of_compiling():
         ours = "as yours are" if compiled else "as yours aren't"
-        gain = f"{100 * statistics.median(gains):.1f} % faster in {len(gains)} pairs"
+        gain = f"{100 * statistics.median(gains):.1f}% faster in {len(gains)} pairs"
         faster = 1 / EAGER[curve_name(one)] - 1
         if not is_curve or not faster:
             planned = "--compile changes the plan's memory, not its time"
         else:
-            planned = f"--compile plans them {100 * faster:.1f} % faster"
+            planned = f"--compile plans them {100 * faster:.1f}% faster"
         said.append(f"compiled blocks, {ours}: {gain} of runs; {planned}")
     return said
 

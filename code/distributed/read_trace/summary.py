@@ -39,7 +39,7 @@ def headline(verdict: Verdict) -> str:
     if not verdict.findings:
         share = verdict.step.compute / verdict.step.total
         return (
-            f"No rule is broken: {share:.0%} of a step is computation, and nothing else costs 5 %. "
+            f"No rule is broken: {share:.0%} of a step is computation, and nothing else costs 5%. "
             "Only faster kernels can make it shorter."
         )
     first = verdict.findings[0]

@@ -60,7 +60,7 @@ def published(collective: str) -> list[Measured]:
 
 
 def model() -> Line:
-    """An all-reduce around a ring of eight: α has all its 14 steps, and W is 80 % of line rate."""
+    """An all-reduce around a ring of eight: α has all its 14 steps, and W is 80% of line rate."""
     return Line("model", 14 * NVLINK_LATENCY, ACHIEVED * LINE_RATE)
 
 

@@ -12,7 +12,7 @@ from playground.show.chart import Calculator, choice, slider, style
 from playground.show.colours import RANKS
 
 EIGHT_PORTS = "8 × 400 Gbit/s"
-# bytes/s per host in one direction, at 80 % of line rate
+# bytes/s per host in one direction, at 80% of line rate
 NETWORKS = {f"{rate} Gbit/s": 0.8 * rate / 8 * 1e9 for rate in (1, 10, 25, 100, 400)}
 NETWORKS[EIGHT_PORTS] = 320e9
 BUCKETS = {"5 MiB": 5 * 2**20, "25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "all in one": 2**50}
@@ -86,7 +86,7 @@ def scaling_calculator() -> Calculator:
         *model_size(math.log10(1.5e9)),
         *speed,
         *alpha,
-        *choice("network", "ports per host, at 80 %", NETWORKS, EIGHT_PORTS),
+        *choice("network", "ports per host, at 80%", NETWORKS, EIGHT_PORTS),
         *choice("bytes", "gradients", GRADIENTS, "fp32"),
         *choice("bucket", "buckets", BUCKETS, "25 MiB"),
     )

@@ -36,7 +36,7 @@ class Table:
         text = escape(str(value)).replace("\n", "<br>")
         if not _is_quantity(value):
             return f"<td>{text}</td>"
-        text = re.sub(r"^-|(?<=e)-", "−", re.sub(r"(?<=\d)%$", "\u00a0%", text))
+        text = re.sub(r"^-|(?<=e)-", "−", text)
         return f'<td class="text-right">{text}</td>'
 
     def __repr__(self) -> str:

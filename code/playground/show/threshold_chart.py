@@ -14,12 +14,12 @@ from playground.show.colours import KINDS
 
 BILLIONS, LAYERS = 1.5, 48  # a model that plain DDP can train on a GPU of 80 GB
 LINKS = {  # GB/s per host; a port has 400 Gbit/s if its name doesn't say otherwise
-    "eight ports at 80 %: 320 GB/s": 320.0,
+    "eight ports at 80%: 320 GB/s": 320.0,
     "eight ports, line rate: 400 GB/s": 400.0,
-    "one port at 80 %: 40 GB/s": 40.0,
+    "one port at 80%: 40 GB/s": 40.0,
     "one port, line rate: 50 GB/s": 50.0,
-    "100 Gbit/s at 80 %: 10 GB/s": 10.0,
-    "NVLink at 80 %: 360 GB/s": 360.0,
+    "100 Gbit/s at 80%: 10 GB/s": 10.0,
+    "NVLink at 80%: 360 GB/s": 360.0,
 }
 LANES = ["computes", "sends"]
 
