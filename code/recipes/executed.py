@@ -202,7 +202,7 @@ def second_step(names: dict[str, Any], make_model: MakeModel, batch: Any, job: J
         model, optimizer = names["parallelize"](make_model, device="cpu")
         is_told = "device" in signature(names["train_step"]).parameters
         step = partial(names["train_step"], device="cpu") if is_told else names["train_step"]
-        step(model, optimizer, [batch] * job.accumulate)
+        step(model, optimizer, [batch])  # one micro-batch is enough for the states
         tracker = tracker_of(model, optimizer, batch)
         untracked = Untracked(tracker)
         with mock.patch.object(ShardingPropagator, "_fake_mode_lock", untracked), counter, tracker:

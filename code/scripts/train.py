@@ -493,12 +493,13 @@ class Job:
         return lowest + (settings.lr - lowest) * (1 + math.cos(math.pi * through)) / 2
 
     def backward(self, rows: torch.Tensor) -> torch.Tensor:
-        """Add up the gradients of this rank's pieces; the last one sends. Returns the loss. []"""
+        """Add up the gradients of this rank's pieces, and return the loss. []
+
+        Shards are reduced after each piece, so that no rank holds whole gradients.
+        """
         settings, total = self.settings, torch.zeros((), device=self.device)
         for number, piece in enumerate(self.to_device(rows)):
             last = number == self.pieces - 1
-            if not settings.ddp:
-                self.model.set_requires_gradient_sync(last)
             place = number * self.ranks + self.rank  # of the piece, in the batch
             torch.manual_seed(seed_of(settings.seed, "dropout", self.step, place))
             with self.model.no_sync() if settings.ddp and not last else nullcontext():

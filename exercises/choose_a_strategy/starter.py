@@ -1,21 +1,25 @@
-from distributed.planner.command import as_text
-from distributed.planner.strategy import plan
 from playground.exercises.check import check
 
 
 def choose(case):
-    """The name of a strategy: "DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3" or, with hosts, "HSDP".
+    """The name of a strategy: "DDP", "ZeRO-1", "ZeRO-2", "HSDP", or "ZeRO-3".
 
-    `case` has a job, a cluster, and the memory of each GPU in bytes. It must fit, and no memory
-    has to stay free. Of those that fit it must be the fastest, and of those within 2% of it the
-    simplest, in the order of the planner's list. One row of 2,048 tokens on each GPU, bf16 with
-    Adam in fp32, H100s of 80 GB.
+    `case.options` lists the strategies that the cluster allows, from the simplest on. Each has a
+    `name`, the bytes that it `needs` on each GPU, and its `step.total`, in seconds. `case.memory`
+    is a GPU's memory, in bytes. Follow the planner's rule:
+
+        1. A strategy fits if it leaves a tenth of the memory free.
+        2. Of those that fit, find the fastest. All that take at most 2% longer are tied with it.
+        3. Of those tied, take DDP, or else ZeRO-1, or else the one that needs the least memory.
+
+    The first five cases: H100s with 80 GB, 2,048 tokens per GPU, recomputed activations, and
+    PyTorch's recipe.
 
         a small model on one host         1 billion parameters,  8 GPUs
+        seventy billion, fast network    70 billion parameters, 64 GPUs, 400 GB/s per host
+        three billion, slow network       3 billion parameters, 64 GPUs,  25 GB/s per host
         seven billion on one host         7 billion parameters,  8 GPUs
-        eight hosts, slow links           3 billion parameters, 64 GPUs, 25 GB/s out of a host
-        eight hosts, slow links          32 billion parameters, 64 GPUs, 25 GB/s out of a host
-        eight hosts, usual links         70 billion parameters, 64 GPUs, 400 GB/s out of a host
+        thirty billion, faster network   30 billion parameters, 64 GPUs, 100 GB/s per host
     """
     raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Clip gradients by their global norm where each rank has a share of them."""
+"""Clip gradients by their global norm when each rank has only a shard of them."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,48 +12,48 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal
 
 HINTS = [
-    "Norms do not add up, their squares do: ‖g‖² = Σ over ranks of ‖share‖². One number from each "
-    "rank is all that needs to be sent.",
-    "A replicated gradient is the same on every rank: add its square after the all-reduce, once.",
-    "Scale by min(1, max_norm / (norm + 1e-6)), everything in place: shares and replicated.",
+    "You can't add norms, but you can add their squares: ‖g‖² = Σ over ranks of ‖shard‖². So each "
+    "rank has to send only one number.",
+    "A replicated gradient is the same on every rank. Add its square once, after the all-reduce.",
+    "Multiply all gradients, sharded and replicated, by min(1, max_norm / (norm + 1e-6)) in place.",
 ]
 
 
 class Case(NamedTuple):
-    """Lengths of each rank's shares, and of what is replicated; their size, the most allowed."""
+    """Lengths of each rank's shards and of replicated gradients, their scale, and the limit."""
 
-    shares: list[list[int]]
+    shards: list[list[int]]
     replicated: list[int]
     size: float
     max_norm: float
     seed: int
 
     def gradients(self, rank: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-        """A rank's shares, and the replicated ones."""
+        """A rank's shards, and the replicated ones."""
 
         def made(owner: int, lengths: list[int]) -> list[torch.Tensor]:
             return [
                 self.size * normal(n, seed=(owner, self.seed, i)) for i, n in enumerate(lengths)
             ]
 
-        return made(rank, self.shares[rank]), made(9, self.replicated)
+        return made(rank, self.shards[rank]), made(9, self.replicated)
 
 
 CASES = [
     Case([[3, 2], [4, 1]], [2], 1.0, 1.0, 0),
     Case([[5], [0]], [], 2.0, 0.5, 1),
     Case([[3], [3]], [4, 1], 0.01, 5.0, 2),
-    Case([[3], [2]], [2], 1e-6, 1e-6, 3),  # as small as what is added to the norm
+    Case([[3], [2]], [2], 1e-6, 1e-6, 3),  # as small as the 1e-6 that is added to the norm
 ]
 
 
 def drawn(draw: Draw, size: float) -> Case:
     """Gradients of three ranks, of which the last has at least one element."""
     count = draw(1, 3)
-    shares = [[draw(0, 6) for _ in range(count)] for _ in range(3)]
-    shares[2][0] += 1
+    shards = [[draw(0, 6) for _ in range(count)] for _ in range(3)]
+    shards[2][0] += 1
     replicated = [draw(1, 5) for _ in range(draw(0, 3))]
-    return Case(shares, replicated, size, draw(1, 9) / 10, draw(3, 10**6))
+    return Case(shards, replicated, size, draw(1, 9) / 10, draw(3, 10**6))
 
 
 def run(
@@ -61,17 +61,17 @@ def run(
 ) -> list[tuple[Any, list[list[torch.Tensor]], int]]:
     rings, found = RingGroup(group), []
     for case in cases:
-        shares, replicated = case.gradients(group.rank)
+        shards, replicated = case.gradients(group.rank)
         rings.trace = trace = Trace(group.rank)
-        norm = answer(rings, shares, replicated, case.max_norm)
-        found.append((norm, [shares, replicated], trace.sent))
+        norm = answer(rings, shards, replicated, case.max_norm)
+        found.append((norm, [shards, replicated], trace.sent))
     return found
 
 
 def check(clip: Callable[..., Any], *, draw: Draw) -> str:
     check_cases(clip, CASES, 2)
     check_cases(clip, [drawn(draw, 3.0), drawn(draw, 1.0), drawn(draw, 0.01)], 3)
-    return "Right: one norm on all ranks, replicated gradients in it once, a few bytes sent."
+    return "Right: all ranks use one norm, which counts replicated gradients once."
 
 
 def check_cases(clip: Callable[..., Any], cases: list[Case], ranks: int) -> None:
@@ -93,30 +93,29 @@ def check_case(
 ) -> None:
     max_norm = case.max_norm
     each = [case.gradients(r) for r in range(ranks)]
-    local = [sum(float(g.square().sum()) for g in shares) for shares, _ in each]
+    local = [sum(float(g.square().sum()) for g in shards) for shards, _ in each]
     same = sum(float(g.square().sum()) for g in each[0][1])
     right = (sum(local) + same) ** 0.5
     suspects = {
-        f"That counts what is replicated {ranks} times, once on each rank": (
+        f"This counts the replicated gradients {ranks} times, once per rank": (
             sum(local) + ranks * same
         )
         ** 0.5,
-        f"That is the norm of what rank {rank} has, without the other ranks' shares": (
+        f"This is the norm of rank {rank}'s gradients, without the other ranks' shards": (
             local[rank] + same
         )
         ** 0.5,
-        "That is the norm of the shares alone: what is replicated is missing": sum(local) ** 0.5,
-        "That is the square of the norm": right**2,
-        "That adds norms: add squares, and take the root once": sum(
+        "This is the norm of the shards, without the replicated gradients": sum(local) ** 0.5,
+        "This is the square of the norm": right**2,
+        "This adds norms: add squares, and take the root once": sum(
             (square + same) ** 0.5 for square in local
         ),
-        "That adds the norms of ranks: add squares, and take the root once": sum(
+        "This adds the ranks' norms: add squares, and take the root once": sum(
             square**0.5 for square in local
         )
         + same**0.5,
-        "That is the mean of the ranks' squares, and not their sum": (sum(local) / ranks + same)
-        ** 0.5,
-        "That is the norm after clipping; return the one before": min(right, max_norm),
+        "This is the mean of the ranks' squares, not their sum": (sum(local) / ranks + same) ** 0.5,
+        "This is the norm after clipping; return the norm before it": min(right, max_norm),
     }
     if norm is not None:
         norm = torch.as_tensor(norm).reshape(())
@@ -124,19 +123,19 @@ def check_case(
     factor = min(1.0, max_norm / (right + 1e-6))
     mine, replicated = each[rank]
     for kind, after, before in zip(
-        ("share", "replicated"), scaled, (mine, replicated), strict=True
+        ("shard", "replicated"), scaled, (mine, replicated), strict=True
     ):
         for i, (found, start) in enumerate(zip(after, before, strict=True)):
             change = {
-                "The norm is right, but this gradient is as it was: scale it in place": start,
-                f"The norm is {right:.3g}, and at most {max_norm:g} is allowed: a small gradient "
-                "must stay as it is, not grow": start * max_norm / (right + 1e-6),
+                "The norm is right, but this gradient hasn't changed: scale it in place": start,
+                f"The norm is {right:.3g}, and {max_norm:g} is allowed: if the norm is small "
+                "enough, the gradients must not grow": start * max_norm / (right + 1e-6),
                 "It is scaled twice": start * factor**2,
                 "The factor is max_norm / (norm + 1e-6)": start * min(1.0, max_norm / right),
             }
             expect(f"{kind} {i}", found, start * factor, change, 1e-5, here)
     if sent > 64:
         raise Wrong(
-            f"{here}the gradients are right, but {sent} bytes are sent. One number from each rank "
-            "is enough: 16 bytes in a ring"
+            f"{here}the gradients are right, but it sends {sent} bytes. One number per rank is "
+            "enough: 16 bytes in a ring"
         )

@@ -1,4 +1,4 @@
-"""A training loop that hangs for three reasons: a log, an early stop, and unequal batches."""
+"""A training loop that hangs for three reasons: its log, its early stop, and unequal batches."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,14 +9,14 @@ from distributed import Group
 from playground.exercises.check import Draw, Wrong, on_ranks
 
 HINTS = [
-    "The verdict says on which line each rank waits. A collective ends when *every* rank has "
-    "called it: which rank did not come, and which `if` or `for` kept it away?",
-    "A condition in front of a collective must be the same on all ranks. `group.rank == 0` is not: "
-    "let all ranks average, and one of them write.",
-    "`loss < good` compares a rank's own loss. The mean over ranks is the same everywhere, so "
-    "compare that, in every step.",
-    'How many steps can all ranks do? Each knows its own number: all_reduce(…, "min"), before the '
-    "loop.",
+    "The verdict says which line each rank is waiting in. A collective ends when *every* rank has "
+    "called it. Which rank hasn't, and which `if` or `for` made it skip the call?",
+    "A condition around a collective must have the same value on all ranks. `group.rank == 0` "
+    "doesn't. Let all ranks average the loss, and only rank 0 log it.",
+    "`loss < good` compares each rank's own loss. The mean over the ranks is the same everywhere, "
+    "so compute it in every step, and compare that.",
+    "How many steps can all ranks do? Each rank knows only its own number, so find the smallest "
+    'with all_reduce(…, "min") before the loop.',
 ]
 Batches = list[list[torch.Tensor]]  # of each rank
 
@@ -32,7 +32,7 @@ def draw_batches(draw: Draw, counts: list[int], centre: int) -> Batches:
 
 
 def one_device(batches: Batches, good: float) -> tuple[float, list[float], int]:
-    """w, the log and the number of steps, with all ranks' means made in one place."""
+    """w, the log, and the number of steps, when one device computes all ranks' means."""
     w, log, done = torch.zeros(1, dtype=torch.float64), [], 0
     for step, rows in enumerate(zip(*batches, strict=False)):
         losses = [(w - x).square().mean() for x in rows]
@@ -60,14 +60,14 @@ def cases(draw: Draw) -> list[tuple[str, Batches, float]]:
     few = draw(5, 7)
     even, more = [few, few, few], [few + draw(1, 2), few, few + draw(2, 4)]
     drawn = {
-        "equally many batches, and no early stop": (even, 0.0),
-        "unequally many batches, and no early stop": (more, 0.0),
-        "unequally many batches, and an early stop": (more, -1.0),
+        "the same number of batches, no early stop": (even, 0.0),
+        "different numbers of batches, no early stop": (more, 0.0),
+        "different numbers of batches, and an early stop": (more, -1.0),
     }
     found = []
     for said, (counts, good) in drawn.items():
         batches = draw_batches(draw, counts, draw(6, 9))
-        if good < 0:  # to be reached in the fourth step
+        if good < 0:  # so that the fourth step reaches it
             good = last_mean(batches, 4) * (1 + 1e-9)
         found.append((said, batches, good))
     return found
@@ -84,24 +84,24 @@ def check(train: Callable[..., Any], *, draw: Draw) -> str:
     for said, batches, good in cases(draw):
         w, log, done = one_device(batches, good)
         results = on_ranks(run, train, batches, good, ranks=3, timeout=8.0)
-        where = f"Three ranks, {said}: it ends, but "
+        where = f"Three ranks, {said}: training ends, but "
         for rank, result in enumerate(results):
             if result is None:
-                raise Wrong(f"{where}rank {rank} does not return (w, log)")
+                raise Wrong(f"{where}rank {rank} doesn't return (w, log)")
             found, of_rank = result
             if rank and of_rank:
-                raise Wrong(f"{where}rank {rank} has a log, which only rank 0 writes")
+                raise Wrong(f"{where}rank {rank} has a log, and only rank 0 should write one")
             if not abs(found - w) <= 1e-9:  # nan too
                 raise Wrong(
-                    f"{where}w is {found:.6f} on rank {rank}, and {w:.6f} after {done} steps on "
-                    "one device: do all ranks do equally many steps, and average every gradient?"
+                    f"{where}w is {found:.6f} on rank {rank}, but {w:.6f} after {done} steps on "
+                    "one device. Do all ranks take equally many steps and average all gradients?"
                 )
         of_first = results[0][1]
         if len(of_first) != len(log):
-            raise Wrong(f"{where}the log of rank 0 has {len(of_first)} losses, and not {len(log)}")
+            raise Wrong(f"{where}rank 0's log has {len(of_first)} losses, not {len(log)}")
         for i, (found, wanted) in enumerate(zip(of_first, log, strict=True)):
             if not abs(found - wanted) <= 1e-9:
                 raise Wrong(
-                    f"{where}log[{i}] is {found:.6f}, and the mean over ranks is {wanted:.6f}"
+                    f"{where}log[{i}] is {found:.6f}, but the mean over the ranks is {wanted:.6f}"
                 )
-    return "Right: every rank makes the same calls, whatever it has and whoever writes the log."
+    return "Right: all ranks make the same calls, whatever batches they have."

@@ -12,7 +12,7 @@ def train(group, batches, good):
         gradient = 2 * (w - x.mean())
         group.all_reduce(gradient, "avg")
         w -= 0.1 * gradient
-        group.all_reduce(loss, "avg")  # every rank, whoever wants to know
+        group.all_reduce(loss, "avg")  # on every rank, although only one logs it
         if step % 2 == 0 and group.rank == 0:
             log.append(loss.item())
         if loss < good:

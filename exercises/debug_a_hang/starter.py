@@ -4,14 +4,15 @@ from playground.exercises.check import check
 
 
 def train(group, batches, good):
-    """Find a number w near all x. batches: arrays x[b], and ranks have unequally many of them.
+    """Find a number w near all x. `batches` is a list of arrays x[b]; some ranks have more of them.
 
-    Returns (w, log), w[1] and a list. All ranks do as many steps as the rank with the fewest
-    batches has. Gradients are averaged in each step. After every second step (0, 2, …) rank 0
-    appends the mean of all ranks' losses to its log; other ranks return an empty one. Training
-    ends on all ranks, after the same step, when the mean loss is below `good`.
+    Returns (w[1], log). All ranks do as many steps as the rank with the fewest batches can do, and
+    average their gradients in each step. In steps 0, 2, …, rank 0 appends the mean of all ranks'
+    losses to its log; the other ranks return an empty one. When the mean loss is below `good`,
+    training ends on all ranks after the same step.
 
-    This program waits for ever, for three reasons. Press Check, and look at where each rank stands.
+    This program waits forever, for three reasons. Press Check to see which line each rank is
+    waiting in.
     """
     w, log = torch.zeros(1, dtype=torch.float64), []
     for step, x in enumerate(batches):

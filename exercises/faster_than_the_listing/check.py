@@ -1,6 +1,6 @@
-"""Average many small tensors with few messages: they and their bytes are counted, then timed.
+"""Average many small tensors with few messages. The check counts messages and bytes.
 
-Counts decide. Times of one machine tell whether counts were worth it, and are shown.
+Only the counts decide. Times are shown, too, so that you see what fewer messages are worth.
 """
 
 from collections.abc import Callable
@@ -17,20 +17,20 @@ from playground.exercises.suspects import expect, normal
 from playground.exercises.watch import paired, told
 
 HINTS = [
-    "Messages have a price of their own, so put many tensors into one: copy them into one flat "
-    "tensor, average that, and copy them back.",
-    "`torch.cat([g.reshape(-1) for g in gradients])` makes it; `flat.split([g.numel() for g in "
-    "gradients])` cuts it up again.",
-    "torch.cat of float32 and float64 is float64, which doubles bytes: make one flat tensor for "
-    "each dtype.",
+    "Each message costs time, however short it is. So copy many tensors into one flat tensor, "
+    "average that, and copy the means back.",
+    "`torch.cat([g.reshape(-1) for g in gradients])` makes the flat tensor, and "
+    "`flat.split([g.numel() for g in gradients])` divides it again.",
+    "torch.cat of float32 and float64 returns float64, which doubles the bytes. Make one flat "
+    "tensor per dtype.",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "the sum over ranks": "all_reduce",
     "in 8 bytes": "cat|concatenate",
-    "made in float32": "float|float32",
+    "computed in float32": "float|float32",
     "length of the largest": "zeros|new_zeros|pad",
     "copy the means back": "all_reduce",
-    "many tensors in one message": "all_reduce",
+    "many tensors into one message": "all_reduce",
 }
 Shapes = list[tuple[tuple[int, ...], torch.dtype]]
 SHAPES: Shapes = [
@@ -44,7 +44,7 @@ SHAPES: Shapes = [
 
 
 def drawn(draw: Draw) -> Shapes:
-    """Other shapes of the same kinds, in another order; the fourth has two dimensions."""
+    """Different shapes of the same kinds, in a different order; the fourth has two dimensions."""
     made: Shapes = [
         *[((draw(1, 6), draw(2, 4)), torch.float32) for _ in range(draw(8, 14))],
         *[((draw(1, 9),) * draw(0, 2), torch.float64) for _ in range(draw(2, 3))],
@@ -56,7 +56,7 @@ def drawn(draw: Draw) -> Shapes:
 
 
 def gradients(rank: int, shapes: Shapes) -> list[torch.Tensor]:
-    """What a rank has; one of them is a transpose, with gaps between its rows."""
+    """A rank's gradients. One is a transpose, so it isn't contiguous."""
     made = [normal(*shape, seed=(rank, i)).to(dtype) for i, (shape, dtype) in enumerate(shapes)]
     made[3] = made[3].t().contiguous().t()
     return made
@@ -83,7 +83,7 @@ def race(group: Group, answer: Callable[..., Any]) -> tuple[float, float, float]
 
 
 def listing(rank: int, ranks: int, shapes: Shapes) -> tuple[int, int]:
-    """Bytes and messages of one all-reduce for each tensor, by the ring's formula."""
+    """Bytes and messages of one all-reduce per tensor, by the ring's formula."""
     sent = [ring_sent(g.numel(), rank, ranks) for g in gradients(rank, shapes)]
     sizes = [dtype.itemsize for _, dtype in shapes]
     elements = zip(sent, sizes, strict=True)
@@ -97,7 +97,7 @@ def check(average: Callable[..., Any], *, draw: Draw) -> str:
 
 
 def check_case(average: Callable[..., Any], shapes: Shapes, ranks: int) -> str:
-    """What is right about it; raises `Wrong`."""
+    """A message about a right answer. Raises `Wrong`."""
     results = on_ranks(run, average, shapes, ranks=ranks)
     each = [gradients(rank, shapes) for rank in range(ranks)]
     for rank, (found, _, _) in enumerate(results):
@@ -108,8 +108,8 @@ def check_case(average: Callable[..., Any], shapes: Shapes, ranks: int) -> str:
         if messages >= listed[1]:
             raise Wrong(
                 f"The means are right, but rank {rank} of {ranks} sends {messages} messages "
-                f"for {len(shapes)} tensors, and the listing sends {listed[1]}. Send many "
-                "tensors in one message"
+                f"for {len(shapes)} tensors, and the listing sends {listed[1]}. Put many tensors "
+                "into one message"
             )
         bytes_of_all, messages_of_all = bytes_of_all + sent, messages_of_all + messages
         before, messages_before = before + listed[0], messages_before + listed[1]
@@ -117,19 +117,18 @@ def check_case(average: Callable[..., Any], shapes: Shapes, ranks: int) -> str:
     if bytes_of_all > before:
         why = cause(ranks, bytes_of_all, shapes)
         raise Wrong(
-            f"The means are right, with {messages_of_all} messages from {ranks} ranks instead "
-            f"of {messages_before}, but they send {bytes_of_all} bytes and the listing "
-            f"{before}: {bytes_of_all / before:.3g} times as many. {why}"
+            f"The means are right, and {ranks} ranks send {messages_of_all} messages instead of "
+            f"{messages_before}. But they send {bytes_of_all} bytes, {bytes_of_all / before:.3g} "
+            f"times as many as the listing's {before}. {why}"
         )
     if messages_of_all > 2 * least:
         raise Wrong(
-            f"Fewer messages than the listing's {messages_before} are sent by {ranks} ranks, "
-            f"but {messages_of_all} are still many: {least} would do, one all-reduce for each "
-            "dtype"
+            f"{ranks} ranks send {messages_of_all} messages, fewer than the listing's "
+            f"{messages_before}, but {least} are enough: one all-reduce per dtype"
         )
     return (
-        f"Right: the same means with {messages_of_all} messages instead of {messages_before} from "
-        f"{ranks} ranks, and {bytes_of_all} bytes instead of {before}."
+        f"Right: the same means, and {ranks} ranks send {messages_of_all} messages instead of "
+        f"{messages_before}, with {bytes_of_all} bytes instead of {before}."
     )
 
 
@@ -140,7 +139,7 @@ def check_numbers(rank: int, found: list[torch.Tensor], each: list[list[torch.Te
         last = torch.zeros(()) if not x.numel() else same[rank]
         suspects = {
             "That is the sum over ranks, not the mean": total,
-            "That is what it was before: copy the means back into the tensors themselves": last,
+            "It hasn't changed: copy the means back into the tensors themselves": last,
         }
         here = f"{ranks} ranks, rank {rank}: "
         expect(
@@ -154,19 +153,19 @@ def check_numbers(rank: int, found: list[torch.Tensor], each: list[list[torch.Te
         if x.dtype == torch.float64 and (x - total / ranks).abs().max() > 1e-12:
             raise Wrong(
                 f"{here}gradients[{i}] is float64, and its mean is off by "
-                f"{float((x - total / ranks).abs().max()):.1g}: it was made in float32"
+                f"{float((x - total / ranks).abs().max()):.1g}: it was computed in float32"
             )
 
 
 def cause(ranks: int, found: int, shapes: Shapes) -> str:
-    """Which usual detour costs so many bytes."""
+    """Which typical mistake costs so many bytes."""
     elements = sum(g.numel() for g in gradients(0, shapes))
     size = sum(g.nbytes for g in gradients(0, shapes))
     largest = max(g.numel() for g in gradients(0, shapes))
     if abs(found - 2 * (ranks - 1) * elements * 8) < 64:
-        return "Every number is sent in 8 bytes, though most have 4"
+        return "Every number is sent in 8 bytes, but most of them take only 4"
     if found >= 2 * (ranks - 1) * len(shapes) * largest * 4:
-        return "Tensors were filled up to the length of the largest"
+        return "All tensors were padded to the length of the largest"
     if ranks > 2 and abs(found - ranks * (ranks - 1) * size) < 64:
-        return "Every rank sends all it has to every other rank"
-    return "Send each number in its own dtype, and no number twice"
+        return "Every rank sends all its numbers to every other rank"
+    return "Send each number in its own dtype, and only once"

@@ -4,7 +4,7 @@ from playground.exercises.check import check
 
 
 def average(group, gradients):
-    """The mean of every gradient over the ranks, in place, with one all-reduce for each dtype."""
+    """The mean of every gradient over the ranks, in place, with one all-reduce per dtype."""
     for dtype in (torch.float32, torch.float64):
         alike = [gradient for gradient in gradients if gradient.dtype == dtype]
         flat = torch.cat([gradient.reshape(-1) for gradient in alike])

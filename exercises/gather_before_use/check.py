@@ -1,4 +1,4 @@
-"""A sharded network of two layers: weights are gathered for their turn, and go again."""
+"""A sharded network of two layers: each weight is gathered before its use and then freed."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -14,12 +14,13 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal
 
 HINTS = [
-    "Write `gather(group, share, shape)` first: `group.all_gather` into an empty array of N "
-    "shares, then `.view(shape)`. An array is freed when no name refers to it: `del w`.",
-    "forward keeps x and h for backward, never a weight: backward gathers each weight again. The "
-    "last weight of forward may stay, for it is the first of backward.",
-    "backward: gather W1, dh = (dy @ W1ᵀ) · (h > 0), `del` W1; dW1 = hᵀ @ dy, reduce-scatter its "
-    'mean with "avg", and let it go; only then gather W0, for dx = dh @ W0ᵀ.',
+    "Write `gather(group, shard, shape)` first: `group.all_gather` into an empty array of N "
+    "shards, then `.view(shape)`. Python frees an array when no name refers to it: `del w`.",
+    "forward keeps x and h for backward, but no weights, because backward gathers them again. Only "
+    "forward's last weight may stay, because backward needs it first.",
+    "In backward, gather W1, compute dh = (dy @ W1ᵀ) · (h > 0), and `del` W1. Then compute "
+    'dW1 = hᵀ @ dy, reduce-scatter its mean with "avg", and free it. Only then gather W0 to '
+    "compute dx = dh @ W0ᵀ.",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "the sum of all ranks' gradients": "reduce_scatter|all_reduce",
@@ -28,10 +29,10 @@ ROWS = 2
 
 
 class LargeOnly(MemoryUse):
-    """Count those storages only that have room for a layer's weight."""
+    """Counts only storages that are large enough for a layer's weight."""
 
     least = 0  # bytes
-    room = 0  # the storage in which the transport receives: it is not the answer's
+    room = 0  # the storage in which the transport receives, which isn't the answer's
 
     def now(self) -> dict[str, int]:
         refs = [ref() for ref, _ in self.made.values()]
@@ -40,7 +41,7 @@ class LargeOnly(MemoryUse):
 
 
 class Forgetful(RingGroup):
-    """A transport keeps what it sent last until the next message; here the answer alone counts."""
+    """A ring that doesn't keep its last message, so that only the answer's memory is counted."""
 
     def all_gather(self, *args: Any, **settings: Any) -> Any:
         return self._forget(super().all_gather(*args, **settings))
@@ -60,7 +61,7 @@ Sizes = tuple[int, int, int, int]  # d, f and o, and what the numbers are drawn 
 
 
 def drawn(draw: Draw) -> Sizes:
-    """A share of one weight must not be as large as the other weight: sizes are within twice."""
+    """Sizes within a factor of two: a shard of one weight must be smaller than the other weight."""
     return 4 * draw(4, 7), 4 * draw(4, 7), 4 * draw(4, 7), draw(1, 10**6)
 
 
@@ -82,21 +83,21 @@ def run(
     rings = Forgetful(group)
     whole = weights(*sizes)
     shapes = [tuple(w.shape) for w in whole]
-    shares = [w.view(group.size, -1)[group.rank].clone() for w in whole]
+    shards = [w.view(group.size, -1)[group.rank].clone() for w in whole]
     x, dy = data(group.rank, *sizes)
     least = 8 * min(w.numel() for w in whole)
     rings.trace = trace = Trace(group.rank)
     room = rings.buffer(2, max(w.numel() for w in whole), whole[0])
     with LargeOnly() as use:
         use.least, use.room = least, room.untyped_storage()._cdata
-        y, *kept = forward(rings, shares, shapes, x)
+        y, *kept = forward(rings, shards, shapes, x)
         in_forward, left = trace.sent // 8, use.now()["large"] // 8
         first = sum(use.peak.values()) // 8
-        # Given away, so that what backward lets go of is gone.
-        grads, dx = backward(rings, shares, shapes, kept.pop(), dy)
-    found = {"y": y, "dx": dx, "dW0's share": grads[0], "dW1's share": grads[1]}
+        # Popped, so that what backward deletes is really freed.
+        grads, dx = backward(rings, shards, shapes, kept.pop(), dy)
+    found = {"y": y, "dx": dx, "dW0's shard": grads[0], "dW1's shard": grads[1]}
     return {
-        "shares": shares,
+        "shards": shards,
         "found": {k: v.detach().clone() for k, v in found.items()},
         "sent": (in_forward, trace.sent // 8 - in_forward),
         "left": left,
@@ -106,13 +107,13 @@ def run(
 
 
 def alone(rank: int, sizes: Sizes) -> dict[str, torch.Tensor]:
-    """What one rank's rows give, with whole weights."""
+    """The results for one rank's examples, with whole weights."""
     w0, w1 = (w.requires_grad_() for w in weights(*sizes))
     x, dy = data(rank, *sizes)
     x.requires_grad_()
     y = (x @ w0).relu() @ w1
     y.backward(dy)
-    grads = {"dx": x.grad, "dW0's share": w0.grad, "dW1's share": w1.grad}
+    grads = {"dx": x.grad, "dW0's shard": w0.grad, "dW1's shard": w1.grad}
     return {"y": y.detach()} | {k: g for k, g in grads.items() if g is not None}
 
 
@@ -123,12 +124,12 @@ def check(forward: Callable[..., Any], backward: Callable[..., Any], *, draw: Dr
         references = [alone(rank, sizes) for rank in range(ranks)]
         for rank, result in enumerate(results):
             check_numbers(rank, ranks, result["found"], references)
-            check_shares(rank, ranks, result.pop("shares"), weights(*sizes))
+            check_shards(rank, ranks, result.pop("shards"), weights(*sizes))
         for rank, result in enumerate(results):
             check_costs(rank, ranks, sizes, **result)
     return (
-        "Right: the gradients of one device, each weight gathered for its turn, and never more "
-        "than one layer's weight and gradient at once."
+        "Right: these are one device's gradients, each weight was gathered just before its use, "
+        "and memory never held more than one layer's weight and gradient."
     )
 
 
@@ -138,29 +139,27 @@ def check_numbers(
     here = f"{ranks} ranks, rank {rank}: "
     for name in ("y", "dx"):
         expect(name, found[name], references[rank][name], {}, 1e-9, here)
-    for name in ("dW1's share", "dW0's share"):
+    for name in ("dW1's shard", "dW0's shard"):
         parts = [of_rank[name].reshape(ranks, -1)[rank] for of_rank in references]
         total = sum(parts[1:], parts[0])
         suspects = {
             "That is the sum of all ranks' gradients, not their mean": total,
-            f"That is the gradient of rank {rank}'s rows alone, without the other ranks'": parts[
-                rank
-            ],
-            "That is this rank's gradient divided by N: the others' are missing": parts[rank]
+            f"That is the gradient of rank {rank}'s examples only": parts[rank],
+            "That is this rank's gradient divided by N, without the other ranks'": parts[rank]
             / ranks,
         }
         expect(name, found[name].view(-1), total / ranks, suspects, 1e-9, here)
 
 
-def check_shares(
-    rank: int, ranks: int, shares: list[torch.Tensor], whole: list[torch.Tensor]
+def check_shards(
+    rank: int, ranks: int, shards: list[torch.Tensor], whole: list[torch.Tensor]
 ) -> None:
-    """Raise `Wrong` unless this rank's shares of the weights are what they were."""
-    for number, (share, weight) in enumerate(zip(shares, whole, strict=True)):
-        if not share.equal(weight.view(ranks, -1)[rank]):
+    """Raise `Wrong` if this rank's shards of the weights have changed."""
+    for number, (shard, weight) in enumerate(zip(shards, whole, strict=True)):
+        if not shard.equal(weight.view(ranks, -1)[rank]):
             raise Wrong(
-                f"{ranks} ranks: the gradients are right, but rank {rank}'s share of W{number} has "
-                "changed. Only the optimizer may write into it"
+                f"{ranks} ranks: the gradients are right, but rank {rank}'s shard of W{number} has "
+                "changed. Only the optimizer may change it"
             )
 
 
@@ -179,30 +178,29 @@ def check_costs(
     one, here = max(w0, w1), f"The gradients are right, but rank {rank} of {ranks} "
     if left > one:
         raise Wrong(
-            f"{here}holds {left} elements in large arrays when forward has ended: W0 has {w0}, W1 "
-            f"{w1}. At most one layer's weight may be there"
+            f"{here}still holds {left} elements in large arrays after forward. W0 has {w0}, W1 has "
+            f"{w1}, and at most one of them may be in memory"
         )
     if first > one:
         raise Wrong(
-            f"{here}holds {first} elements in large arrays at once in forward: W0 has {w0}, W1 "
-            f"{w1}. Let one weight go before you gather the next"
+            f"{here}holds up to {first} elements in large arrays during forward. W0 has {w0}, W1 "
+            f"has {w1}. Free one weight before you gather the next"
         )
     if peak > 2 * one:
         raise Wrong(
-            f"{here}holds {peak} elements in large arrays at once in backward. A layer's weight "
-            f"and its gradient are {2 * one}: finish with one layer, weight and gradient, before "
-            "you gather the next"
-            + (f"; {left} of these elements came in `kept`, so let go of that, too" if left else "")
+            f"{here}holds up to {peak} elements in large arrays during backward. A layer's weight "
+            f"and its gradient have {2 * one}. Free both before you gather the next weight"
+            + (f"; {left} of these elements came in `kept`, so free that, too" if left else "")
         )
-    share = (ranks - 1) * (w0 + w1) // ranks
-    if sum(sent) > 3 * share:
+    shard = (ranks - 1) * (w0 + w1) // ranks
+    if sum(sent) > 3 * shard:
         raise Wrong(
-            f"{here}sends {sent[0]} + {sent[1]} elements in forward + backward, needed are at most "
-            f"{share} + {2 * share}: each weight once in forward, each weight and each gradient's "
-            f"share once in backward, and of each (N − 1)/N"
+            f"{here}sends {sent[0]} + {sent[1]} elements in forward + backward, but {shard} + "
+            f"{2 * shard} are enough: (N − 1)/N of each weight in forward, and of each weight and "
+            "each gradient in backward"
         )
-    if sum(sent) < 3 * share - (ranks - 1) * w1 // ranks:
+    if sum(sent) < 3 * shard - (ranks - 1) * w1 // ranks:
         raise Wrong(
-            f"{here}sends {sum(sent)} elements only, and the fewest are "
-            f"{3 * share - (ranks - 1) * w1 // ranks}: use the group's collectives"
+            f"{here}sends only {sum(sent)} elements, but at least "
+            f"{3 * shard - (ranks - 1) * w1 // ranks} are needed: use the group's collectives"
         )

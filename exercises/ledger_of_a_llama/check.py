@@ -1,4 +1,4 @@
-"""All lines of a GPU's memory, for several Llamas, against the ledger of the chapters."""
+"""Compare each line of a GPU's memory with the chapters' ledger, for several Llamas."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,12 +13,12 @@ from playground.exercises.suspects import recognise
 
 LINES = ("states", "gathered", "buckets", "layers", "logits")
 HINTS = [
-    "Each line is elements times bytes. States: 2 + 2 + 12 bytes for each parameter, of which "
-    "stage 1 divides 12, stage 2 two more and stage 3 the rest.",
-    "A layer keeps of each token 4 d for the two norms, d for queries, 2 d · kv / heads for keys "
-    "and values, d for the result of attention, and 4 · ffn in a gated network.",
-    "With `checkpoint` the layers keep d each, and one layer is there in full. Only the tokens of "
-    "this rank count: nothing of it is divided by the ranks.",
+    "Each line is a number of elements times bytes. The states take 2 + 2 + 12 bytes per "
+    "parameter: stage 1 divides the 12, stage 2 also 2 for gradients, and stage 3 everything.",
+    "For each token, a layer keeps 4 d for the two norms, d for queries, 2 d · kv / heads for keys "
+    "and values, d for the output of attention, and 4 · ffn for the gated MLP.",
+    "With `checkpoint`, every layer keeps d per token, and one layer is in memory completely. "
+    "Activations aren't divided by the ranks, because each rank has its own tokens.",
 ]
 LOOK = {"layers": "layers", "logits": "logits"}
 CASES = [
@@ -49,53 +49,55 @@ def expected(
 def suspects(
     line: str, model: Model, tokens: int, ranks: int, stage: int, checkpoint: bool
 ) -> dict[str, float]:
-    """What usual mistakes give on this line."""
+    """What typical mistakes give on this line."""
     right = expected(model, tokens, ranks, stage, checkpoint)[line]
     known = {"that is in GB: return bytes": right / 1e9}
     psi, two = model.parameters, 2.0 * tokens
     every = model.kept("none")
     if line == "states":
         if stage == 1:
-            known["gradients are cut from ZeRO-2 on"] = right - 2 * psi + 2 * psi / ranks
+            known["gradients are divided only from ZeRO-2 on"] = right - 2 * psi + 2 * psi / ranks
         known["that is what DDP holds: nothing is divided"] = 16 * psi
         known["that is everything divided by the ranks"] = 16 * psi / ranks
         over = ranks if stage else 1
         known["the master copy is missing"] = right - 4 * psi / over
     if line == "gathered" and right:
-        known["one layer is counted, and the next one is on its way"] = right - 2 * model.block
+        known["that counts one layer, but the next one is gathered ahead"] = right - 2 * model.block
         known["the root stays gathered, too"] = right - 2 * model.root
     if line == "buckets" and right:
-        known["the root's gradients are more than a layer's here, or the other way round"] = (
-            2 * min(model.block, model.root)
+        known["count the larger of two: a layer's gradients, or the root's"] = 2 * min(
+            model.block, model.root
         )
     if line == "layers":
         times = 1 if checkpoint else model.layers
         wide = 2 * model.d * (1 - model.kv / model.heads)
         if ranks > 1:
-            known["that is divided by the ranks, and each has these tokens for itself"] = (
+            known["that is divided by the ranks, but each rank has these tokens to itself"] = (
                 right / ranks
             )
         if wide:
             known["keys and values are taken to be as wide as queries"] = right + two * times * wide
-        known["the network is counted as one without a gate, 2 · ffn"] = (
+        known["the MLP is counted without its gate, as 2 · ffn"] = (
             right - two * times * 2 * model.ffn
         )
-        known["the two ends are missing, 2 d for each token"] = right - two * 2 * model.d
+        known["the 2 d elements per token outside the layers are missing"] = (
+            right - two * 2 * model.d
+        )
         if checkpoint:
-            known["the layer that is just computed again is missing"] = right - two * every
-            known["nothing is computed again: that is what all layers keep"] = two * (
+            known["the layer that is being recomputed is missing"] = right - two * every
+            known["that is what all layers keep without checkpointing"] = two * (
                 model.layers * every + 2 * model.d
             )
     if line == "logits":
-        known["2 bytes for each score, and its logarithm and their gradients are in fp32"] = (
+        known["that counts the bf16 logits, but the loss adds fp32 copies and gradients"] = (
             right / 6
         )
-        known["4 bytes for each score: its gradient and its logarithm's are missing"] = right / 3
+        known["that counts the fp32 logits, but not their logarithms and gradients"] = right / 3
     return known
 
 
 def drawn(draw: Draw) -> tuple[Model, int, int, int, bool]:
-    """A Llama of any shape, with fewer heads of keys than of queries."""
+    """A Llama of any shape, with fewer heads for keys than for queries."""
     kv, d = draw(1, 8), 128 * draw(8, 64)
     model = llama(draw(4, 80), d, kv * draw(2, 8), kv, 256 * draw(8, 96), 1000 * draw(8, 128))
     return model, 1024 * draw(1, 16), 2 ** draw(1, 9), draw(0, 3), bool(draw(0, 1))
@@ -108,8 +110,9 @@ def check(ledger: Callable[..., Any], *, draw: Draw) -> str:
         compare(ledger, "drawn", *drawn(draw))
     rows = ledger(PRESETS["llama-2-7b"], 4096, 8, 3, False)
     return (
-        "Right: every line, of five Llamas and twelve more. A 7B Llama with ZeRO-3 on 8 GPUs holds "
-        f"{sum(rows.values()) / 1e9:.1f} GB, {rows['layers'] / 1e9:.1f} of them in its layers."
+        "Right: every line, for five Llamas and twelve random ones. On each of 8 GPUs with ZeRO-3, "
+        f"a 7B Llama takes {sum(rows.values()) / 1e9:.1f} GB, and {rows['layers'] / 1e9:.1f} GB of "
+        "that are its layers' activations."
     )
 
 

@@ -2,7 +2,7 @@ from playground.exercises.check import check
 
 
 def ledger(model, tokens, ranks, stage, checkpoint):
-    """Bytes on each rank: what stays, what is there for a moment, and what the tokens leave."""
+    """Bytes on each rank: states, temporary buffers, activations, and logits."""
     psi, d = model.parameters, model.d
     states = 12 * psi / (ranks if stage >= 1 else 1)
     states += 2 * psi / (ranks if stage >= 2 else 1)

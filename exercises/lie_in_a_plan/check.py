@@ -1,4 +1,4 @@
-"""A plan in which one number is not so: which one do the others speak against?"""
+"""A plan with one false number: which one contradicts the others?"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,20 +8,21 @@ from distributed.planner.shapes import PRESETS
 from playground.exercises.check import Draw, Wrong
 
 HINTS = [
-    "Work out what follows from facts alone: states are 16 bytes for each parameter over all GPUs, "
-    "activations are elements times 2 bytes, and both together are held.",
-    "step_s, tokens_per_s, days and mfu each say how long a step is. Turn all four into seconds.",
-    "Three of the four agree. If you believe the first one that you read, you accuse the other "
-    "three.",
+    "Three claims follow from the facts alone: the states take 16 bytes per parameter, divided by "
+    "the GPUs, the activations take 2 bytes per element, and held_gb is the sum.",
+    "step_s, tokens_per_s, days, and mfu each give the duration of a step. Convert all four into "
+    "seconds.",
+    "Three of the four agree. If you compare all of them with the first one, and that one is "
+    "false, you'll reject the three true ones.",
 ]
-LIES = {  # claim → how it comes to be wrong, and by which factor
-    "states_gb": ("the master copy is missing: 12 bytes for each parameter", 12 / 16),
-    "activations_gb": ("it is counted in fp32, with 4 bytes an element", 2.0),
-    "held_gb": ("something that is in the other two lines is missing in the sum", 0.7),
-    "step_s": ("it is the time of computing alone, without what waits", 0.8),
-    "tokens_per_s": ("it is that of a cluster with an eighth more GPUs", 9 / 8),
-    "days": ("a tenth is added for failures, and nobody says so", 1.1),
-    "mfu": ("what is computed again is counted, so it is HFU: 8/6", 8 / 6),
+LIES = {  # claim → why it is false, and by which factor
+    "states_gb": ("it leaves out the master copy, with 12 bytes per parameter", 12 / 16),
+    "activations_gb": ("it counts fp32, with 4 bytes per element", 2.0),
+    "held_gb": ("the sum leaves out a part of the other two lines", 0.7),
+    "step_s": ("it is the computing time, without the time that ranks wait", 0.8),
+    "tokens_per_s": ("it is for a cluster with an eighth more GPUs", 9 / 8),
+    "days": ("it includes a tenth for failures without saying so", 1.1),
+    "mfu": ("it counts recomputation, so it is HFU, 8/6 of MFU", 8 / 6),
 }
 FACTS = (
     "parameters", "gpus", "tokens_each", "tokens", "flops_each", "peak", "layers", "d", "kept",
@@ -40,7 +41,7 @@ def three_digits(value: float) -> float:
 
 
 def case_of(model: str, gpus: int, context: int, tokens: float, mfu: float, wrong: str) -> Case:
-    """A true plan but for one claim."""
+    """A plan whose claims are true, except for one."""
     shape, one = PRESETS[model], gpu("h100")
     values = (
         shape.parameters, gpus, context, tokens, shape.flops(context), one.peak, shape.layers,
@@ -84,20 +85,18 @@ def check(lie: Callable[..., Any], *, draw: Draw) -> str:
         found = lie(dict(case.facts), dict(case.claims))
         if found != case.wrong:
             raise Wrong(why(case, found))
-    return "Right: in three plans and seven more, with a lie in each of the seven claims."
+    return "Right: in these three plans and in seven random ones, one for each false claim."
 
 
 def why(case: Case, found: Any) -> str:
     told = ", ".join(f"{name} {value:g}" for name, value in case.claims.items())
     said = f"{case.name}: {told}. "
     if found not in case.claims:
-        return f"{said}{found!r} is no claim: return one of {', '.join(case.claims)}"
+        return f"{said}{found!r} isn't a claim: return one of {', '.join(case.claims)}"
     about_time = ("step_s", "tokens_per_s", "days", "mfu")
-    truth = f"The lie is {case.wrong}: {LIES[case.wrong][0]}"
+    truth = f"The false claim is {case.wrong}: {LIES[case.wrong][0]}"
     if case.wrong in about_time and found in about_time:
-        return f"{said}You accuse {found}, but two others agree with it. {truth}"
+        return f"{said}You chose {found}, but two other claims agree with it. {truth}"
     if found == "held_gb":
-        return (
-            f"{said}You accuse held_gb, and it is the sum of what follows from the facts. {truth}"
-        )
-    return f"{said}You accuse {found}, which follows from the facts as it is. {truth}"
+        return f"{said}You chose held_gb, but it is the sum of what follows from the facts. {truth}"
+    return f"{said}You chose {found}, but it follows from the facts. {truth}"

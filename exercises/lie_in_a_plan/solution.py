@@ -2,7 +2,7 @@ from playground.exercises.check import check
 
 
 def lie(facts, claims):
-    """Memory follows from the facts; of time there are four witnesses, and three must agree."""
+    """Memory follows from the facts. Four claims give the step's time, and three of them agree."""
     states = 16 * facts["parameters"] / facts["gpus"] / 1e9
     left = 2 * facts["kept"] * facts["layers"] * facts["tokens_each"] / 1e9
     expected = {"states_gb": states, "activations_gb": left, "held_gb": states + left}
@@ -11,7 +11,7 @@ def lie(facts, claims):
             return name
     in_a_step = facts["gpus"] * facts["tokens_each"]
     each = facts["flops_each"] * facts["tokens_each"] / facts["peak"]
-    steps = {  # how long a step is by each of the four
+    steps = {  # a step's duration, according to each of the four
         "step_s": claims["step_s"],
         "tokens_per_s": in_a_step / claims["tokens_per_s"],
         "days": claims["days"] * 86400 * in_a_step / facts["tokens"],

@@ -1,4 +1,4 @@
-"""Bytes on each rank, by recipe and stage: usual mistakes are known; then a network is measured."""
+"""Bytes per rank, by recipe and stage. Names typical mistakes, then measures a network."""
 
 from collections.abc import Callable
 from numbers import Real
@@ -14,18 +14,18 @@ from playground.exercises.check import Draw, Wrong
 from playground.exercises.suspects import recognise
 
 HINTS = [
-    "Count bytes for one parameter first: itself, its gradient, a master copy if there is one, and "
-    "the optimizer's states.",
-    "Adam keeps two numbers for each parameter: 8 bytes in fp32. A number has 4 bytes in fp32 and "
-    "2 in bf16.",
-    "Stage 1 divides the master copy and the states by the ranks, stage 2 also the gradients, "
-    "stage 3 also the parameters.",
+    "First count the bytes of a single parameter: the weight, its gradient, the master copy if "
+    "there is one, and the optimizer's states.",
+    "A number takes 4 bytes in fp32 and 2 in bf16. Adam keeps two numbers per parameter, which "
+    "makes 8 bytes in fp32.",
+    "Stage 1 divides the master copy and the states by the number of ranks. Stage 2 also divides "
+    "the gradients, and stage 3 also the parameters.",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
-    "here is one$": "optimizer",
+    "there is only one$": "optimizer",
     "The master copy is missing": "optimizer",
 }
-WORDS = {  # what the reader is told of a recipe
+WORDS = {  # a recipe as the answer's arguments
     "fp32, SGD": {"weights": "fp32", "optimizer": "sgd", "master": False},
     "fp32, SGD with momentum": {"weights": "fp32", "optimizer": "momentum", "master": False},
     "fp32, Adam": {"weights": "fp32", "optimizer": "adam", "master": False},
@@ -45,42 +45,44 @@ MODELS = [(7e9, 8), (1.5e9, 16), (70e9, 64)]
 
 
 def suspects(parameters: float, ranks: int, stage: int, recipe: Recipe) -> dict[str, float]:
-    """What usual mistakes give."""
+    """What typical mistakes give."""
     p, g, m, s = (parameters * size for size in recipe)
     right = total(parameters, ranks, stage, recipe)
     n, over = ranks, ranks if stage else 1  # over: what the states are divided by
     found = {
         "That is in GB: return bytes": right / 1e9,
         "That is in GiB: return bytes": right / 2**30,
-        "Each GB is taken for a GiB here: 1 GB is 10⁹ bytes": right / 1e9 * 2**30,
-        "Each GiB is taken for a GB here: bytes need no such factor": right / 2**30 * 1e9,
+        "This takes each GB for a GiB, but 1 GB is 10⁹ bytes": right / 1e9 * 2**30,
+        "This takes each GiB for a GB, but bytes don't need such a factor": right / 2**30 * 1e9,
         "The master copy is missing": right - m / over,
-        "That is what all ranks hold together, not one of them": right * n,
+        "That is what all ranks keep together, not each of them": right * n,
         "The optimizer's states are missing": right - s / over,
     }
-    if s == 0:  # the first cases: there it would have been told
+    if s == 0:  # in the first recipes, so it would have been found there
         found["Gradients are missing"] = right - (g / n if stage > 1 else g)
     if recipe.master == 0 and recipe.parameters == 4:
-        found["fp32 weights need no master copy, and here is one"] = right + 4 * parameters / over
-    # Half of the states: if one of them is missing, fp32 weights have told it before.
-    half = "Adam keeps two numbers for each parameter: here is one"
+        found["fp32 weights don't need a master copy, but this counts one"] = (
+            right + 4 * parameters / over
+        )
+    # Half of the states: if one of the two is missing, a recipe in fp32 has shown it before.
+    half = "Adam keeps two numbers per parameter: there is only one"
     if recipe.parameters == 2:
-        half = "States are taken to be in the weights' dtype, 2 bytes each: they are in fp32"
+        half = "This counts states in the weights' dtype, 2 bytes each, but they are in fp32"
     found[half] = right - s / over / 2
     if stage == 0:
-        found["DDP divides nothing, and here states are divided by the ranks"] = p + g + (m + s) / n
-        found["DDP divides nothing, and here everything is divided by the ranks"] = right / n
+        found["DDP divides nothing, but this divides the states by the ranks"] = p + g + (m + s) / n
+        found["DDP divides nothing, but this divides everything by the ranks"] = right / n
     if stage == 1:
-        found["ZeRO-1 does not divide gradients, and here they are divided"] = p + (g + m + s) / n
+        found["ZeRO-1 doesn't divide gradients, but this divides them"] = p + (g + m + s) / n
     if stage > 0:
         found[f"{STAGES[stage]} divides the master copy, too"] = right + m - m / n
-        found["That is DDP: nothing is divided"] = p + g + m + s
-        found[f"That is everything divided: {STAGES[stage]} is not ZeRO-3"] = (p + g + m + s) / n
+        found["That is DDP, which divides nothing"] = p + g + m + s
+        found[f"This divides everything, but {STAGES[stage]} isn't ZeRO-3"] = (p + g + m + s) / n
     if stage == 2:
         found["ZeRO-2 divides gradients, too"] = p + g + (m + s) / n
         found["ZeRO-2 divides gradients, but not the parameters"] = g + (p + m + s) / n
     if stage == 3:
-        either = "ZeRO-3 divides parameters and gradients, and here one of them is whole"
+        either = "ZeRO-3 divides parameters and gradients, but this leaves one of them whole"
         found[either] = p + (g + m + s) / n
     return found
 
@@ -93,11 +95,11 @@ def check(memory: Callable[..., Any], *, draw: Draw) -> str:
     check_paper(memory, MODELS)
     check_paper(memory, [(1e8 * draw(1, 2000), draw(2, 512)) for _ in range(3)])
     said = "; ".join(measured(memory, name) for name in OPTIMIZERS)
-    return f"Right: every recipe, every stage, in bytes on each rank. Measured: {said}."
+    return f"Right for every recipe and every stage. Measured on one device: {said}."
 
 
 def measured(memory: Callable[..., Any], name: str) -> str:
-    """Train a small network on one device, count what stays, and say what the answer predicts."""
+    """Train a small network on one device, and compare what it keeps with the answer."""
     optimizer, settings = OPTIMIZERS[name]
     model = make_network(width=64)
     use = watch(model, Alone(model, optimizer, lr=0.1, **settings), batch=8, examples=8.0)
@@ -105,7 +107,7 @@ def measured(memory: Callable[..., Any], name: str) -> str:
     counted = sum(use.after["backward"].get(what, 0) for what in kept)
     predicted = float(memory(sum(p.numel() for p in model.parameters()), 1, 0, **WORDS[name]))
     more = counted / predicted - 1
-    return f"{name} keeps {counted:,} bytes, {more:+.1%} beside your {predicted:,.0f}"
+    return f"{name} keeps {counted:,} bytes, and you predict {predicted:,.0f} ({more:+.1%})"
 
 
 def check_paper(memory: Callable[..., Any], models: list[tuple[float, int]]) -> None:
@@ -124,10 +126,10 @@ def check_paper(memory: Callable[..., Any], models: list[tuple[float, int]]) -> 
                     continue
                 case = (
                     f"{parameters / 1e9:g} billion parameters, {name}, {STAGES[stage]} on {ranks} "
-                    f"ranks: {amount(found)} on each rank, and it should be {amount(right)}"
+                    f"ranks: {amount(found)} per rank, but it should be {amount(right)}"
                 )
                 known = suspects(parameters, ranks, stage, recipe)
                 said = recognise(found, known) or (
-                    f"For each parameter that is {(found - right) / parameters:+.3g} bytes"
+                    f"The difference is {(found - right) / parameters:+.3g} bytes per parameter"
                 )
                 raise Wrong(f"{case}. {said}")

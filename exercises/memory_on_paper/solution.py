@@ -2,7 +2,7 @@ from playground.exercises.check import check
 
 
 def memory(parameters, ranks, stage, weights, optimizer, master):
-    """Bytes that stay on each rank: p + g + master + states, each divided from its stage on."""
+    """Bytes that each rank keeps: p + g + master + states. Each stage divides one more of them."""
     p = g = {"fp32": 4, "bf16": 2}[weights]
     states = 4 * {"sgd": 0, "momentum": 1, "adam": 2}[optimizer] + 4 * master
     each = states / ranks if stage >= 1 else states

@@ -1,4 +1,4 @@
-"""Find the rank that all others wait for, in the traces of a step, and what is really sent."""
+"""Find the rank that the others wait for in a step's traces, and the time that sending takes."""
 
 import math
 from collections.abc import Callable
@@ -8,18 +8,17 @@ from distributed.runtime.trace import Span, Trace
 from playground.exercises.check import Draw, Wrong
 
 HINTS = [
-    "A rank with a long all-reduce is not slow. It was early, and waits. Which rank is never seen "
-    "waiting?",
-    "Take the first all-reduce of all ranks together: zip(*calls), where calls[r] are the "
-    "communication spans of rank r. The rank with the largest start is the one that came last.",
-    "An all-reduce for which a rank came last by 3 s on four ranks costs the three others what "
-    "*they* waited: the sum of last − start. Add it to that rank's account.",
-    "Bytes can move from the last start to the first end. Waiting is what lies before that.",
+    "A rank with a long all-reduce isn't slow. It was early and waits. Which rank waits least?",
+    "Look at each all-reduce on all ranks together: zip(*calls), where calls[r] are the "
+    "communication spans of rank r. The rank with the largest start called it last.",
+    "The rank that called last makes each other rank wait for last − start. Add up these times for "
+    "each all-reduce, and count the sum against the rank that called last.",
+    "Bytes can move from the last start to the first end. Before that, ranks wait.",
 ]
 
 
 def draw_step(draw: Draw, ranks: int, slow: int, calls: int) -> list[Trace]:
-    """Every rank computes and calls, `calls` times; rank `slow` mostly takes the longest."""
+    """Each rank computes and calls an all-reduce, `calls` times; rank `slow` is usually slowest."""
     spans: list[list[Span]] = [[] for _ in range(ranks)]
     now = [float(draw(0, 3)) for _ in range(ranks)]
     for call in range(calls):
@@ -27,7 +26,7 @@ def draw_step(draw: Draw, ranks: int, slow: int, calls: int) -> list[Trace]:
             often = rank == slow and call != 1
             seconds = draw(14, 20) if often else draw(4, 9)
             if rank != slow and call == 1 and rank == (slow + 1) % ranks:
-                seconds = draw(20, 24)  # another one is late once, but not for as long
+                seconds = draw(20, 24)  # a different rank is late once, but not for as long
             spans[rank].append(Span("backward", "compute", now[rank], now[rank] + seconds))
             now[rank] += seconds
         starts, seconds = list(now), draw(2, 5)
@@ -74,44 +73,44 @@ def check(read: Callable[..., Any], *, draw: Draw) -> str:
             found, wanted = answer[field], right(traces)[field]
             if not math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-9):
                 why = guess(steps, [answer[field] for answer in answers])
-                raise Wrong(f"{where(traces)}{name} is {wanted:g} s, and not {found:g}{why}")
+                raise Wrong(f"{where(traces)}{name} is {wanted:g} s, not {found:g}{why}")
     for traces, (found, *_) in zip(steps, answers, strict=True):
         late = right(traces)[0]
         if found != late:
             raise Wrong(f"{where(traces)}{blamed(traces, found, late)}")
-    return "Right: the late rank is the one with the shortest all-reduces, and all others pay."
+    return "Right: the late rank waits least, and all other ranks wait for it."
 
 
 def blamed(traces: list[Trace], found: Any, late: int) -> str:
     lengths = [sum(s.seconds for s in spans) for spans in calls_of(traces)]
-    said = f"late is rank {late}, and not {found}"
+    said = f"the late rank is {late}, not {found}"
     if found == lengths.index(max(lengths)):
-        return f"{said}. Rank {found} spends the longest in all-reduces: it was early, and waits"
-    return f"{said}: add up, for each rank, how long others waited where it came last"
+        return f"{said}. Rank {found} spends the most time in all-reduces: it was early, and waits"
+    return f"{said}: for each rank, add up how long the others waited when it called last"
 
 
 def mistaken(traces: list[Trace]) -> dict[str, float]:
     calls = calls_of(traces)
     together = list(zip(*calls, strict=True))
     return {
-        "all that ranks spend in all-reduces, the sending included": sum(
+        "the ranks' whole time in all-reduces, including the sending": sum(
             s.seconds for spans in calls for s in spans
         ),
-        "what was waited in the first all-reduce; add up all of them": sum(
+        "the waiting in the first all-reduce only; add up all of them": sum(
             max(s.start for s in together[0]) - s.start for s in together[0]
         ),
-        "one rank's time in all-reduces, its waiting included": sum(s.seconds for s in calls[0]),
-        "from the last call to the *last* end": sum(
+        "one rank's time in all-reduces, including its waiting": sum(s.seconds for s in calls[0]),
+        "the time from the last call to the *last* end": sum(
             max(s.end for s in spans) - max(s.start for s in spans) for spans in together
         ),
-        "what one rank waited in each all-reduce; all others waited, too": sum(
+        "the waiting of one rank per all-reduce; the others waited, too": sum(
             max(s.start for s in spans) - min(s.start for s in spans) for spans in together
         ),
     }
 
 
 def guess(steps: list[list[Trace]], found: list[float]) -> str:
-    """The mistake that explains what was found in every case: in one alone, several may."""
+    """The mistake that explains the answers to all cases. For one case, several may do so."""
     cases = [mistaken(traces) for traces in steps]
     for mistake in cases[0]:
         if all(

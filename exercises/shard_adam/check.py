@@ -1,4 +1,4 @@
-"""Adam with its states cut into shares: the same weights, N-th of the memory, no byte more."""
+"""Adam with sharded states: the same weights, an N-th of the memory, as many bytes as DDP."""
 
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -13,18 +13,18 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal, recognise
 
 HINTS = [
-    "Rank r needs the mean gradient of its own share only: "
+    "Rank r needs the mean gradient of only its own shard. "
     '`group.reduce_scatter(grad, out, "avg")` gives each rank its N-th of the array.',
-    "`share = w.chunk(group.size)[group.rank]` is a view: updating it in place changes w. Keep m "
-    "and v of len(share) elements in `state`, and the step's number t beside them.",
-    "m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², share ← share − lr · m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) "
-    "+ eps). Then `group.all_gather(share.clone(), w)`.",
+    "`shard = w.chunk(group.size)[group.rank]` is a view, so if you update it in place, w changes. "
+    "Keep m and v, with len(shard) elements each, and the step's number t in `state`.",
+    "m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², shard ← shard − lr · m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) "
+    "+ eps). Then `group.all_gather(shard.clone(), w)`.",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "the sum of the ranks' gradients": "reduce_scatter|all_reduce",
-    "eps inside of the root": "sqrt",
-    "begin at zero in each step": "zeros|zeros_like",
-    "3 times what is needed|1.5 times what is needed": "all_reduce",
+    "eps inside the square root": "sqrt",
+    "start from zero in every step": "zeros|zeros_like",
+    "3 times as many as|1.5 times as many as": "all_reduce",
 }
 STEPS = 3
 SETTINGS = {"lr": 0.05, "beta1": 0.9, "beta2": 0.99, "eps": 0.03}  # eps: a sum is not a mean
@@ -35,7 +35,7 @@ def gradient(rank: int, t: int, n: int) -> torch.Tensor:
 
 
 def tensors(x: Any) -> Iterator[torch.Tensor]:
-    """All tensors in what an answer keeps."""
+    """All tensors that an answer keeps."""
     if isinstance(x, torch.Tensor):
         yield x
     elif isinstance(x, torch.optim.Optimizer):
@@ -64,7 +64,7 @@ def adam(
     corrects: str = "yes",
     inside: bool = False,
 ) -> torch.Tensor:
-    """One device's Adam, or one that forgets its states, or corrects the bias in another way."""
+    """Adam on one device, or one that forgets its states or corrects the bias differently."""
     lr, beta1, beta2, eps = SETTINGS.values()
     w, m, v = w.clone(), torch.zeros_like(w), torch.zeros_like(w)
     for t, g in enumerate(gradients, start=1):
@@ -97,62 +97,62 @@ def check(step: Callable[..., Any], *, draw: Draw) -> str:
         means = [g / ranks for g in summed]
         right = torchs(start, means)
         suspects = {
-            "That is what the sum of the ranks' gradients gives, not their mean": adam(
+            "This is the result with the sum of the ranks' gradients, not their mean": adam(
                 start, summed
             ),
-            "That is what states give that begin at zero in each step: keep them in `state`": adam(
+            "Here, m and v start from zero in every step: keep them in `state`": adam(
                 start, means, forgets=True
             ),
-            "That is what Adam gives without 1 − βᵗ, which corrects a start from zero": adam(
+            "This is the result without dividing by 1 − βᵗ, the bias correction": adam(
                 start, means, corrects="no"
             ),
-            "That is what Adam gives whose t stays 1 in 1 − βᵗ": adam(
-                start, means, corrects="first"
-            ),
-            "That is what Adam gives with eps inside of the root: it stands outside": adam(
+            "This is the result if t in 1 − βᵗ stays 1": adam(start, means, corrects="first"),
+            "This is the result with eps inside the square root: add it outside": adam(
                 start, means, inside=True
             ),
         }
         for rank, (w, _, _) in enumerate(results):
             parts = [x.chunk(ranks) for x in (w, right, start)]
             for p, (found, expected, before) in enumerate(zip(*parts, strict=True)):
-                here = f"After {STEPS} steps on {ranks} ranks, rank {rank}, share {p}: "
+                here = f"After {STEPS} steps on {ranks} ranks, rank {rank}, shard {p}: "
                 cut = {words: x.chunk(ranks)[p] for words, x in suspects.items()}
                 for r in range(ranks):
-                    alone = f"That is what the gradient of rank {r} alone gives"
+                    alone = f"This is the result with only rank {r}'s gradient"
                     cut[alone] = adam(before, [g.chunk(ranks)[p] for g in each[r]])
-                    other = f"That is share {p} of the weights, moved by share {r} of the gradient"
+                    other = (
+                        f"This is shard {p} of the weights, updated with shard {r} of the gradient"
+                    )
                     cut[other] = adam(before, [g.chunk(ranks)[r] for g in means])
                 if recognise(found, {"still": before}):
                     if p == rank:
                         raise Wrong(
-                            f"{here}these elements are rank {rank}'s to update, and they are what "
-                            "they were at the start. Write into w itself, through a view"
+                            f"{here}rank {rank} has to update these elements, but they haven't "
+                            "changed since the start. Write into w itself, through a view"
                         )
                     raise Wrong(
-                        f"{here}w[{p * s}] … w[{p * s + s - 1}] are what they were at the start. "
-                        f"Rank {p} updates them, and rank {rank} must get them from it"
+                        f"{here}w[{p * s}] … w[{p * s + s - 1}] haven't changed since the start. "
+                        f"Rank {p} updates them, and has to send them to rank {rank}"
                     )
-                expect("share", found, expected, cut, 1e-9, here)
+                expect("shard", found, expected, cut, 1e-9, here)
         for rank, (_, sent, kept) in enumerate(results):
             if kept > 2 * s + 4:
                 raise Wrong(
                     f"The weights are right, but rank {rank} of {ranks} keeps {kept} elements in "
-                    f"`state`. A share has {s} of {n} elements, and m and v of it are {2 * s}"
+                    f"`state`. A shard has {s} of {n} elements, so m and v take only {2 * s}"
                 )
             if kept < 2 * s:
                 raise Wrong(
-                    f"The weights are right, but `state` of rank {rank} has {kept} elements: m and "
-                    f"v of a share are {2 * s}. They are counted only there"
+                    f"The weights are right, but `state` on rank {rank} has {kept} elements, and m "
+                    f"and v take {2 * s}. Keep them in `state`, where the check can count them"
                 )
             if sent > 2 * (ranks - 1) * s:
                 raise Wrong(
-                    f"The weights are right, but rank {rank} of {ranks} sends {sent} elements in a "
-                    f"step, {sent / (2 * (ranks - 1) * s):.3g} times what is needed: (N − 1)s "
-                    f"for the gradient of its share and (N − 1)s for the weights, "
-                    f"{2 * (ranks - 1) * s} in all"
+                    f"The weights are right, but rank {rank} of {ranks} sends {sent} elements per "
+                    f"step, {sent / (2 * (ranks - 1) * s):.3g} times as many as needed: (N − 1)s "
+                    f"to reduce the gradient and (N − 1)s to gather the weights make "
+                    f"{2 * (ranks - 1) * s}"
                 )
     return (
-        "Right: PyTorch's weights, 2s elements of state on each rank, and no byte more than an "
-        "all-reduce of the gradient."
+        "Right: the weights match PyTorch's, each rank keeps 2s elements of state, and it sends no "
+        "more than an all-reduce of the gradient would."
     )

@@ -665,9 +665,7 @@ def test_what_is_known_of_a_planned_time_is_counted_from_published_rows(capsys):
     main(["--model", "mpt-1b"])
     flat = " ".join(capsys.readouterr().out.split())
     assert "published: no run of DDP: nothing to compare the planned time with" in flat
-    (compiled,) = re.findall(
-        r"compiled blocks, as yours aren't: ([\d.]+) % faster in 2 pairs", said
-    )
+    (compiled,) = re.findall(r"compiled blocks, as yours aren't: ([\d.]+)% faster in 2 pairs", said)
     titan = "torchtitan, benchmarks/llama3_h100_202412_torchtitan.md"
     values = [float(run.row["value"]) for run in runs() if run.row["source"] == titan]
     gains = [values[1] / values[0] - 1, values[3] / values[2] - 1]

@@ -199,7 +199,7 @@ def test_a_case_that_was_drawn_can_be_drawn_again() -> None:
 
     first = check("sampler_without_repetition", indices)
     assert not first.passed
-    seed = re.search(r"seed=(\d+) in check\(…\) draws it again", first.message)
+    seed = re.search(r"seed=(\d+) in check\(…\) repeats it", first.message)
     assert seed
     again = check("sampler_without_repetition", indices, seed=int(seed[1]))
     assert again.message == first.message

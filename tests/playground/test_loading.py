@@ -13,10 +13,10 @@ from playground.show.loading import MODELS, WAYS, host_bytes, loading_chart
 def test_the_bars_are_the_formulas(model, doublings):
     svg = vl_convert.vega_to_svg(loading_chart(model, doublings).vega)
     found = dict(re.findall(r'way: ([^;"]+); GB: ([\d.,]+)"', svg))  # of each bar
-    expected = host_bytes(PRESETS[MODELS[model]], 2**doublings, 2)
+    expected = host_bytes(PRESETS[MODELS[model]], 2**doublings, 4)
     for way, size in zip(WAYS, expected, strict=True):
         assert found[way] == f"{size / 1e9:,.1f}"
-        assert (f"{size / 1e9:,.1f} GB, too much<" in svg) == (size > 128e9)
+        assert (f"{size / 1e9:,.1f} GB, too much<" in svg) == (size > 256e9)
 
 
 def test_only_a_whole_model_on_each_rank_takes_more_with_more_ranks():

@@ -32,9 +32,7 @@ def test_a_quantity_stands_to_the_right_and_a_sentence_to_the_left(value, right)
 
 def test_a_number_is_set_as_in_a_sentence():
     html = Table(["a"], [["-21%"], ["1.2e-07"], ["−3 s"], ["a-b"]])._repr_html_()
-    assert [">−21%<" in html, ">1.2e−07<" in html, ">−3 s<" in html, ">a-b<" in html] == [
-        True
-    ] * 4
+    assert [">−21%<" in html, ">1.2e−07<" in html, ">−3 s<" in html, ">a-b<" in html] == [True] * 4
 
 
 def test_a_heading_stands_above_its_numbers():

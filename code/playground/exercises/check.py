@@ -82,7 +82,7 @@ def check(name: str, *answer: Any, seed: int | None = None) -> Verdict:
     except Wrong as error:
         said = f"{error}{_suspicious_line(str(error), getattr(module, 'LOOK', {}), answer)}"
         if draw.used:
-            said += f"\n  This case was drawn: seed={draw.seed} in check(…) draws it again."
+            said += f"\n  If this case was random, seed={draw.seed} in check(…) repeats it."
         verdict = Verdict(name, False, said)
     except NotImplementedError:
         verdict = Verdict(name, False, "Nothing is here yet: replace `raise NotImplementedError`.")

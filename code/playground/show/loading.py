@@ -6,7 +6,7 @@ from distributed.planner.shapes import PRESETS, Model
 from playground.show.chart import Calculator, choice, slider, style
 from playground.show.colours import RANKS
 
-WAYS = ["every rank loads it", "rank 0 loads and sends", "every rank reads its shards"]
+WAYS = ["every rank loads a copy", "rank 0 loads and sends", "every rank reads its shards"]
 MODELS = {
     "Llama 3 8B": "llama-3-8b",
     "Llama 2 13B": "llama-2-13b",
@@ -20,8 +20,9 @@ HOSTS = {f"{size:,} GB": size * 1e9 for size in (128, 256, 512, 1024, 2048)}
 def host_bytes(model: Model, ranks: int, size: int) -> list[float]:
     """Bytes at the peak on a host with all `ranks`, by way, for `size` bytes per parameter.
 
-    Shards go to the GPUs. A rank that reads its own shards goes through the files tensor by tensor.
-    So the ranks of a host have at most one whole tensor among them, here the embedding.
+    A copy is private memory of its process, unlike a file that is only mapped. Shards go to the
+    GPUs. A rank that reads its own shards goes through the files tensor by tensor, so the ranks of
+    a host have at most one whole tensor among them, here the embedding.
     """
     whole = model.parameters * size
     return [ranks * whole, whole, model.vocab_size * model.d * size]
@@ -54,15 +55,15 @@ def loading_chart(model: str = "Llama 3 8B", doublings: int = 3) -> Calculator:
     limit = alt.Chart(alt.Data(values=[{}])).transform_calculate(GB="memory / 1e9")
     line = limit.mark_rule(strokeDash=[6, 4]).encode(x="GB:Q")
     chart = alt.layer(bars, said, line).add_params(
-        *slider("doublings", "GPUs of the host", (0, 4, 1), doublings, f"format({ranks}, ',')"),
+        *slider("doublings", "GPUs per host", (0, 4, 1), doublings, f"format({ranks}, ',')"),
         *choice("model", "model", numbers, model),
-        *choice("size", "loaded in", BYTES, "bf16"),
-        *choice("memory", "memory of the host", HOSTS, "128 GB"),
+        *choice("size", "dtype in memory", BYTES, "fp32"),
+        *choice("memory", "host memory", HOSTS, "256 GB"),
     )
-    found = host_bytes(PRESETS[MODELS[model]], 2**doublings, BYTES["bf16"])
+    found = host_bytes(PRESETS[MODELS[model]], 2**doublings, BYTES["fp32"])
     sizes = ", ".join(f"{n / 1e9:.1f} GB if {way}" for way, n in zip(WAYS, found, strict=True))
     return Calculator(
         style(chart).properties(height=170),
         f"Three bars for the host memory that loading {model} takes on {2**doublings} GPUs: "
-        f"{sizes}. A dashed line at 128 GB is the memory of the host.",
+        f"{sizes}. A dashed line at 256 GB is the memory of the host.",
     )
