@@ -102,7 +102,7 @@ endef
 	@touch $@
 
 book/web/node_modules/.installed: book/web/package.json book/web/package-lock.json .venv/.installed
-	$(call step, Installing the web parts, npm, \
+	$(call step, Installing the web parts (half a minute or less), npm, \
 		[ -w "$${HOME:-/nonexistent}" ] || export npm_config_cache="$${npm_config_cache:-$$PWD/_build/npm}"; \
 		[ -z "$$PIP_CERT" ] || export NODE_EXTRA_CA_CERTS="$${NODE_EXTRA_CA_CERTS:-$$PIP_CERT}"; \
 		if command -v npm && npm ci --prefix book/web --no-audit --no-fund; then :; \
@@ -118,7 +118,7 @@ _build/.machinery: $(MACHINERY) book/web/node_modules/.installed
 _build/html/.built: $(SOURCES) _toc.yml $(CODE) $(STYLES) _build/.machinery
 	@$(BIN)/python -m playground.build.execute
 	@[ -e _build/html/searchindex.js ] || rm -rf _build/html _build/.doctrees  # an interrupted build can't continue
-	$(call step, Building the book, book, $(BIN)/python -m playground.build, \
+	$(call step, Building the book (half a minute or more), book, $(BIN)/python -m playground.build, \
 		The book did not build)
 	@grep '^Built:' _build/book.log; touch $@
 

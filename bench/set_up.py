@@ -191,7 +191,8 @@ def clone() -> dict[str, Any]:
     downloaded = len(re.findall(r"^ *Downloading ", log, flags=re.M))
     return {
         "total_s": marks["end"] - marks["start"],
-        "build_s": marks["open"] - marks["Building the book ..."],
+        "build_s": marks["open"]
+        - next(at for name, at in marks.items() if name.startswith("Building")),
         "first_run_s": first_run,
         "run_after_reading_s": run_after_reading,
         "packages": {"installed": len(" ".join(names).split()), "downloaded": downloaded},
