@@ -633,3 +633,12 @@ def test_nothing_sticks_out_of_the_window(
     live = visit(server, viewport={"width": width, "height": 800}).open("cells.html")
     live.open_editor(BASE)
     assert live.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_a_run_leaves_out_the_warnings_that_the_page_leaves_out(live: LivePage) -> None:
+    warn = 'import sys; print("shown"); print("a warning", file=sys.stderr)'
+    live.edit(BASE, 'print("factor", Base.factor)', warn)
+    assert "a warning" in live.run_and_wait(BASE)
+    live.cell(BASE).evaluate('cell => cell.classList.add("tag_remove-stderr")')
+    assert live.cell(BASE).get_by_text("shown", exact=True).is_visible()
+    assert not live.cell(BASE).get_by_text("a warning", exact=True).is_visible()
