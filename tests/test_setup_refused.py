@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import shutil
 import signal
 import ssl
 import subprocess
@@ -57,11 +58,12 @@ def always(status: int) -> type[BaseHTTPRequestHandler]:
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    for name in ("install.py", "constraints.txt"):
-        (tmp_path / "clone/requirements").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "clone/requirements" / name).write_bytes(
-            (ROOT / "requirements" / name).read_bytes()
-        )
+    """A folder with the set-up alone, whose requirements are one package, `asked`."""
+    folder = tmp_path / "clone/requirements"
+    folder.mkdir(parents=True)
+    (folder / "install.py").write_bytes((ROOT / "requirements/install.py").read_bytes())
+    (folder / "these.txt").write_text("asked\n")
+    (folder / "constraints.txt").touch()
     (tmp_path / "clone/requirements.txt").write_bytes((ROOT / "requirements.txt").read_bytes())
     return tmp_path / "clone"
 
@@ -82,8 +84,6 @@ def environ(clone: Path, **more: str) -> dict[str, str]:
 
 
 def installing(clone: Path, **more: str) -> subprocess.CompletedProcess:
-    (clone / "requirements/these.txt").write_text("asked\n")
-    (clone / "requirements/constraints.txt").write_text("")
     return subprocess.run(
         INSTALL, cwd=clone, env=environ(clone, **more), capture_output=True, text=True, timeout=60
     )
@@ -120,6 +120,8 @@ def test_a_proxy_that_asks_for_a_password_is_named_with_the_way_out(clone: Path)
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
+    if not shutil.which("openssl"):
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("openssl isn't installed")
     path = tmp_path / "own.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=127.0.0.1",
@@ -148,17 +150,18 @@ def test_a_certificate_of_ones_own_network_is_named_with_the_way_out(
         assert done.returncode == 0, done.stderr
 
 
-def large_wheel(folder: Path) -> None:
-    wheel = write_wheel(folder, "asked")
-    with zipfile.ZipFile(wheel, "a") as archive:
+def index_with_large_wheel(clone: Path) -> Path:
+    """An index whose only package, which the clone asks for, has 8 MB."""
+    index = clone.parent / "index"
+    (index / "asked").mkdir(parents=True)
+    with zipfile.ZipFile(write_wheel(index / "asked", "asked"), "a") as archive:
         archive.writestr("asked/data", os.urandom(8_000_000))
+    return index
 
 
 def test_a_full_folder_for_temporary_files_is_named_with_the_way_out(clone: Path) -> None:
-    index, small = clone.parent / "index", clone.parent / "small"
-    for folder in (index / "asked", small):
-        folder.mkdir(parents=True)
-    large_wheel(index / "asked")
+    index, small = index_with_large_wheel(clone), clone.parent / "small"
+    small.mkdir()
     as_root("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small))
     try:
         with serving(partial(SimpleHTTPRequestHandler, directory=index)) as url:
@@ -204,11 +207,7 @@ class Slow(SimpleHTTPRequestHandler):
 
 
 def test_a_download_shows_how_far_it_is(clone: Path) -> None:
-    index = clone.parent / "index"
-    (index / "asked").mkdir(parents=True)
-    large_wheel(index / "asked")
-    (clone / "requirements/these.txt").write_text("asked\n")
-    (clone / "requirements/constraints.txt").write_text("")
+    index = index_with_large_wheel(clone)
     reader, terminal = pty.openpty()
     with serving(partial(Slow, directory=index)) as url:
         process = subprocess.Popen(
@@ -231,11 +230,7 @@ def test_a_download_shows_how_far_it_is(clone: Path) -> None:
 
 
 def test_ctrl_c_ends_in_one_line_and_keeps_the_log(clone: Path) -> None:
-    index = clone.parent / "index"
-    (index / "asked").mkdir(parents=True)
-    large_wheel(index / "asked")
-    (clone / "requirements/these.txt").write_text("asked\n")
-    (clone / "requirements/constraints.txt").write_text("")
+    index = index_with_large_wheel(clone)
 
     class Endless(Slow):
         may_end, patience = threading.Event(), 60
