@@ -169,6 +169,7 @@ function giveUp(asked, why) {
 async function run(cell) {
   running = cell;
   const { code } = cell;
+  cell.codeRunning = code; // its reader may edit it meanwhile
   const started = performance.now();
   const measure = () => (cell.seconds = ((performance.now() - started) / 1000).toFixed(1));
   measure();
@@ -318,7 +319,7 @@ kernel.serve({
 lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, makeShows, drawCalculators, namePictures,
   noteVerdicts, widenPictures);
 addEventListener("resize", drawAgain);
-addEventListener("pagehide", () => running && keepCut({ index: running.index, code: running.code }));
+addEventListener("pagehide", () => running && keepCut({ index: running.index, code: running.codeRunning }));
 
 // The page keeps presses from before these scripts were here.
 const { earlyPresses } = window;

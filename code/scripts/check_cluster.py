@@ -382,6 +382,7 @@ def gpu_health() -> dict[str, Any]:
             row["retired"] = "Yes"  # since Ampere rows are remapped, and no page is retired
     source, lines = kernel_log()
     xid = [line.strip()[-160:] for line in lines if "NVRM: Xid" in line]
+    xid.sort(key=faulty_gpu)  # the last ones are kept: a flood of others must hide no fault
     return {"gpus": rows, "xid": xid[-8:], "log": source}
 
 

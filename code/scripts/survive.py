@@ -1,5 +1,6 @@
 """A training script that survives restarts, in plain PyTorch.
 
+    export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1  # else restarted ranks wait for dead ones
     torchrun --standalone --nproc-per-node 2 --max-restarts 3 survive.py
 
 It looks for a checkpoint, and continues from there. With ACCIDENT=8, rank 1 kills itself in step 8,
@@ -41,7 +42,7 @@ def main():
     torch.manual_seed(0)
     model = DDP(torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters())
-    done = load(model, optimizer)
+    done, loss = load(model, optimizer), torch.tensor(float("nan"))
     for step in range(done + 1, STEPS + 1):
         if rank == 1 and step == ACCIDENT and done == 0:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -48,13 +48,14 @@ CASES: list[tuple[int, Case]] = [
     (2, Case(8, {(2, 0): torch.inf, (4, 1): torch.nan, (6, 0): torch.inf})),
     (3, Case(8, {(4, 2): torch.nan, (5, 0): torch.nan, (6, 1): torch.nan})),
     (3, Case(8, {(2, 2): torch.nan, (2, 1): -torch.inf, (6, 0): torch.nan})),
+    (2, Case(6, {(0, 0): torch.nan, (4, 1): torch.nan})),
 ]
 
 
 def drawn(draw: Draw) -> tuple[int, Case]:
     ranks, tensors, bad = 3, draw(20, 40), Bad()
     for _ in range(draw(1, 4)):
-        bad[draw(2, tensors - 1), draw(0, ranks - 1)] = (torch.nan, torch.inf)[draw(0, 1)]
+        bad[draw(0, tensors - 1), draw(0, ranks - 1)] = (torch.nan, torch.inf)[draw(0, 1)]
     return ranks, Case(tensors, bad, draw(1, 10**6))
 
 
@@ -90,6 +91,8 @@ def why(case: Case, answers: list[tuple[int, ...] | None], right: tuple[int, int
     own = [min((key for key in bad if key[1] == r), default=None) for r in range(len(answers))]
     if answers == own:
         return f"{here}Each rank looks only at its own tensors: they return {answers}"
+    if found is None and right is not None:
+        return f"{here}All ranks return None, as if everything were finite"
     if answers != [found] * len(answers):
         return f"{here}The ranks return different answers, {answers}, not all {right}"
     here += f"All ranks return {found}, not {right}"

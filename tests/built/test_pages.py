@@ -103,6 +103,6 @@ def test_next_leads_along_the_core_path(built: Path) -> None:
         assert (built / page).parent.joinpath(found[1]).resolve() == built / f"{following}.html"
 
 
-def test_the_side_bar_has_at_most_fifty_pages():
+def test_a_reader_has_at_most_fifty_pages():
     parts = chapters(ROOT)
-    assert sum(len(pages) for part, pages in parts.items() if part != MAINTAINERS) <= 50
+    assert sum(len(pages) for part, pages in parts.items() if part != MAINTAINERS) + 1 <= 50

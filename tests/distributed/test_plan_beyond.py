@@ -41,8 +41,8 @@ def test_a_plan_like_published_runs_has_a_band_and_no_caution(capsys):
     ("words", "said", "has_band"),
     [
         # GPUs
-        (f"{LLAMA[:-9]} --gpus 100000", "195 times the 512 GPUs of the largest published", False),
-        (f"{LLAMA[:-9]} --gpus 1024", "2 times the 512 GPUs of the largest published", False),
+        (f"{LLAMA[:-9]} --gpus 100000", "195.3 times the 512 GPUs of the largest published", False),
+        (f"{LLAMA[:-9]} --gpus 1024", "2.0 times the 512 GPUs of the largest published", False),
         ("--model llama-3-8b --gpu a100 --gpus 1024", "", True),
         # Tokens
         (f"{LLAMA} --context 32768 --fused-loss", "attention is counted in full", True),
@@ -63,7 +63,7 @@ def test_a_plan_like_published_runs_has_a_band_and_no_caution(capsys):
         ("--model gemma-2-9b --nodes 2", "no published run had sliding windows", True),
         # Strategies and libraries
         ("--model mpt-1b --rows 4", "no published run of DDP on H100s", True),
-        ("--model llama-3-8b --nodes 2 --stack deepspeed", "published speed is DeepSpeed", False),
+        ("--model llama-3-8b --nodes 2 --stack deepspeed", "published run used DeepSpeed", False),
         # GPUs and links
         ("--model llama-3-8b --gpu b200", "no curve was fitted to runs on the B200", True),
         ("--model llama-3-8b --gpu h200", "", True),
@@ -80,7 +80,7 @@ def test_what_goes_beyond_published_runs_has_a_caution(words, said, has_band, ca
 
 def test_the_page_has_the_same_cautions():
     html = json.loads(answer("model=llama-3-8b&nodes=200"))["html"]
-    assert "Caution: 1,600 GPUs are 3 times the 512 GPUs of the largest published" in html
+    assert "Caution: 1,600 GPUs are 3.1 times the 512 GPUs of the largest published" in html
     assert "Caution" not in json.loads(answer("model=llama-3-8b&nodes=2"))["html"]
 
 

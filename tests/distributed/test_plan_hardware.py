@@ -138,6 +138,10 @@ def test_no_published_run_was_in_fp32_so_there_is_no_band(capsys):
 
 
 def test_tf32_is_for_products_of_fp32_numbers(capsys):
+    assert "tf32" in refused("--model llama-3-8b --tf32 --speed 100T", capsys)
+    assert "has none" in refused(
+        "--params 1e9 --gpu v100-32 --recipe fp32 --tf32 --speed 9T", capsys
+    )
     said = refused("--model llama-3-8b --tf32", capsys)
     assert "tf32: rounds products of fp32 numbers; choose --recipe fp32, or leave it out" in said
 
@@ -169,6 +173,10 @@ def test_the_peak_in_fp32_of_another_gpu_is_in_its_file(tmp_path, capsys):
     assert "recipe: add tflops_fp32, its peak in fp32, to the file of the L4" in refused(
         f"{words} --recipe fp32", capsys
     )
-    assert asked_for(f"{words} --recipe fp32 --speed 10T", capsys)["assumed"]["speed"] == 1e13
+    measured = asked_for(f"{words} --recipe fp32 --speed 10T", capsys)["assumed"]
+    assert (measured["speed"], measured["peak"]) == (1e13, None)
+    assert "10 TFLOP/s in fp32, as --speed says" in said_of(
+        f"{words} --recipe fp32 --speed 10T", capsys
+    )
     (tmp_path / "l4.toml").write_text("\n".join([*lines, "tflops_fp32 = 30.3"]))
     assert asked_for(f"{words} --recipe fp32", capsys)["assumed"]["peak"] == 30.3e12

@@ -310,6 +310,17 @@ def test_an_xid_that_a_program_causes_is_only_a_note(number: int, level: str) ->
     assert said.found.startswith("a: 2026-11-27T10:00:00"), "so you can tell whose job it was"
 
 
+def test_many_xids_of_a_program_hide_no_fault_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "2026-11-27T10:00:{:02} NVRM: Xid (PCI:0000:3b:00): {}, pid=1"
+    lines = [line.format(0, 79), *(line.format(second, 31) for second in range(1, 12))]
+    monkeypatch.setattr(check, "words_of", lambda *command: ["570, 1, 1, 40, 0, No"])
+    monkeypatch.setattr(check, "kernel_log", lambda: ("dmesg", lines))
+    found = report(2)
+    found["ranks"][0] |= {"health": check.gpu_health()}
+    (said,) = (one for one in check.judge(found) if one.kind == "Xid")
+    assert (said.level, said.found) == ("bad", f"a: {lines[0]}")
+
+
 def test_hosts_with_another_torch() -> None:
     found = report()
     found["ranks"][3]["torch"] = "2.11"

@@ -107,7 +107,7 @@ def as_dict(found: Assumed) -> dict[str, Any]:
         "host_bandwidth": cluster.network.bandwidth / WIRE,
         "network_share": WIRE,
         "speed": cluster.speed,
-        "peak": found.peak,
+        "peak": found.peak or None,
         "products_in": found.products_in,
         "measured_curve": found.is_measured,
         "wait_for_stragglers": found.wait_for_stragglers,
@@ -232,7 +232,8 @@ def of_speed(found: Assumed) -> str:
 def of_one_gpu(found: Assumed) -> str:
     """FLOP/s of a GPU on one host, and whether it was measured."""
     digits = ",.3g" if found.peak < 999.5e12 else ",.0f"
-    said = f"{found.cluster.speed / 1e12:{digits}} of {found.peak / 1e12:{digits}} TFLOP/s"
+    of_peak = f" of {found.peak / 1e12:{digits}}" if found.peak else ""
+    said = f"{found.cluster.speed / 1e12:{digits}}{of_peak} TFLOP/s"
     said += f" in {found.products_in}" if found.products_in in ("fp32", "TF32") else ""
     if found.speed is not None:
         return f"{said}, as --speed says"

@@ -116,7 +116,7 @@ def of_gpus(found: Assumed) -> Iterator[Beyond]:
         )
     if ranks > (most := reach(curve).gpus):
         yield Beyond(
-            f"{ranks:,} GPUs are {ranks / most:,.0f} times the {most:,} GPUs of the largest"
+            f"{ranks:,} GPUs are {ranks / most:,.1f} times the {most:,} GPUs of the largest"
             f" published run on {curve.upper()}s: the cost of messages and of slow hosts is"
             " extrapolated",
             has_band=False,
@@ -218,7 +218,8 @@ def of_model(found: Assumed) -> Iterator[Beyond]:
         seen = ", ".join(f"{run.row['model']}, planned {in_percent(run.error)}" for run in mixtures)
         count = f"{len(mixtures)} published run{'s' * (len(mixtures) != 1)}"
         yield Beyond(
-            f"a mixture of experts: compared with only {count} of one ({seen})", has_band=False
+            f"a mixture of experts: compared with only {count} of such models ({seen})",
+            has_band=False,
         )
     if model.latent:
         yield Beyond("latent attention: no published run had it", has_band=False)
@@ -249,9 +250,9 @@ def of_trained(job: Job) -> Iterator[Beyond]:
 def of_library(found: Assumed, best: Option | None) -> Iterator[Beyond]:
     """A library, or a strategy on these GPUs, without any run."""
     if found.stack not in ("pytorch", *RAN.values()):
-        owner = {"book": "this book's code"}.get(found.stack, f"{WHOSE[found.stack]}'s")
         yield Beyond(
-            f"no published speed is {owner}, so its time was compared with nothing", has_band=False
+            f"no published run used {WHOSE[found.stack]}, so its time was compared with nothing",
+            has_band=False,
         )
     elif best is not None and best.name not in strategies(curve_name(found.gpu)):
         yield Beyond(

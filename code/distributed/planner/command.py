@@ -7,6 +7,7 @@ An answer begins with what it assumes, as text or JSON. The rule by which it rec
 """
 
 import json
+import math
 import re
 import textwrap
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
@@ -434,10 +435,11 @@ def understood(given: Any, found: Read | None = None) -> Asked:
         lora=given.lora or 0, trainable=trainable,
     )  # fmt: skip
     speed = given.speed
+    check_tf32(given, one)
     if speed is None:
         speed = achieved(one, model, job.tokens, job.compiled, known_peak(given, one))
     else:
-        peak = peak_of(one, recipe, given.tf32) or one.peak
+        peak = peak_of(one, recipe, given.tf32) or math.inf
         check_speed(speed, peak, f"the {one.name} in {products_in(one, recipe, given.tf32)}")
     network = None if given.network is None else rate("network", given.network)
     memory = one.memory if given.gpu_memory is None else size("gpu_memory", given.gpu_memory)
@@ -449,16 +451,19 @@ def understood(given: Any, found: Read | None = None) -> Asked:
     return Asked(assumed, found.notes)
 
 
-def known_peak(given: Any, one: Gpu) -> float:
-    """The GPU's FLOP/s in the recipe's number format. Raises ValueError if it isn't known."""
-    recipe = recipe_of(given)
-    if given.tf32 and recipe.parameters != 4:
+def check_tf32(given: Any, one: Gpu) -> None:
+    """Raise ValueError if TF32 is asked for and the recipe or the GPU can't use it."""
+    if given.tf32 and recipe_of(given).parameters != 4:
         way = "choose --recipe fp32, or leave it out"
         raise ValueError(f"tf32: rounds products of fp32 numbers; {way}")
-    if peak := peak_of(one, recipe, given.tf32):
-        return peak
-    if given.gpu_file is None:
+    if given.tf32 and given.gpu_file is None and not one.tf32:
         raise ValueError(f"tf32: the {one.name} has none; leave it out")
+
+
+def known_peak(given: Any, one: Gpu) -> float:
+    """The GPU's FLOP/s in the recipe's number format. Raises ValueError if it isn't known."""
+    if peak := peak_of(one, recipe_of(given), given.tf32):
+        return peak
     field, name = ("tflops_tf32", "TF32") if given.tf32 else ("tflops_fp32", "fp32")
     raise ValueError(
         f"recipe: add {field}, its peak in {name}, to the file of the {one.name}, or give --speed"
