@@ -1,17 +1,11 @@
 """If nothing fits, a plan names all that is enough, and how many GB are missing."""
 
-import json
-
 import pytest
+from planning import asked_for, said_of
 
 from distributed.planner.command import main
 
 CARDS = "--model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096"
-
-
-def asked_for(words, capsys):
-    main([*words.split(), "--json"])
-    return json.loads(capsys.readouterr().out)
 
 
 def test_recipes_and_adapters_that_fit_are_named_each_with_its_memory(capsys):
@@ -21,13 +15,31 @@ def test_recipes_and_adapters_that_fit_are_named_each_with_its_memory(capsys):
     assert list(others) == ["--recipe bf16-8bit", "--recipe bf16-no-master", "--lora 16"]
     main(CARDS.split())
     said = " ".join(capsys.readouterr().out.split())
-    assert "also enough, but training changes: " in said
+    assert "also enough for one micro-batch (more keep gradients between them), but" in said
     for words, each in others.items():
         assert f"({words}, {each['bytes'] / 1e9:.1f} GB)" in said
         changed = asked_for(f"{CARDS} {words}", capsys)
         fitting = {option["name"]: sum(option["bytes"].values()) for option in changed["options"]}
         assert fitting[each["strategy"]] == pytest.approx(each["bytes"])
         assert changed["recommended"]
+
+
+def test_an_answer_without_a_plan_has_no_calls_no_evidence_and_no_cautions_about_times(capsys):
+    said = said_of(CARDS, capsys)
+    assert "nothing fits" in said
+    for about_times in ("the calls in", "published", "curve was fitted", "step may wait"):
+        assert about_times not in said
+    assert not asked_for(CARDS, capsys)["cautions"]
+
+
+def test_several_micro_batches_leave_less_room(capsys):
+    """8-bit Adam fits with one, but gradients that wait for the next one take 4 bytes / 8."""
+    others = asked_for(f"{CARDS} --batch 256K", capsys)["others_to_try"]
+    assert [" ".join(each["arguments"]) for each in others] == [
+        "--recipe bf16-no-master",
+        "--lora 16",
+    ]
+    assert "also enough, but" in said_of(f"{CARDS} --batch 256K", capsys)
 
 
 def test_what_does_not_fit_is_not_named(capsys):

@@ -1,27 +1,13 @@
 """Arguments of the planner that make no sense are refused, and the way out is in the message."""
 
-import json
 import sys
 
 import pytest
+from planning import asked_for, refused
 
 from distributed.planner.command import main
 
 LLAMA = "--model llama-3.1-8b --gpus 8 --context 4096"
-
-
-def refused(words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words.split())
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
-
-
-def asked_for(words, capsys):
-    main([*words.split(), "--json"])
-    return json.loads(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from planning import asked_for, said_of
 
 from distributed.planner.beyond import largest, longest, reach
 from distributed.planner.command import main
@@ -11,11 +12,6 @@ from distributed.planner.validation import Errors, predict
 from playground.planner.answer import answer
 
 LLAMA = "--model llama-3-8b --context 8192 --nodes 2"
-
-
-def asked_for(words, capsys):
-    main([*words.split(), "--json"])
-    return json.loads(capsys.readouterr().out)
 
 
 def cautioned(words, capsys):
@@ -118,22 +114,17 @@ def test_long_sequences_are_planned_with_all_of_attention():
 # --- lines about published runs
 
 
-def flat(words, capsys):
-    main(words.split())
-    return " ".join(capsys.readouterr().out.split())
-
-
 def test_runs_on_other_gpus_are_not_called_yours(capsys):
     for name, other in (("4090", "A100"), ("mi300x", "H100"), ("h200", "H100")):
-        said = flat(f"--model llama-3.2-1b --gpu {name}", capsys)
+        said = said_of(f"--model llama-3.2-1b --gpu {name}", capsys)
         assert f"runs, eager like yours, but on {other}s" in said
-    assert " runs, eager like yours, on A100s" in flat("--model gpt-2-124m --gpu a100", capsys)
-    said = flat("--model llama-3-8b --gpu h200", capsys)
+    assert " runs, eager like yours, on A100s" in said_of("--model gpt-2-124m --gpu a100", capsys)
+    said = said_of("--model llama-3-8b --gpu h200", capsys)
     assert "a curve fitted to published runs on H100s, which compute as fast" in said
 
 
 def test_lines_about_published_runs_say_what_they_are(capsys):
-    said = flat("--model llama-3-8b --nodes 2", capsys)
+    said = said_of("--model llama-3-8b --nodes 2", capsys)
     assert "published: 34 runs of ZeRO-3, on GPUs of any kind: half of them were planned" in said
     assert "published: 1 run of ZeRO-2, on GPUs of any kind: planned 3.2% too fast" in said
     assert not [word for word in ("bias", "held against", "speeds of") if word in said]

@@ -64,7 +64,7 @@ QUERIES = [
 @pytest.mark.parametrize("query", QUERIES)
 def test_the_command_line_that_a_plan_is_copied_as_gives_that_plan(query, capsys):
     state = state_of(query)
-    found, _, _, _ = planned(state)
+    found = planned(state).plan
     program, *words = shlex.split(command_line(words_of(state)))
     assert (program, words[:2]) == ("python", ["-m", "distributed.planner"])
     main([*words[2:], "--json"])
@@ -92,7 +92,7 @@ def test_a_plan_whose_step_waits_for_launches_says_so_on_the_page():
 def test_a_plan_says_its_share_of_the_peak_and_what_tokens_cost():
     state = state_of("price=2&speed=4e14")
     found = planned(state)
-    best, job = found[0].recommended, found[1]
+    best, job = found.best, found.job
     assert best is not None
     said = dict(facts(found, state))
     computing = 1 - best.step.exposed / best.step.total
@@ -110,7 +110,7 @@ def test_a_plan_says_its_share_of_the_peak_and_what_tokens_cost():
 def test_a_global_batch_is_shared_out_and_its_copies_say_the_same():
     state = state_of("model=llama-3-8b&batch=4194304")
     found = planned(state)
-    best, job, cluster = found[0].recommended, found[1], found[2]
+    best, job, cluster = found.best, found.job, found.assumed.cluster
     assert best is not None
     assert job == best.job
     assert job.accumulate > 1
@@ -169,11 +169,11 @@ def test_a_shape_that_is_not_asked_for_may_be_anything():
 def test_every_way_out_fits():
     for query in ("model=llama-3-405b&nodes=64", "nodes=1&model=llama-3-8b&per_host=1", "nodes=1"):
         state = state_of(query)
-        assert planned(state)[0].recommended is None
+        assert planned(state).best is None
         ways = ways_out(state)
         assert len(ways) >= 2, query
         for said, new in ways:
-            best = planned(new)[0].recommended
+            best = planned(new).best
             assert best is not None
             assert said.endswith(f"{best.name} fits")
             assert query_of(new).replace("&", "&amp;") in html(state, planned(state))
@@ -333,8 +333,9 @@ STRATEGIES = ["DDP", "ZeRO-1", "ZeRO-2", "HSDP", "ZeRO-3"]
 def code_of(name: str, recipe: str, checkpoint: str = "none", more: str = "") -> str:
     slugs = {value: key for key, value in RECIPE_OF.items()}
     state = state_of(f"nodes=2&per_host=2&model=mpt-125m&recipe={slugs[recipe]}{more}")
-    found, job, cluster, _ = planned(state)
-    best = next(option for option in found.options if option.name == name)
+    found = planned(state)
+    job, cluster = found.job, found.assumed.cluster
+    best = next(option for option in found.plan.options if option.name == name)
     return torch_code(best._replace(checkpoint=checkpoint), job, cluster)
 
 
@@ -453,8 +454,8 @@ def test_copied_ddp_reduces_once_in_a_step_as_the_plan_counts(pools):
 
 
 def options(query: str) -> list[tuple[Option, tuple]]:
-    found, job, cluster, _ = planned(state_of(query))
-    return [(option, (job, cluster)) for option in found.options]
+    found = planned(state_of(query))
+    return [(option, (found.job, found.assumed.cluster)) for option in found.plan.options]
 
 
 def test_copied_settings_of_deepspeed_agree_with_each_other():
@@ -497,7 +498,7 @@ def test_copied_settings_have_the_optimizer_that_was_chosen():
 
 @pytest.mark.parametrize(("query", "nodes"), [("nodes=4", 4), ("nodes=1&per_host=2", 1)])
 def test_torchrun_understands_the_line(query, nodes):
-    _, _, cluster, _ = planned(state_of(query))
+    cluster = planned(state_of(query)).assumed.cluster
     program, *words = shlex.split(torchrun_line(cluster))
     given = get_args_parser().parse_args(words)
     assert (program, given.training_script) == ("torchrun", "train.py")
@@ -542,7 +543,7 @@ def test_a_gpu_without_bf16_has_copies_that_say_so_or_use_fp16():
     state = state_of("model=gpt-2-124m&gpu=v100&context=1024&nodes=1")
     found = planned(state)
     assert "fp16, fp32 master copy and gradients with loss scaling" in html(state, found)
-    assert found[0].recommended is not None
+    assert found.best is not None
     texts = copies(found, state)
     assert "has no bf16" in texts["PyTorch"]
     assert "bfloat16" not in texts["PyTorch"]
@@ -568,17 +569,18 @@ def test_a_plan_beyond_what_was_measured_has_no_band_on_the_page():
 
 def test_copied_code_reduces_in_fp32_by_default_as_the_book_does_and_so_does_the_plan():
     state = state_of("nodes=2&model=llama-3-8b")
-    found, job, cluster, _ = planned(state)
-    assert found.recommended is not None
-    code = torch_code(found.recommended, job, cluster)
+    found = planned(state)
+    job, cluster = found.job, found.assumed.cluster
+    assert found.best is not None
+    code = torch_code(found.best, job, cluster)
     flat = " ".join(code.split())
     policy = "MixedPrecisionPolicy( param_dtype=torch.bfloat16, reduce_dtype=torch.float32 )"
     assert policy in flat
     assert job.recipe.gradients == 4
     assert "To start from a checkpoint, see finetune.py" in flat
     of_bf16 = planned(state | {"recipe": "bf16-adam-in-fp32-fp32-master-copy"})
-    assert of_bf16[0].recommended is not None
-    assert "reduce_dtype=torch.bfloat16" in torch_code(of_bf16[0].recommended, *of_bf16[1:3])
+    assert of_bf16.best is not None
+    assert "reduce_dtype=torch.bfloat16" in torch_code(of_bf16.best, of_bf16.job, cluster)
 
 
 def test_the_page_uses_the_words_of_the_field():
@@ -600,4 +602,4 @@ def test_the_page_uses_the_words_of_the_field():
 
 def test_an_example_is_one_click_away():
     assert '<a class="planner-way" href="?model=llama-3-8b&amp;nodes=2">8B on two hosts' in page()
-    assert planned(state_of("model=llama-3-8b&nodes=2"))[0].recommended is not None
+    assert planned(state_of("model=llama-3-8b&nodes=2")).best is not None

@@ -11,19 +11,21 @@ import math
 import re
 import textwrap
 from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES, Recipe
 from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_words
+from distributed.planner.band import Band, band_of
 from distributed.planner.batch import Batch, in_sequences
 from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.calls import call_of
 from distributed.planner.config_json import Read
 from distributed.planner.gpu_file import EXAMPLE, read_gpu
 from distributed.planner.hardware import GPUS, Gpu, gpu
-from distributed.planner.job import REDUCED_IN_FP32, SHORT, Job, cluster_of
+from distributed.planner.job import REDUCED_IN_FP32, SHORT, Job, Option, cluster_of
 from distributed.planner.limits import (
     check_speed,
     number,
@@ -39,19 +41,28 @@ from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
 from distributed.planner.speed import achieved, measure, peak_of, products_in
-from distributed.planner.strategy import Plan, plan, run_of
+from distributed.planner.strategy import RESERVE, Plan, plan, run_of
 from distributed.runtime.script import Parser
 
 if TYPE_CHECKING:
-    from distributed.planner.band import Band
     from recipes.beside import Beside
 
 WIDE = 88  # characters in a line
-DESCRIPTION = (
-    "Plan a training: which strategies fit, how long a step takes, which to take and why. For "
-    "example: --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096. An answer begins "
-    "with what it assumes."
-)
+fill = partial(textwrap.fill, width=WIDE, break_on_hyphens=False)  # --lora isn't cut in two
+USAGE = "%(prog)s --model MODEL --gpu GPU --gpus GPUS [any option below]"
+DESCRIPTION = """\
+Plan a training: which strategies fit, how long a step takes, which to take and why.
+
+examples:
+  Qwen3-8B on a host with eight 4090s, all parameters; then with adapters:
+    --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096 --batch 256K
+    --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096 --batch 256K --lora 16
+  your model from Hugging Face on 64 H100s, 1T tokens:
+    --model FOLDER/config.json --gpu h100 --nodes 8 --context 8192 --batch 4M --tokens 1T
+  your own network, with the speed that you measured:
+    --module package.module:function --gpu a100 --gpus 8 --speed 180T
+
+If nothing fits, the answer says what would. Where a number can't be trusted, it has a caution."""
 WORDS = """\
   waits       share of a step in which a GPU waits for messages
   paper       it fits, but leaves less memory free than --reserve
@@ -61,7 +72,9 @@ WORDS = """\
   casts       copies of the weights in 16 bits
   allowance   for CUDA, NCCL and the allocator
 """
-EPILOG = f"Words of an answer:\n\n{WORDS}\nA file for --gpu-file:\n\n"
+PRESETS = fill(", ".join(MODELS), initial_indent="  ", subsequent_indent="  ")
+EPILOG = f"presets for --model:\n{PRESETS}\n\nwords of an answer:\n{WORDS}\n"
+EPILOG += "a file for --gpu-file:\n"
 EPILOG += textwrap.indent(EXAMPLE, "  ")
 SHAPE_MORE = (
     "; after them, if needed, head_dim=128, the width of a head, and tied, if the last layer is the"
@@ -76,20 +89,48 @@ class Asked(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def as_text(
-    found: Plan,
-    job: Job,
-    cluster: Cluster,
-    memory: float,
-    tokens: float = 0.0,
-    stack: str = "pytorch",
-    band: "Band | None" = None,
-) -> str:
+class Answer(NamedTuple):
+    """A plan with all of its cautions, and what it assumes."""
+
+    plan: Plan
+    assumed: Assumed
+    has_band: bool  # or its times go beyond what was measured, and no band means anything
+
+    @property
+    def best(self) -> Option | None:
+        """The recommended strategy."""
+        return self.plan.recommended
+
+    @property
+    def job(self) -> Job:
+        """The one that is planned: the recommended, or else the one that was asked for."""
+        return self.best.job if self.best else self.assumed.job
+
+    def band(self, strategy: str) -> Band | None:
+        """How long a step of this strategy may take, by published runs."""
+        if not self.has_band:
+            return None
+        assumed = self.assumed
+        return band_of(assumed.gpu, strategy, assumed.speed is not None, assumed.job.context)
+
+
+def answered(asked: Asked, batch: Batch | None = None, reserve: float = RESERVE) -> Answer:
+    """Plan what is asked for, and leave a share `reserve` of the memory free. Raises ValueError."""
+    assumed = asked.assumed
+    found = plan(assumed.job, assumed.cluster, assumed.memory, assumed.stack, batch, reserve)
+    outside = beyond(assumed, found.recommended) if found.recommended else []
+    cautions = (*asked.notes, *found.cautions, *(each.said for each in outside))
+    has_band = all(each.has_band for each in outside)
+    return Answer(found._replace(cautions=cautions), assumed, has_band)
+
+
+def as_text(answer: Answer, tokens: float = 0.0) -> str:
     """A table for people, narrow enough for a page. GB are 10⁹ bytes.
 
-    A strategy that doesn't fit has no time: no step of it could run. `band` is the recommended
-    strategy's; without one, the planned time is printed alone.
+    A strategy that doesn't fit has no time: no step of it could run. Without a band, the planned
+    time is printed alone.
     """
+    found, (job, cluster, memory) = answer.plan, answer.assumed[:3]
     lines = [f"{'':8}{'GB':>7} {'fits':6}{'checkpoint':10}{'step':>8}{'waits':>7}  most of it"]
     for each in found.options:
         parts = sorted(each.memory.items(), key=lambda item: -item[1])[:2]
@@ -107,7 +148,7 @@ def as_text(
     lines += [indented(reason) for reason in found.why.split("; ")]
     for caution in found.cautions:
         first, *more = f"caution: {caution}".split("; ")
-        lines += [textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]
+        lines += [fill(first, subsequent_indent="  "), *map(indented, more)]
     if found.recommended:
         planned = found.recommended.job
         if planned != job or planned.accumulate > 1:
@@ -116,7 +157,7 @@ def as_text(
         each_gpu = run.tokens_per_second / cluster.ranks
         rates = f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU"
         whole = f"{run.days:,.1f} days, {run.gpu_hours:,.0f} GPU-hours"
-        if band is not None:
+        if band := answer.band(found.recommended.name):
             slowest, fastest = (each_gpu / factor for factor in (band.high, band.low))
             rates += f" (band: {slowest:,.0f} to {fastest:,.0f})"
             days, hours = (band.of(planned) for planned in (run.days, run.gpu_hours))
@@ -126,13 +167,16 @@ def as_text(
         if tokens:
             lines.append(indented(f"{tokens:g} tokens: {whole}").lstrip())
         words = band.in_words() if band else NO_BAND
-        lines.append(textwrap.fill(f"band: {words}", WIDE, subsequent_indent="  "))
+        lines.append(fill(f"band: {words}", subsequent_indent="  "))
+    if not found.recommended:
+        return "\n".join(lines)
+    stack = answer.assumed.stack
     calls = f"the calls in {WHOSE[stack]}, for sharding alone (number formats, checkpointing,"
     calls += " adapters and an optimizer's format come on top):"
-    lines.append(textwrap.fill(calls, WIDE, subsequent_indent="  "))
-    for each in found.options:
+    lines.append(fill(calls, subsequent_indent="  "))
+    for each in (one for one in found.options if one.fits):
         call = f"  {each.name:8}{call_of(each.name, stack, cluster)}"
-        lines.append(textwrap.fill(call, WIDE, subsequent_indent=" " * 10))
+        lines.append(fill(call, subsequent_indent=" " * 10))
     return "\n".join(lines)
 
 
@@ -144,18 +188,12 @@ def from_to(low: float, high: float) -> str:
 
 def indented(said: str) -> str:
     """A reason, on as many lines as it needs."""
-    return textwrap.fill(said, WIDE, initial_indent="  ", subsequent_indent="    ")
+    return fill(said, initial_indent="  ", subsequent_indent="    ")
 
 
-def as_json(
-    found: Plan,
-    assumed: Assumed,
-    tokens: float,
-    executed: "list[Beside] | None" = None,
-    has_band: bool = True,
-) -> str:
+def as_json(answer: Answer, tokens: float, executed: "list[Beside] | None" = None) -> str:
     """All of it, for programs: bytes and seconds. Without bands if the plan is beyond them."""
-    bands = [band_for(each.name, assumed) for each in found.options] if has_band else None
+    found, assumed = answer.plan, answer.assumed
     options: list[dict[str, Any]] = [
         {
             "name": each.name,
@@ -165,13 +203,13 @@ def as_json(
             "fits": each.fits,
             "on_paper": found.on_paper(each, assumed.memory),
             "step_s": each.step.total,
-            "step_s_band": bands[number].of(each.step.total) if bands else None,
+            "step_s_band": band.of(each.step.total) if (band := answer.band(each.name)) else None,
             "compute_s": each.step.compute,
             "exposed_s": each.step.exposed,
             "rows": each.job.rows,
             "accumulate": each.job.accumulate,
         }
-        for number, each in enumerate(found.options)
+        for each in found.options
     ]
     best = found.recommended
     whole: dict[str, Any] = {
@@ -187,7 +225,7 @@ def as_json(
     }
     if best:
         whole["run"] = run_of(best, assumed.cluster.ranks, tokens or 1.0)._asdict()
-        band = band_for(best.name, assumed) if has_band else None
+        band = answer.band(best.name)
         whole["run"]["days_band"] = band.of(whole["run"]["days"]) if band else None
         if not tokens:
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
@@ -276,73 +314,24 @@ def arguments() -> Parser:
     """The command line."""
     parser = Parser(
         prog="python -m distributed.planner",
-        description=textwrap.fill(DESCRIPTION, WIDE),
+        usage=USAGE,
+        description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=RawDescriptionHelpFormatter,
+        formatter_class=partial(RawDescriptionHelpFormatter, max_help_position=22, width=WIDE),
     )
     parser._negative_number_matcher = re.compile(r"-[\d.]+(e[-+]?\d+)?$")  # -2e12 is one, too
-    add = parser.add_argument
-    add(
-        "--model",
-        help="path of a Hugging Face config.json, or of its folder, or a preset: "
-        + ", ".join(MODELS),
-    )
-    add(
-        "--params", type=counted, help="number of parameters of a GPT, like 8e9 or 8B (default: 7B)"
-    )
+    add_model(parser.add_argument_group("what you train").add_argument)
+    add_gpus(parser.add_argument_group("what you have").add_argument)
+    add_step(parser.add_argument_group("a step").add_argument)
+    add_answer(parser.add_argument_group("the answer").add_argument)
+    return parser
+
+
+def add_model(add: Callable) -> None:
+    add("--model", help="a preset (see below), or the path of a Hugging Face config.json")
+    add("--params", type=counted, help="number of parameters of a GPT, like 8B (default: 7B)")
     add("--shape", help=f"a network like Llama's by its numbers: {SHAPE}{SHAPE_MORE}")
     add("--module", help="package.module:function that makes your network, without arguments")
-    add("--gpu", help=f"kind of GPU: {', '.join(GPUS)} (default: h100)")
-    add("--gpu-file", help="file that describes any other GPU, in lines like those below")
-    add("--nodes", type=int, help="number of full hosts, instead of --gpus")
-    add("--gpus", type=int, help="total number of GPUs (default: 8)")
-    add("--per-host", type=int, help="number of GPUs in a host (default: the usual for the GPU)")
-    add("--gpu-memory", help="memory of a GPU, like 80GB (10⁹) or 80GiB (2³⁰) (default: the GPU's)")
-    add("--reserve", default="10%", help="share of the memory to leave free (default: 10%%)")
-    add(
-        "--interconnect",
-        help=f"links inside a host: {', '.join(KINDS)}, by data sheet; or the rate that you "
-        "measured on one GPU, per second and in one direction, like 20GB (default: the GPU's)",
-    )
-    add(
-        "--network",
-        help="bandwidth of all ports of a host together, per second and in one direction, like "
-        "400GB or 3200Gbit (default: the usual for the GPU)",
-    )
-    add("--speed", type=counted, help="measured FLOP/s of a GPU, like 400T (default: from a curve)")
-    add(
-        "--sequences",
-        "--rows",
-        dest="rows",
-        metavar="SEQUENCES",
-        type=counted,
-        help="number of sequences in a micro-batch of a GPU, or 1/n if n GPUs share one "
-        "(default: 1; --batch chooses)",
-    )
-    add(
-        "--context",
-        type=whole_tokens,
-        default=2048,
-        help="sequence length in tokens (default: 2048)",
-    )
-    add("--accumulate", type=int, default=1, help="micro-batches of a step (default: 1)")
-    add(
-        "--batch",
-        type=counted,
-        help="tokens of a step on all GPUs, like 4M; sets the micro-batches",
-    )
-    add(
-        "--checkpoint",
-        default="auto",
-        help=f"activations to compute again: {', '.join(CHECKPOINTS)} (default: auto, the least)",
-    )
-    add(
-        "--recipe",
-        default=REDUCED_IN_FP32,
-        help="dtypes and optimizer; "
-        + "; ".join(f"{short}: {name}" for short, name in SHORT.items())
-        + " (default: bf16-fp32-gradients)",
-    )
     add(
         "--lora",
         type=int,
@@ -357,10 +346,73 @@ def arguments() -> Parser:
         "(default: 100%%)",
     )
     add(
+        "--recipe",
+        default=REDUCED_IN_FP32,
+        help="dtypes and optimizer; "
+        + "; ".join(f"{short}: {name}" for short, name in SHORT.items())
+        + " (default: bf16-fp32-gradients)",
+    )
+    add(
         "--tf32",
         action="store_true",
         help='products of fp32 recipes in TF32, as by torch.set_float32_matmul_precision("high") '
         "(default: in fp32)",
+    )
+
+
+def add_gpus(add: Callable) -> None:
+    add("--gpu", help=f"kind of GPU: {', '.join(GPUS)} (default: h100)")
+    add("--gpu-file", metavar="FILE", help="any other GPU, in lines like those below")
+    add("--gpus", type=int, help="total number of GPUs (default: 8)")
+    add("--nodes", type=int, help="number of full hosts, instead of --gpus")
+    add("--per-host", type=int, help="number of GPUs in a host (default: the usual for the GPU)")
+    add(
+        "--gpu-memory",
+        metavar="MEMORY",
+        help="of a GPU, like 80GB (10⁹) or 80GiB (2³⁰) (default: the GPU's)",
+    )
+    add("--reserve", default="10%", help="share of the memory to leave free (default: 10%%)")
+    add(
+        "--interconnect",
+        metavar="RATE",
+        help=f"links inside a host: {', '.join(KINDS)}, by data sheet; or the rate that you "
+        "measured on one GPU, per second and in one direction, like 20GB (default: the GPU's)",
+    )
+    add(
+        "--network",
+        metavar="RATE",
+        help="bandwidth of all ports of a host together, per second and in one direction, like "
+        "400GB or 3200Gbit (default: the usual for the GPU)",
+    )
+    add("--speed", type=counted, help="measured FLOP/s of a GPU, like 400T (default: from a curve)")
+
+
+def add_step(add: Callable) -> None:
+    add(
+        "--context",
+        type=whole_tokens,
+        default=2048,
+        help="sequence length in tokens (default: 2048)",
+    )
+    add(
+        "--batch",
+        type=counted,
+        help="tokens of a step on all GPUs, like 4M; sets the micro-batches",
+    )
+    add(
+        "--sequences",
+        "--rows",
+        dest="rows",
+        metavar="SEQUENCES",
+        type=counted,
+        help="number of sequences in a micro-batch of a GPU, or 1/n if n GPUs share one "
+        "(default: 1; --batch chooses)",
+    )
+    add("--accumulate", type=int, default=1, help="micro-batches of a step (default: 1)")
+    add(
+        "--checkpoint",
+        default="auto",
+        help=f"activations to compute again: {', '.join(CHECKPOINTS)} (default: auto, the least)",
     )
     add(
         "--fused-loss",
@@ -369,6 +421,9 @@ def arguments() -> Parser:
     )
     add("--compile", action="store_true", help="blocks compiled by torch.compile")
     add("--stack", default="pytorch", help=f"library: {', '.join(STACKS)} (default: pytorch)")
+
+
+def add_answer(add: Callable) -> None:
     add(
         "--tokens",
         type=counted,
@@ -388,7 +443,6 @@ def arguments() -> Parser:
         "parameters, fused losses, compiled blocks, mixtures of experts, latent attention, split "
         "sequences, recipes in bf16 alone, or other stacks than pytorch",
     )
-    return parser
 
 
 def read(given: Any, found: Read | None = None) -> tuple[Job, Cluster, float]:
@@ -527,13 +581,6 @@ def published(found: Plan, assumed: Assumed) -> list[str]:
     return evidence(fitting, assumed.job.compiled, assumed.speed is None, assumed.gpu)
 
 
-def band_for(strategy: str, assumed: Assumed) -> "Band":
-    """How long a step of this strategy may take, by published runs."""
-    from distributed.planner.band import band_of
-
-    return band_of(assumed.gpu, strategy, assumed.speed is not None, assumed.job.context)
-
-
 def main(argv: list[str] | None = None) -> None:
     """The command line: see --help."""
     parser = arguments()
@@ -542,36 +589,29 @@ def main(argv: list[str] | None = None) -> None:
         if given.measure:
             print(f"--speed {measure():.3g}")
             return
-        assumed, notes = understood(given)
-        job, cluster, memory = assumed.job, assumed.cluster, assumed.memory
-        batch, reserve = batch_of(given, job.model), share("reserve", given.reserve)
-        found = plan(job, cluster, memory, given.stack, batch, reserve)
-        outside = beyond(assumed, found.recommended)
-        has_band = all(each.has_band for each in outside)
-        found = found._replace(cautions=(*notes, *found.cautions, *(each.said for each in outside)))
+        asked = understood(given)
+        batch = batch_of(given, asked.assumed.job.model)
+        answer = answered(asked, batch, share("reserve", given.reserve))
+        found, assumed = answer.plan, answer.assumed
         executed = None
         if given.execute:
             from recipes.beside import as_table, beside
 
-            executed = beside(found.options, job, cluster, given.stack, given.module)
+            executed = beside(found.options, *assumed[:2], given.stack, given.module)
     except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
     if given.json:
-        print(as_json(found, assumed, given.tokens or 0.0, executed, has_band))
+        print(as_json(answer, given.tokens or 0.0, executed))
         return
     for name, said in in_words(assumed):
-        lines = textwrap.wrap(said, WIDE, initial_indent=f"{name:10}", subsequent_indent=" " * 10)
-        print("\n".join(lines))
+        print(fill(said, initial_indent=f"{name:10}", subsequent_indent=" " * 10))
     print()
-    band = None
-    if found.recommended and has_band:
-        band = band_for(found.recommended.name, assumed)
-    print(as_text(found, job, cluster, memory, given.tokens or 0.0, given.stack, band))
+    print(as_text(answer, given.tokens or 0.0))
     for line in published(found, assumed):
         first, *more = f"published: {line}".split("; ")
-        print("\n".join([textwrap.fill(first, WIDE, subsequent_indent="  "), *map(indented, more)]))
+        print("\n".join([fill(first, subsequent_indent="  "), *map(indented, more)]))
     if executed is not None:
-        print(f"\n{as_table(executed, cluster.ranks)}")
+        print(f"\n{as_table(executed, assumed.cluster.ranks)}")
 
 
 if __name__ == "__main__":

@@ -87,7 +87,9 @@ def plan(
             why += f"; {way}"
             if others:
                 shown = ", ".join(each.in_short() for each in others)
-                why += f"; also enough, but training changes: {shown}"
+                alone = batch is None and job.accumulate == 1
+                for_one = " for one micro-batch (more keep gradients between them)" * alone
+                why += f"; also enough{for_one}, but training changes: {shown}"
         else:
             paper = (f"{why_on_paper(best, memory, reserve)}; {way}",)
     if batch is not None and best is not None:
@@ -102,7 +104,7 @@ def why_on_paper(best: Option, memory: float, reserve: float) -> str:
     """The caution for the only plan that fits, if it leaves less free than the reserve."""
     return (
         f"{best.name} fits on paper only: it leaves {1 - best.needs / memory:.1%} of the memory"
-        f" free, and not {reserve:.0%} (--reserve); expect to run out of memory"
+        f" free instead of {reserve:.0%} (--reserve); expect to run out of memory"
     )
 
 
@@ -149,22 +151,33 @@ def reasons(options: list[Option], best: Option, memory: float, fitting: list[Op
     `fitting` are the options that were compared.
     """
     spare, waits = memory - best.needs, best.step.exposed / best.step.total
-    why = [f"it fits with {spare / 1e9:.0f} GB to spare and waits {waits:.1%} of a step"]
+    why = [f"it leaves {spare / 1e9:.0f} GB free and spends {waits:.1%} of a step waiting"]
     simpler = options[: options.index(best)]
     if too_large := [each.name for each in simpler if not each.fits]:
-        why.append(f"{', '.join(too_large)} would not fit")
+        fit = "doesn't fit" if len(too_large) == 1 else "don't fit"
+        why.append(f"{in_a_row(too_large)} {fit}")
     if paper := [each.name for each in options if each.fits and each not in fitting]:
-        why.append(f"{', '.join(paper)} would fit on paper only, with too little memory to spare")
+        fit = "fits" if len(paper) == 1 else "fit"
+        why.append(f"{in_a_row(paper)} {fit} on paper only, with too little memory to spare")
     others: dict[str, list[str]] = {}
     for other in options:
         if other in fitting and other is not best:
             margin = other.step.total / best.step.total - 1
             shown = f"{margin:.1%} slower" if margin >= 0 else f"{-margin:.1%} faster"
-            others.setdefault("as fast" if abs(margin) < 5e-4 else shown, []).append(other.name)
+            others.setdefault("just as fast" if abs(margin) < 5e-4 else shown, []).append(
+                other.name
+            )
     for shown, names in others.items():
-        fit = "fits, too, and is" if len(names) == 1 else "fit, too, and are"
-        why.append(f"{', '.join(names)} {fit} {shown}")
+        fit = "also fits and is" if len(names) == 1 else "also fit and are"
+        why.append(f"{in_a_row(names)} {fit} {shown}")
     return "; ".join(why)
+
+
+def in_a_row(names: list[str]) -> str:
+    """DDP; DDP and ZeRO-1; DDP, ZeRO-1, and ZeRO-2."""
+    *before, last = names
+    comma = "," * (len(before) > 1)
+    return f"{', '.join(before)}{comma} and {last}" if before else last
 
 
 def what_to_change(options: list[Option], memory: float) -> str:

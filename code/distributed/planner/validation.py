@@ -330,7 +330,9 @@ def evidence(
     """
     apart = [row for row in rows("tokens/s/GPU") if row["use"] in HELD_OUT]
     said, without = [], []
-    for name in names:
+    if not (fitting := list(names)):
+        return []
+    for name in fitting:
         errors = [predict(row).error for row in apart if row["strategy"] == name]
         if errors:
             of = Errors.of(errors)
@@ -344,14 +346,14 @@ def evidence(
     if is_curve:
         said += of_the_curve(compiled, one)
     if gains := gains_of_compiling():
-        ours = "as yours are" if compiled else "as yours aren't"
+        ours = "yours are" if compiled else "yours aren't"
         gain = f"{100 * statistics.median(gains):.1f}% faster in {len(gains)} pairs"
         faster = 1 / EAGER[curve_name(one)] - 1
         if not is_curve or not faster:
             planned = "--compile changes the plan's memory, not its time"
         else:
-            planned = f"--compile plans them {100 * faster:.1f}% faster"
-        said.append(f"compiled blocks, {ours}: {gain} of runs; {planned}")
+            planned = f"with --compile, the planner assumes {100 * faster:.1f}% more speed"
+        said.append(f"compiled blocks ({ours}): {gain} of runs; {planned}")
     return said
 
 

@@ -8,28 +8,21 @@ import math
 from collections.abc import Iterator, Mapping
 from html import escape
 
-from distributed.cost import Cluster
-from distributed.planner.assumed import Assumed, in_words
-from distributed.planner.band import Band, band_of
+from distributed.planner.assumed import in_words
 from distributed.planner.batch import in_sequences
-from distributed.planner.beyond import NO_BAND, beyond
-from distributed.planner.hardware import GPUS
-from distributed.planner.job import Job, Option, memory_of
+from distributed.planner.beyond import NO_BAND
+from distributed.planner.command import Answer, answered
+from distributed.planner.job import Option, memory_of
 from distributed.planner.limits import number
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS
-from distributed.planner.speed import peak_of
-from distributed.planner.strategy import Plan, plan, run_of
+from distributed.planner.strategy import Plan, run_of
 from distributed.planner.streams import SimulatedStep, Span
 from playground.planner.form import (
     FIELDS,
-    FILE,
-    NAME,
-    OWN,
     WrongError,
     asked,
     query_of,
-    read_file,
     state_of,
     words_of,
     wrong,
@@ -46,7 +39,6 @@ NO_BF16 = (
     "has no bf16: train in fp16, and scale the loss with torch.amp.GradScaler,\n"
     "# which the code that is copied here for other GPUs doesn't do."
 )
-Asked = tuple[Plan, Job, Cluster, float]
 
 
 def answer(query: str) -> str:
@@ -60,31 +52,27 @@ def answer(query: str) -> str:
     return json.dumps({"query": query_of(state), "said": said, "html": html(state, found)})
 
 
-def planned(state: Mapping[str, str]) -> Asked:
-    """Plan for the state of the form, with its assumptions. Raises WrongError, naming the field."""
-    job, cluster, memory, batch = asked(state)
+def planned(state: Mapping[str, str]) -> Answer:
+    """Plan for the state of the form. Raises WrongError, naming the field."""
     try:
-        found = plan(job, cluster, memory, state["stack"], batch)
+        return answered(*asked(state))
+    except WrongError:
+        raise
     except (ValueError, OverflowError) as error:
         raise wrong(error) from None
-    file = read_file(state)
-    outside = beyond(assumed_of(state, job, cluster, memory), found.recommended)
-    said = (each.said for each in outside)
-    found = found._replace(cautions=(*(file.notes if file else ()), *found.cautions, *said))
-    return found, found.recommended.job if found.recommended else job, cluster, memory
 
 
 # --- words and numbers
 
 
-def sentence(found: Asked) -> str:
+def sentence(found: Answer) -> str:
     """The recommendation and its reasons, as one sentence."""
-    best = found[0].recommended
+    best, why = found.best, found.plan.why
     if best is None:
-        return f"{found[0].why[0].upper()}{found[0].why[1:]}."
+        return f"{why[0].upper()}{why[1:]}."
     again = {"none": "without checkpointing", "full": "with full checkpointing"}
     how = again.get(best.checkpoint, f"with {best.checkpoint} checkpointing")
-    return f"Take {best.name} {how}: {found[0].why}."
+    return f"Take {best.name} {how}: {why}."
 
 
 def seconds(value: float) -> str:
@@ -108,29 +96,16 @@ def days(value: float) -> str:
     return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
 
 
-def band(found: Asked, state: Mapping[str, str]) -> Band | None:
-    """How long the recommended strategy may take, in units of the planned time.
-
-    None if nothing is recommended, or if the plan goes beyond what was measured.
-    """
-    best = found[0].recommended
-    outside = beyond(assumed_of(state, *found[1:]), best)
-    if best is None or not all(each.has_band for each in outside):
-        return None
-    return band_of(GPUS[state["gpu"]], best.name, bool(state["speed"]), found[1].context)
-
-
-def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
+def facts(found: Answer, state: Mapping[str, str]) -> list[tuple[str, str]]:
     """Names and values of the recommended plan's main numbers."""
-    best, job, cluster = found[0].recommended, found[1], found[2]
+    best, job, cluster = found.best, found.job, found.assumed.cluster
     if best is None:
         return []
     tokens, n = number(state["tokens"]), cluster.ranks
     run = run_of(best, n, tokens)
     flops = job.model.flops(job.context) * job.accumulate * job.tokens
     hours = run.gpu_hours / tokens * 1e6
-    peak = peak_of(GPUS[state["gpu"]], job.recipe)
-    around = band(found, state)
+    around = found.band(best.name)
     low, high = around.of(1.0) if around else (0.0, 0.0)
     shown = [
         ("time per step", seconds(best.step.total)),
@@ -139,7 +114,7 @@ def facts(found: Asked, state: Mapping[str, str]) -> list[tuple[str, str]]:
         ("micro-batches", f"{job.accumulate:,} of {in_sequences(job.rows)}"),
         ("tokens/s", f"{run.tokens_per_second:,.0f}"),
         ("tokens/s per GPU", f"{run.tokens_per_second / n:,.0f}"),
-        ("MFU", f"{flops / best.step.total / peak:.0%}"),
+        ("MFU", f"{flops / best.step.total / found.assumed.peak:.0%}"),
         ("days", days(run.days)),
         ("band of the days", f"{days(low * run.days)} to {days(high * run.days)}"),
         ("GPU-hours", f"{run.gpu_hours:,.0f}"),
@@ -164,7 +139,7 @@ def ways_out(state: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
     for several in alternatives(state):
         for said, change in several:
             new = {**state, **change}
-            if fits(new) and (best := planned(new)[0].recommended):
+            if fits(new) and (best := planned(new).best):
                 found.append((f"{said}: {best.name} fits", new))
                 break
     return found
@@ -172,7 +147,7 @@ def ways_out(state: Mapping[str, str]) -> list[tuple[str, dict[str, str]]]:
 
 def fits(state: Mapping[str, str]) -> bool:
     """Whether any strategy fits in memory. It doesn't simulate a step."""
-    job, cluster, memory, _ = asked(state)
+    job, cluster, memory = asked(state)[0].assumed[:3]
     wanted = CHECKPOINTS if job.checkpoint == "auto" else (job.checkpoint,)
     names = [name for name in STACKS[state["stack"]] if name != "HSDP"]
     return any(
@@ -301,10 +276,10 @@ def legend(parts: list[tuple[str, str]]) -> str:
     return f'<ul class="planner-legend">{items}</ul>'
 
 
-def copies(found: Asked, state: Mapping[str, str]) -> dict[str, str]:
+def copies(found: Answer, state: Mapping[str, str]) -> dict[str, str]:
     """Texts to copy: name → text."""
-    best, job, cluster = found[0].recommended, found[1], found[2]
-    one = GPUS[state["gpu"]]
+    best, job, cluster = found.best, found.job, found.assumed.cluster
+    one = found.assumed.gpu
     texts = {"command line": command_line(words_of(state))}
     if best is not None:
         texts["PyTorch"] = torch_code(best, job, cluster)
@@ -315,29 +290,22 @@ def copies(found: Asked, state: Mapping[str, str]) -> dict[str, str]:
     return texts
 
 
-def assumed_of(state: Mapping[str, str], job: Job, cluster: Cluster, memory: float) -> Assumed:
-    """The same inputs, with the names of the model and of the GPU."""
-    speed = number(state["speed"]) if state["speed"] else None
-    name = {OWN: "", FILE: NAME}.get(state["model"], state["model"])
-    return Assumed(job, cluster, memory, GPUS[state["gpu"]], name, state["stack"], speed)
-
-
-def assumptions(state: Mapping[str, str], found: Asked) -> str:
+def assumptions(found: Answer) -> str:
     """List of the assumptions, which comes before the result."""
-    assumed = assumed_of(state, *found[1:])
-    items = "".join(f"<li><b>{name}</b> {escape(said)}</li>" for name, said in in_words(assumed))
+    said = in_words(found.assumed)
+    items = "".join(f"<li><b>{name}</b> {escape(words)}</li>" for name, words in said)
     return f'<ul class="planner-assumed" aria-label="What this plan assumes">{items}</ul>'
 
 
-def html(state: Mapping[str, str], found: Asked) -> str:
+def html(state: Mapping[str, str], found: Answer) -> str:
     """Everything below the form."""
-    best, memory = found[0].recommended, found[3]
+    best, memory = found.best, found.assumed.memory
     first, colon, rest = escape(sentence(found)).partition(":")
-    parts = [assumptions(state, found)]
+    parts = [assumptions(found)]
     parts += [f'<p class="planner-why"><strong>{first}{colon}</strong>{rest}</p>']
     parts += [
         f'<p class="planner-note planner-caution">Caution: {escape(each)}.</p>'
-        for each in found[0].cautions
+        for each in found.plan.cautions
     ]
     if best is None:
         items = "".join(
@@ -351,13 +319,13 @@ def html(state: Mapping[str, str], found: Asked) -> str:
     if numbers:
         parts.append(f'<dl class="planner-facts">{numbers}</dl>')
     if best is not None:
-        around = band(found, state)
+        around = found.band(best.name)
         words = around.in_words() if around else NO_BAND
         parts.append(f'<p class="planner-note">The bands: {escape(words)}.</p>')
 
-    most = max(each.needs for each in found[0].options) / memory
-    rows = "".join(row(each, found[0], memory, most) for each in found[0].options)
-    held = dict.fromkeys(part for each in found[0].options for part in each.memory)
+    most = max(each.needs for each in found.plan.options) / memory
+    rows = "".join(row(each, found.plan, memory, most) for each in found.plan.options)
+    held = dict.fromkeys(part for each in found.plan.options for part in each.memory)
     parts.append(f'<ul class="planner-rows" style="--line:{LINE:.1%}">{rows}</ul>')
     parts.append(legend([(f"part-{part.split()[0]}", part) for part in held]))
     parts.append(

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from distributed.cost import Cluster
 from distributed.model_states import RECIPES
 from distributed.planner.assumed import WHOSE
 from distributed.planner.batch import Batch
-from distributed.planner.command import arguments, batch_of, read
+from distributed.planner.command import Asked, arguments, batch_of, understood
 from distributed.planner.config_json import Read, fields_of, needed, read_fields
 from distributed.planner.hardware import GPUS
-from distributed.planner.job import REDUCED_IN_FP32, Job
+from distributed.planner.job import REDUCED_IN_FP32
 from distributed.planner.limits import number, rate, size
 from distributed.planner.models import MODELS as KNOWN
 from distributed.planner.schedules import STACKS
@@ -212,13 +211,13 @@ def words_of(state: Mapping[str, str]) -> list[str]:
     return words
 
 
-def asked(state: Mapping[str, str]) -> tuple[Job, Cluster, float, Batch | None]:
-    """Inputs of the planner that this state describes. Raises WrongError, naming the field."""
+def asked(state: Mapping[str, str]) -> tuple[Asked, Batch | None]:
+    """What this state asks the planner for. Raises WrongError, naming the field."""
     found = read_file(state)
     try:
         given = arguments().parse_args(words_of(state))
-        job, cluster, memory = read(given, found)
-        return job, cluster, memory, batch_of(given, job.model)
+        known = understood(given, found)
+        return known, batch_of(given, known.assumed.job.model)
     except WrongError:
         raise
     except (ValueError, OverflowError) as error:
