@@ -5,18 +5,17 @@ import pty
 import re
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import threading
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from plain import Quiet, QuietPages, serving
 from requirements import install
 from rights import as_root
 from waiting import soon
@@ -26,32 +25,14 @@ ROOT = Path(install.__file__).parents[1]
 LOG = "_build/pip.log"
 
 
-@contextmanager
-def serving(handler, certificate: Path | None = None) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    if certificate:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever).start()
-    try:
-        yield f"http{'s' * bool(certificate)}://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
 def always(status: int) -> type[BaseHTTPRequestHandler]:
-    class Refuses(BaseHTTPRequestHandler):
+    class Refuses(Quiet):
         def do_GET(self):
             self.send_response(status)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
         do_CONNECT = do_GET
-
-        def log_message(self, *_):
-            pass
 
     return Refuses
 
@@ -138,7 +119,7 @@ def test_a_certificate_of_ones_own_network_is_named_with_the_way_out(
     index = clone.parent / "index"
     (index / "asked").mkdir(parents=True)
     write_wheel(index / "asked", "asked")
-    files = partial(SimpleHTTPRequestHandler, directory=index)
+    files = partial(QuietPages, directory=index)
     with serving(files, certificate) as url:
         done = installing(clone, PIP_INDEX_URL=url)
         assert done.stderr == (
@@ -164,7 +145,7 @@ def test_a_full_folder_for_temporary_files_is_named_with_the_way_out(clone: Path
     small.mkdir()
     as_root("mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(small))
     try:
-        with serving(partial(SimpleHTTPRequestHandler, directory=index)) as url:
+        with serving(partial(QuietPages, directory=index)) as url:
             done = installing(clone, PIP_INDEX_URL=url, TMPDIR=str(small))
     finally:
         as_root("umount", str(small))
@@ -188,7 +169,7 @@ def test_too_small_a_folder_for_temporary_files_is_found_before_the_download(
         install.check_room("cuda")
 
 
-class Slow(SimpleHTTPRequestHandler):
+class Slow(QuietPages):
     """Sends the first half of a wheel, and the rest when it `may_end`, or after a second."""
 
     may_end, patience = threading.Event(), 1
@@ -201,9 +182,6 @@ class Slow(SimpleHTTPRequestHandler):
             self.may_end.wait(self.patience)
         with suppress(ConnectionError):
             outputfile.write(data[len(data) // 2 :])
-
-    def log_message(self, *_):
-        pass
 
 
 def test_a_download_shows_how_far_it_is(clone: Path) -> None:

@@ -66,16 +66,24 @@ class Shape:
     rope: dict[str, Any]
 
 
-def shape_of(folder: str | Path) -> Shape:
-    """Raises ValueError with one line that names the file, if it's no model that is built here."""
-    file = Path(folder, "config.json")
+def fields_of(file: Path) -> dict[str, Any]:
+    """What a file of JSON has. Raises ValueError with one line that names it."""
     try:
-        config = json.loads(file.read_text("utf-8"))
+        found = json.loads(file.read_text("utf-8"))
     except OSError as error:
         raise ValueError(f"{file}: {error.strerror}") from None
     except ValueError as error:
         raise ValueError(f"{file}: not JSON: {error}") from None
-    kind = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(found, dict):
+        raise ValueError(f"{file}: has no fields")
+    return found
+
+
+def shape_of(folder: str | Path) -> Shape:
+    """Raises ValueError with one line that names the file, if it's no model that is built here."""
+    file = Path(folder, "config.json")
+    config = fields_of(file)
+    kind = config.get("model_type")
     if kind not in ("gpt2", *LLAMAS):
         known = ", ".join(("gpt2", *LLAMAS))
         raise ValueError(f"{file}: model_type {kind!r} isn't built here. These are: {known}")

@@ -7,13 +7,12 @@ text before. It needs models.py and weights.py in its folder.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-from models import model_of
+from models import fields_of, model_of
 from weights import load
 
 
@@ -33,7 +32,7 @@ def ends_of(folder: str) -> list[int]:
     """Tokens that end a text."""
     for name in ("generation_config.json", "config.json"):
         file = Path(folder, name)
-        ends = json.loads(file.read_text("utf-8")).get("eos_token_id") if file.exists() else None
+        ends = fields_of(file).get("eos_token_id") if file.exists() else None
         if ends is not None:
             return ends if isinstance(ends, list) else [ends]
     return []

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from models import Model
+from models import Model, fields_of
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch.distributed.checkpoint import HuggingFaceStorageReader
@@ -103,7 +103,7 @@ def missing(name: str, folder: str | Path) -> str:
     """Why a tensor is in none of the files."""
     index = Path(folder, INDEX)
     if index.exists():
-        file = json.loads(index.read_text("utf-8")).get("weight_map", {}).get(name)
+        file = fields_of(index).get("weight_map", {}).get(name)
         if file and not Path(folder, file).exists():
             return f"{file} isn't there, and {INDEX} has {name} in it"
     return f"no {name} in the files"

@@ -339,7 +339,7 @@ def test_gpt2_is_read_by_the_general_names_too(tmp_path):
 
 def test_a_config_that_is_not_an_object_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"config\.json: model_type None isn't built here"):
+    with pytest.raises(ValueError, match=r"config\.json: has no fields$"):
         script("models").shape_of(tmp_path)
 
 
@@ -524,6 +524,11 @@ def test_what_cannot_be_sampled_is_one_line(tmp_path, monkeypatch):
         sample(start, "all", 5, -1.0, 0)
     with pytest.raises(ValueError, match=r"^--tokens -1: must be at least 0$"):
         sample(start, "all", -1, 1.0, 0)
+    for text in ("{", "[]", "\0"):
+        Path(start, "generation_config.json").write_text(text)
+        with pytest.raises(ValueError, match=r"^[^\n]*/generation_config\.json: [^\n]+$"):
+            sample(start, "all", 5, 0.0, 0)
+    Path(start, "generation_config.json").unlink()
     with_tokenizer(start, {"all": 256, "?": 0})
     with pytest.raises(ValueError, match=r"token 256, but the model has only 256$"):
         sample(start, "all", 5, 0.0, 0)
