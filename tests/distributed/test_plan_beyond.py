@@ -5,9 +5,9 @@ import json
 import pytest
 from planning import asked_for, said_of
 
-from distributed.planner.beyond import largest, longest, reach
+from distributed.planner.beyond import largest, reach
 from distributed.planner.command import main
-from distributed.planner.published import LONG, rows
+from distributed.planner.published import LONG, longest, rows
 from distributed.planner.validation import Errors, predict
 from playground.planner.answer import answer
 

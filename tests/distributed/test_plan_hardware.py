@@ -7,7 +7,8 @@ from planning import asked_for, refused, said_of
 
 from distributed.planner.command import main
 from distributed.planner.hardware import GPUS
-from distributed.planner.job import WIRE
+from distributed.planner.job import WIRE, cluster_of
+from distributed.planner.links import inside_of, usual
 
 CARDS = "--model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096"
 
@@ -163,3 +164,10 @@ def test_the_peak_in_fp32_of_another_gpu_is_in_its_file(tmp_path, capsys):
     )
     (tmp_path / "l4.toml").write_text("\n".join([*lines, "tflops_fp32 = 30.3"]))
     assert asked_for(f"{words} --recipe fp32", capsys)["assumed"]["peak"] == 30.3e12
+
+
+def test_a_link_has_the_same_latency_whether_its_rate_is_measured_or_from_a_data_sheet():
+    for one in GPUS.values():
+        measured = inside_of(f"{one.inside / 1e9:g}GB", one)
+        assert measured.latency == usual(one).latency == cluster_of(one, 8).inside.latency
+    assert usual(GPUS["4090"]).latency > usual(GPUS["h100"]).latency

@@ -19,12 +19,11 @@ from functools import cache
 from typing import NamedTuple
 
 from distributed.planner.hardware import GPUS, Gpu
-from distributed.planner.published import FITTED, HELD_OUT, LONG, NEVER, rows
+from distributed.planner.published import FITTED, HELD_OUT, LONG, NEVER, longest, rows
 from distributed.planner.speed import curve_name, has_curve
 from distributed.planner.validation import Run, predict, runs, scaling
 from distributed.runtime.script import run_script
 
-LONGEST = 8192  # tokens in a sequence of all runs but the long ones
 ENOUGH = 9  # runs: with fewer, even the smallest and the largest error promise less than 80%
 
 
@@ -100,12 +99,12 @@ def band_of(gpu: Gpu, strategy: str, is_speed_measured: bool = False, context: i
     With a `context` above that of all other runs, it includes the errors of those with long ones.
     """
     long = long_runs(curve_name(gpu))
-    if context > LONGEST and not is_speed_measured:
+    if context > longest(long=False) and not is_speed_measured:
         found = band_of(gpu, strategy)
         factors = [1 + run.error for run in long]
         low, high = min(found.low, *factors), max(found.high, *factors)
         return found._replace(
-            low=low, high=high, also=f"of {len(long)} with more than {LONGEST:,} tokens"
+            low=low, high=high, also=f"of {len(long)} with more than {longest(long=False):,} tokens"
         )
     if is_speed_measured:
         errors = [error for name, error in pairs() if name == strategy]

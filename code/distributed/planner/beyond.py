@@ -17,7 +17,7 @@ from distributed.planner.assumed import WHOSE, Assumed
 from distributed.planner.band import known, long_runs
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import WIRE, Job, Option
-from distributed.planner.published import LONG, rows
+from distributed.planner.published import longest, rows
 from distributed.planner.speed import curve_name, has_curve
 from distributed.planner.validation import MODELS, RAN, in_percent, spread
 from distributed.runtime.script import run_script
@@ -64,12 +64,6 @@ def reach(curve: str) -> Reach:
         min(GPUS[row["gpu"]].inside for row in mine),
         1e9 * min(float(row["network"]) for row in several),
     )
-
-
-@cache
-def longest(long: bool) -> int:
-    """Most tokens in a sequence, of all published speeds, or of those behind the curve."""
-    return max(int(row["context"]) for row in speeds() if long or row["use"] != LONG)
 
 
 @cache

@@ -63,6 +63,11 @@ class Gpu(NamedTuple):
         return self.inside <= self.pcie
 
     @property
+    def latency(self) -> float:
+        """Seconds of a message inside its usual host; assumed."""
+        return 10e-6 if self.is_on_pcie else 3e-6
+
+    @property
     def host_network(self) -> float:
         """Bytes/s that a whole host sends to other hosts."""
         return self.per_host * self.network

@@ -132,7 +132,7 @@ def cluster_of(
     local = min(gpus, per_host or one.per_host)
     if network is None:
         network = local * one.network
-    inside, between = Link(3e-6, share * one.inside), Link(10e-6, share * network)
+    inside, between = Link(one.latency, share * one.inside), Link(10e-6, share * network)
     return Cluster(gpus, local, inside, between, speed)
 
 

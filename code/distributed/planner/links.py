@@ -14,7 +14,7 @@ from distributed.runtime.script import run_script
 
 KINDS = ("nvlink", "pcie", "ethernet")
 ETHERNET = 12.5e9  # bytes/s of a port of 100 Gbit/s
-LATENCY = {"nvlink": 3e-6, "pcie": 10e-6, "ethernet": 30e-6}  # s per message; assumed
+LATENCY = {"pcie": 10e-6, "ethernet": 30e-6}  # s per message; assumed
 
 
 class Inside(NamedTuple):
@@ -50,7 +50,7 @@ def kind_of(one: Gpu) -> str:
 
 def usual(one: Gpu) -> Inside:
     """The links that a GPU has in its usual host."""
-    return Inside(one.inside, WIRE, LATENCY["nvlink"], kind_of(one))
+    return Inside(one.inside, WIRE, one.latency, kind_of(one))
 
 
 def inside_of(said: str | None, one: Gpu) -> Inside:
@@ -70,8 +70,7 @@ def inside_of(said: str | None, one: Gpu) -> Inside:
         raise ValueError(f"interconnect={said!r}: {way}")
     measured = rate("interconnect", said)
     within("interconnect", measured)
-    latency = LATENCY["pcie" if one.is_on_pcie else "nvlink"]
-    return Inside(measured, 1.0, latency, "--interconnect", is_measured=True)
+    return Inside(measured, 1.0, one.latency, "--interconnect", is_measured=True)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ cases, and links have the bandwidth that their vendors state.
 
 import csv
 import statistics
+from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -28,6 +29,13 @@ def rows(unit: str = "") -> list[dict[str, str]]:
     text = files("distributed.planner").joinpath("published.csv").read_text(encoding="utf-8")
     known = csv.DictReader(text.splitlines())
     return [row for row in known if not unit or row["unit"] == unit]
+
+
+@cache
+def longest(long: bool) -> int:
+    """Most tokens in a sequence, of all published speeds, or of those behind the curve."""
+    speeds = rows("tokens/s/GPU")
+    return max(int(row["context"]) for row in speeds if long or row["use"] != LONG)
 
 
 class Case(NamedTuple):
