@@ -78,9 +78,7 @@ def test_few_runs_of_a_strategy_extend_the_band_of_all():
     assert whole.extended([], "of DDP") == Band(0.9, 1.2, 0, "of DDP")
     assert "none of them is of DDP" in whole.extended([], "of DDP").in_words()
     said = whole.in_words()
-    assert said.startswith(
-        "four of five of 30 published runs on H100s took between 10% less and 20"
-    )
+    assert said.startswith("80% of 30 published runs on H100s took between 10% less and 20")
 
 
 ASKED = ["--model", "llama-3-8b", "--nodes", "2", "--context", "8192", "--tokens", "15T"]
@@ -100,7 +98,7 @@ def test_the_command_and_its_json_have_the_band(capsys):
     text = " ".join(capsys.readouterr().out.split())
     assert f"{band.low * days:,.0f} to {band.high * days:,.0f} days" in text
     assert f"(planned: {days:,.1f} days)" in text
-    assert "band: four of five of" in text
+    assert "band: 80% of" in text
     main([*ASKED, "--speed", "400T"])
     assert "planned from a run on few GPUs" in " ".join(capsys.readouterr().out.split())
 

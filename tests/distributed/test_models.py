@@ -312,13 +312,13 @@ def answered(capsys, *words):
 
 def test_an_answer_begins_with_what_it_assumed(capsys):
     text, found = answered(capsys, "--model", "mixtral-8x7b", "--nodes", "16", "--context", "4096")
-    head = " ".join(text[: text.index("most of it")].split())
+    head = " ".join(text[: text.index("largest parts")].split())
     for said in (
         "model mixtral-8x7b: 46.70 billion parameters, 12.88 billion active; 32 layers of width",
         "2 of 8 experts per token, MLP width 14,336; vocabulary of 32,000, not tied to the head",
         "attention 32 heads of 128, 8 KV heads; full attention",
         "step sequences of 4,096 tokens; bf16, fp32 master copy and gradients; PyTorch, eager",
-        "GPUs 128 × H100 SXM5 80 GB, 84.9 GB (79.1 GiB) usable; 8 per host",
+        "GPUs 128 × H100 SXM5 80 GB, 79.1 GiB (84.9 GB) usable; 8 per host",
         "400 GB/s per host between hosts (all its ports, one way), planned with 80% of that",
         "by a curve fitted to published runs on this GPU",
     ):

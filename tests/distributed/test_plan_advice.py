@@ -15,7 +15,7 @@ def test_recipes_and_adapters_that_fit_are_named_each_with_its_memory(capsys):
     assert list(others) == ["--recipe bf16-8bit", "--recipe bf16-no-master", "--lora 16"]
     main(CARDS.split())
     said = " ".join(capsys.readouterr().out.split())
-    assert "also enough for one micro-batch (more keep gradients between them), but" in said
+    assert "these also fit for one micro-batch (more keep gradients between them), but" in said
     for words, each in others.items():
         assert f"({words}, {each['bytes'] / 1e9:.1f} GB)" in said
         changed = asked_for(f"{CARDS} {words}", capsys)
@@ -39,7 +39,7 @@ def test_several_micro_batches_leave_less_room(capsys):
         "--recipe bf16-no-master",
         "--lora 16",
     ]
-    assert "also enough, but" in said_of(f"{CARDS} --batch 256K", capsys)
+    assert "these also fit, but" in said_of(f"{CARDS} --batch 256K", capsys)
 
 
 def test_what_does_not_fit_is_not_named(capsys):

@@ -202,7 +202,7 @@ def of_step(found: Assumed) -> str:
 def of_gpus(found: Assumed) -> str:
     """Number and kind of GPUs, the memory that a program sees, and how many share a host."""
     cluster = found.cluster
-    memory = f"{found.memory / 1e9:.1f} GB ({found.memory / GIB:.1f} GiB) usable"
+    memory = f"{found.memory / GIB:.1f} GiB ({found.memory / 1e9:.1f} GB) usable"
     said = f"{cluster.ranks:,} × {found.gpu.name}, {memory}"
     if cluster.ranks <= cluster.per_host:
         return f"{said}; in one host"
@@ -217,7 +217,7 @@ def of_links(found: Assumed) -> str:
         ports = cluster.network.bandwidth / WIRE / 1e9
         rate = f"{ports:,.4g} GB/s per host between hosts (all its ports, one way)"
         said.append(f"{rate}, planned with {100 * WIRE:g}% of that")
-    return "; ".join([*said, "the bands assume that this is right"])
+    return "; ".join(said)
 
 
 def of_speed(found: Assumed) -> str:

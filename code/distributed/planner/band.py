@@ -52,8 +52,9 @@ class Band(NamedTuple):
         """What the band is made of."""
         ends = f"between {difference(self.low)} and {difference(self.high)} time than planned"
         also = f", with those {self.also}" if self.also else ""
+        ends += ", on links as fast as stated"
         if self.of_runs >= ENOUGH:
-            return f"four of five of {self.of_runs} published runs {self.kind}{also} took {ends}"
+            return f"80% of {self.of_runs} published runs {self.kind}{also} took {ends}"
         few = f"only {self.of_runs}" if self.of_runs else "none"
         are = "is" if self.of_runs < 2 else "are"
         return f"comparable published runs{also} took {ends}; {few} of them {are} {self.kind}"

@@ -104,9 +104,9 @@ def of_gpus(found: Assumed) -> Iterator[Beyond]:
     if found.speed is None and not has_curve(one):
         errors = [run.error for run in known() if not has_curve(GPUS[run.row["gpu"]])]
         yield Beyond(
-            f"no curve was fitted to runs on the {one.name}: its share of the peak is the"
-            f" {GPUS[curve].name}'s; {len(errors)} runs on such GPUs were planned"
-            f" {spread(errors)}; measure a step"
+            f"no curve was fitted to runs on the {one.name}: planned with the share of its peak"
+            f" that the {GPUS[curve].name} reaches; {len(errors)} runs on such GPUs were planned"
+            f" {spread(errors)}; measure a step, and pass its speed (--speed)"
         )
     if ranks > (most := reach(curve).gpus):
         yield Beyond(
@@ -225,12 +225,12 @@ def of_trained(job: Job) -> Iterator[Beyond]:
     """Frozen parameters, whose time was compared with nothing."""
     if job.lora:
         yield Beyond(
-            "no published run trained LoRA's adapters, so their time was compared with nothing",
+            "no published run trained LoRA's adapters, so their time is unvalidated",
             has_band=False,
         )
     elif job.frozen:
         yield Beyond(
-            "no published run had frozen parameters, so their time was compared with nothing",
+            "no published run had frozen parameters, so their time is unvalidated",
             has_band=False,
         )
     share = job.trained / job.parameters
@@ -245,7 +245,7 @@ def of_library(found: Assumed, best: Option | None) -> Iterator[Beyond]:
     """A library, or a strategy on these GPUs, without any run."""
     if found.stack not in ("pytorch", *RAN.values()):
         yield Beyond(
-            f"no published run used {WHOSE[found.stack]}, so its time was compared with nothing",
+            f"no published run used {WHOSE[found.stack]}, so its time is unvalidated",
             has_band=False,
         )
     elif best is not None and best.name not in strategies(curve_name(found.gpu)):

@@ -1,4 +1,4 @@
-"""Plan a training: which strategies fit, how long a step takes, which to take and why.
+"""Plan a training run: which strategies fit, how long a step takes, which to take and why.
 
     python -m distributed.planner --model qwen3-8b --gpu h100 --nodes 2 --context 8192 --tokens 1T
 
@@ -51,12 +51,12 @@ WIDE = 88  # characters in a line
 fill = partial(textwrap.fill, width=WIDE, break_on_hyphens=False)  # --lora isn't cut in two
 USAGE = "%(prog)s --model MODEL --gpu GPU --gpus GPUS [any option below]"
 DESCRIPTION = """\
-Plan a training: which strategies fit, how long a step takes, which to take and why.
+Plan a training run: which strategies fit, how long a step takes, which to take and why.
 
 examples:
   Qwen3-8B on a host with eight 4090s, all parameters; then with adapters:
-    --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096 --batch 256K
-    --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096 --batch 256K --lora 16
+    --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096 --batch 262144
+    --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096 --batch 262144 --lora 16
   your model from Hugging Face on 64 H100s, 1T tokens:
     --model FOLDER/config.json --gpu h100 --nodes 8 --context 8192 --batch 4M --tokens 1T
   your own network, with the speed that you measured:
@@ -65,8 +65,9 @@ examples:
 If nothing fits, the answer says what would. Where a number can't be trusted, it has a caution."""
 WORDS = """\
   waits       share of a step in which a GPU waits for messages
+  batch       micro-batches of a step × sequences in each
   paper       it fits, but leaves less memory free than --reserve
-  selective   every second product of a layer is computed again; full: the whole layer
+  selective   every other matrix product of a layer is recomputed; full: the whole layer
   gathered    parameters of other ranks, there for as long as a layer needs them
   buckets     gradients on their way to other ranks
   casts       copies of the weights in 16 bits
@@ -131,17 +132,22 @@ def as_text(answer: Answer, tokens: float = 0.0) -> str:
     time is printed alone.
     """
     found, (job, cluster, memory) = answer.plan, answer.assumed[:3]
-    lines = [f"{'':8}{'GB':>7} {'fits':6}{'checkpoint':10}{'step':>8}{'waits':>7}  most of it"]
+    each_its_own = len({(each.job.accumulate, each.job.rows) for each in found.options}) > 1
+    batches = f"{'batch':8}" if each_its_own else ""
+    head = f"{'':8}{'GB':>7} {'fits':6}{'checkpoint':12}{batches}"
+    lines = [f"{head}{'step':>6}{'waits':>7}  largest parts"]
     for each in found.options:
         parts = sorted(each.memory.items(), key=lambda item: -item[1])[:2]
         shown = ", ".join(f"{name} {size / 1e9:.0f}" for name, size in parts)
         fits = "yes" if each.fits else "no"
         if found.on_paper(each, memory):
             fits = "paper"
-        held = f"{each.name:8}{each.needs / 1e9:7.0f} {fits:6}{each.checkpoint:10}"
-        took = f"{'-':>8}{'-':>7}"
+        held = f"{each.name:8}{each.needs / 1e9:7.0f} {fits:6}{each.checkpoint:12}"
+        if each_its_own:
+            held += f"{f'{each.job.accumulate} × {each.job.rows:g}':8}"
+        took = f"{'-':>6}{'-':>7}"
         if each.fits:
-            took = f"{each.step.total:7.2f}s{each.step.exposed / each.step.total:7.1%}"
+            took = f"{each.step.total:5.2f}s{each.step.exposed / each.step.total:7.1%}"
         lines.append(f"{held}{took}  {shown}")
     name = found.recommended.name if found.recommended else "none"
     lines.append(f"of {memory / 1e9:.1f} GB; recommended: {name}")
@@ -156,16 +162,17 @@ def as_text(answer: Answer, tokens: float = 0.0) -> str:
         run = run_of(found.recommended, cluster.ranks, tokens or 1.0)
         each_gpu = run.tokens_per_second / cluster.ranks
         rates = f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU"
-        whole = f"{run.days:,.1f} days, {run.gpu_hours:,.0f} GPU-hours"
+        long, unit = (run.days, "days") if run.days >= 2 else (24 * run.days, "hours")
+        whole = f"{long:,.1f} {unit}, {run.gpu_hours:,.0f} GPU-hours"
         if band := answer.band(found.recommended.name):
             slowest, fastest = (each_gpu / factor for factor in (band.high, band.low))
             rates += f" (band: {slowest:,.0f} to {fastest:,.0f})"
-            days, hours = (band.of(planned) for planned in (run.days, run.gpu_hours))
-            whole = f"{from_to(*days)} days, {hours[0]:,.0f} to {hours[1]:,.0f} GPU-hours"
-            whole += f" (planned: {run.days:,.1f} days)"
+            ends, hours = (band.of(planned) for planned in (long, run.gpu_hours))
+            whole = f"{from_to(*ends)} {unit}, {hours[0]:,.0f} to {hours[1]:,.0f} GPU-hours"
+            whole += f" (planned: {long:,.1f} {unit})"
         lines.append(rates)
         if tokens:
-            lines.append(indented(f"{tokens:g} tokens: {whole}").lstrip())
+            lines.append(indented(f"{in_short(tokens)} tokens: {whole}").lstrip())
         words = band.in_words() if band else NO_BAND
         lines.append(fill(f"band: {words}", subsequent_indent="  "))
     if not found.recommended:
@@ -178,6 +185,14 @@ def as_text(answer: Answer, tokens: float = 0.0) -> str:
         call = f"  {each.name:8}{call_of(each.name, stack, cluster)}"
         lines.append(fill(call, subsequent_indent=" " * 10))
     return "\n".join(lines)
+
+
+def in_short(tokens: float) -> str:
+    """1B for 10⁹, as people write it."""
+    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if tokens >= unit:
+            return f"{tokens / unit:g}{name}"
+    return f"{tokens:,.0f}"
 
 
 def from_to(low: float, high: float) -> str:
@@ -397,7 +412,7 @@ def add_step(add: Callable) -> None:
     add(
         "--batch",
         type=counted,
-        help="tokens of a step on all GPUs, like 4M; sets the micro-batches",
+        help="tokens per step, across all GPUs, like 4M; sets the micro-batches",
     )
     add(
         "--sequences",
@@ -412,7 +427,7 @@ def add_step(add: Callable) -> None:
     add(
         "--checkpoint",
         default="auto",
-        help=f"activations to compute again: {', '.join(CHECKPOINTS)} (default: auto, the least)",
+        help=f"activations to recompute: {', '.join(CHECKPOINTS)} (default: auto, the least)",
     )
     add(
         "--fused-loss",

@@ -89,7 +89,7 @@ def plan(
                 shown = ", ".join(each.in_short() for each in others)
                 alone = batch is None and job.accumulate == 1
                 for_one = " for one micro-batch (more keep gradients between them)" * alone
-                why += f"; also enough{for_one}, but training changes: {shown}"
+                why += f"; these also fit{for_one}, but change the training: {shown}"
         else:
             paper = (f"{why_on_paper(best, memory, reserve)}; {way}",)
     if batch is not None and best is not None:
@@ -146,7 +146,7 @@ def recommend(options: list[Option], memory: float, reserve: float = RESERVE) ->
 
 
 def reasons(options: list[Option], best: Option, memory: float, fitting: list[Option]) -> str:
-    """The margin, which options would not fit, and how much slower or faster the others are.
+    """The margin, which options don't fit, and how much slower or faster the others are.
 
     `fitting` are the options that were compared.
     """
@@ -163,7 +163,7 @@ def reasons(options: list[Option], best: Option, memory: float, fitting: list[Op
     for other in options:
         if other in fitting and other is not best:
             margin = other.step.total / best.step.total - 1
-            shown = f"{margin:.1%} slower" if margin >= 0 else f"{-margin:.1%} faster"
+            shown = f"{margin:.1%} slower" if margin >= 0 else f"{-margin:.1%} faster (a tie)"
             others.setdefault("just as fast" if abs(margin) < 5e-4 else shown, []).append(
                 other.name
             )
@@ -186,7 +186,7 @@ def what_to_change(options: list[Option], memory: float) -> str:
     largest = max(least.memory, key=lambda part: least.memory[part])
     missing = f"{(least.needs - memory) / 1e9:,.1f} GB more than there is"
     needs = f"{least.name} needs the least, {least.needs / 1e9:,.1f} GB, which is {missing}"
-    return f"nothing fits: {needs} ({least.needs / memory:.2f} ×); most of it is for {largest}"
+    return f"nothing fits: {needs} ({least.needs / memory:.2f} ×); its largest part is {largest}"
 
 
 class Run(NamedTuple):
