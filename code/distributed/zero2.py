@@ -71,9 +71,10 @@ def shard_gradients(
     `buckets` are lists of parameters, the last layer's first; a parameter in no bucket isn't
     trained. Buckets are reduced in this order on every rank, because reductions are matched by the
     order in which they start. The step updates the parameters and clears the gradients. Ranks may
-    leave out different parameters. Several backward passes may share a step, and each of them
-    reduces; then all ranks leave out the same. All ranks start with rank 0's weights and buffers.
-    The optimizer must update each element separately. ValueError for a bucket of several dtypes.
+    skip different parameters, which then count as zeros. Several backward passes may share a step,
+    and each of them reduces, but then all ranks must skip the same ones. All ranks start with rank
+    0's weights and buffers. The optimizer must update each element separately. ValueError for a
+    bucket of several dtypes.
     """
     queue: list[ShardedBucket] = []  # the one that is to be reduced next comes first
 
@@ -91,9 +92,10 @@ def shard_gradients(
     optimizer = optimizer_class([bucket.shard for bucket in sharded], **settings)
 
     def step() -> None:
-        # Every rank gets to the end of the queue, also where a gradient didn't come.
-        is_through = queue[0] is sharded[0] and sharded[0].shard.grad is not None
-        if not is_through or any(p.grad is not None for one in queue for p in one.parameters):
+        # A bucket that lacks a gradient has stopped the queue. Reduce the rest, too, because every
+        # rank has to start the same reductions.
+        waiting = [p for bucket in sharded for p in bucket.parameters if p.grad is not None]
+        if waiting or sharded[0].shard.grad is None:  # None: not even one has been reduced
             reduce_next()
         while queue[0] is not sharded[0]:
             reduce_next()

@@ -13,12 +13,13 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal
 
 HINTS = [
-    '`inside.reduce_scatter(gradient, shard, "avg")` gives each rank its shard of the mean over '
-    "its host. Do that for every micro-batch, and add up the shards.",
-    "The ranks of `between` have the same shard of different hosts' means. One all-reduce after "
-    "the last micro-batch averages them.",
-    "The mean of equally large hosts' means is the mean over all ranks. Divide the sum over the "
-    "micro-batches by their number.",
+    "Which averaging can stay inside the host, and which has to leave it? How many elements does "
+    "a rank have to send in each?",
+    '`inside.reduce_scatter(gradient, shard, "avg")` gives each rank its shard of the host\'s '
+    "mean. A mean is linear, so you can add up several micro-batches before you send anything to "
+    "other hosts.",
+    "All hosts have the same number of ranks, so the mean of the hosts' means is the mean over "
+    "all ranks. In the end, divide by what you haven't divided by yet.",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "elements between hosts": "all_reduce",

@@ -12,10 +12,11 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal
 
 HINTS = [
-    "You can't add norms, but you can add their squares: ‖g‖² = Σ over ranks of ‖shard‖². So each "
-    "rank has to send only one number.",
-    "A replicated gradient is the same on every rank. Add its square once, after the all-reduce.",
-    "Multiply all gradients, sharded and replicated, by min(1, max_norm / (norm + 1e-6)) in place.",
+    "You can't add up norms, but you can add up their squares. So which single number does each "
+    "rank have to send?",
+    "A replicated gradient is the same on every rank. How often would an all-reduce count it?",
+    "Every gradient gets the same factor, and the factor is never larger than 1. What does an "
+    "empty shard add to the sum?",
 ]
 
 

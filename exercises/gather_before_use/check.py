@@ -14,13 +14,12 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal
 
 HINTS = [
-    "Write `gather(group, shard, shape)` first: `group.all_gather` into an empty array of N "
-    "shards, then `.view(shape)`. Python frees an array when no name refers to it: `del w`.",
-    "forward keeps x and h for backward, but no weights, because backward gathers them again. Only "
-    "forward's last weight may stay, because backward needs it first.",
-    "In backward, gather W1, compute dh = (dy @ W1ᵀ) · (h > 0), and `del` W1. Then compute "
-    'dW1 = hᵀ @ dy, reduce-scatter its mean with "avg", and free it. Only then gather W0 to '
-    "compute dx = dh @ W0ᵀ.",
+    "First write a helper that gathers one weight: `group.all_gather` into an empty array of N "
+    "shards, then `.view(shape)`. Python frees an array when no name refers to it, so use `del`.",
+    "backward gathers the weights again, so forward doesn't have to keep any. What else does the "
+    "gradient of each matrix product need?",
+    "In backward, the order matters: finish everything that needs W1, including its reduced "
+    "gradient, before you gather W0. And where does the relu let a gradient through?",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "the sum of all ranks' gradients": "reduce_scatter|all_reduce",

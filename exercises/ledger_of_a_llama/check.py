@@ -13,12 +13,12 @@ from playground.exercises.suspects import recognise
 
 LINES = ("states", "gathered", "buckets", "layers", "logits")
 HINTS = [
-    "Each line is a number of elements times bytes. The states take 2 + 2 + 12 bytes per "
-    "parameter: stage 1 divides the 12, stage 2 also 2 for gradients, and stage 3 everything.",
-    "For each token, a layer keeps 4 d for the two norms, d for queries, 2 d · kv / heads for keys "
-    "and values, d for the output of attention, and 4 · ffn for the gated MLP.",
-    "With `checkpoint`, every layer keeps d per token, and one layer is in memory completely. "
-    "Activations aren't divided by the ranks, because each rank has its own tokens.",
+    "Each line is a number of elements times the bytes of one. For the states, split the paper's "
+    "16 bytes into groups, and decide which groups each stage divides.",
+    "For each operation in a layer, ask what its backward pass needs: two norms, attention, and "
+    "the gated MLP. With fewer heads for keys and values, those two are narrower than d.",
+    "With `checkpoint`, count the input of every layer, and add the whole layer that's being "
+    "recomputed. Activations aren't divided by the ranks. Why not?",
 ]
 LOOK = {"layers": "layers", "logits": "logits"}
 CASES = [

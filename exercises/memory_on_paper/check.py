@@ -14,12 +14,12 @@ from playground.exercises.check import Draw, Wrong
 from playground.exercises.suspects import recognise
 
 HINTS = [
-    "First count the bytes of a single parameter: the weight, its gradient, the master copy if "
-    "there is one, and the optimizer's states.",
-    "A number takes 4 bytes in fp32 and 2 in bf16. Adam keeps two numbers per parameter, which "
-    "makes 8 bytes in fp32.",
-    "Stage 1 divides the master copy and the states by the number of ranks. Stage 2 also divides "
-    "the gradients, and stage 3 also the parameters.",
+    "Start with a single parameter. Which numbers does a rank keep for it, and how many bytes "
+    "does each of them take?",
+    "A number takes 4 bytes in fp32 and 2 in bf16. What the optimizer keeps is in fp32, and the "
+    "master copy is part of that.",
+    "Split the bytes into three groups: parameter, gradient, and optimizer. Each stage divides "
+    "one more group by the number of ranks. Which one comes first?",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "there is only one$": "optimizer",

@@ -13,12 +13,13 @@ from playground.exercises.check import Draw, Wrong, on_ranks
 from playground.exercises.suspects import expect, normal, recognise
 
 HINTS = [
-    "Rank r needs the mean gradient of only its own shard. "
-    '`group.reduce_scatter(grad, out, "avg")` gives each rank its N-th of the array.',
-    "`shard = w.chunk(group.size)[group.rank]` is a view, so if you update it in place, w changes. "
-    "Keep m and v, with len(shard) elements each, and the step's number t in `state`.",
-    "m ← β₁m + (1 − β₁)g, v ← β₂v + (1 − β₂)g², shard ← shard − lr · m/(1 − β₁ᵗ) / (√(v/(1 − β₂ᵗ)) "
-    "+ eps). Then `group.all_gather(shard.clone(), w)`.",
+    "A rank updates only its own shard, so it needs the mean gradient of only that shard. Which "
+    "half of an all-reduce gives you that?",
+    '`group.reduce_scatter(grad, out, "avg")` does. For the next step, keep two averages that are '
+    "as long as the shard, and the number of steps, which the bias correction needs.",
+    "`shard` is a view, so if you update it in place, w changes, too. After that, only the other "
+    "ranks' parts of w are old. To gather them, pass a copy of your shard, because the output "
+    "overlaps with the original.",
 ]
 LOOK = {  # words of a message → the name in the answer to look at
     "the sum of the ranks' gradients": "reduce_scatter|all_reduce",
