@@ -72,7 +72,7 @@ def shard_gradients(
     trained. Buckets are reduced in this order on every rank, because reductions are matched by the
     order in which they start. The step updates the parameters and clears the gradients. Ranks may
     leave out different parameters. Several backward passes may share a step, and each of them
-    reduces; then all ranks leave out the same. All ranks start with rank 0's weights and buffers.
+    reduces; then all ranks leave out the same. Every rank gets rank 0's weights and buffers.
     The optimizer must update each element separately. ValueError for a bucket of several dtypes.
     """
     queue: list[ShardedBucket] = []  # the one that is to be reduced next comes first
@@ -91,7 +91,7 @@ def shard_gradients(
     optimizer = optimizer_class([bucket.shard for bucket in sharded], **settings)
 
     def step() -> None:
-        # Every rank gets to the end of the queue, also where a gradient didn't come.
+        # Every rank drains the queue, even if some gradients never arrived.
         is_through = queue[0] is sharded[0] and sharded[0].shard.grad is not None
         if not is_through or any(p.grad is not None for one in queue for p in one.parameters):
             reduce_next()
