@@ -39,10 +39,27 @@ def cells_of(table: str, columns: int) -> dict[str, tuple[str, ...]]:
 
 def test_the_thresholds_are_those_of_the_chapters():
     """An H100 at 400 TFLOP/s and 80% of line rate: 1,250 and 10,000 tokens."""
-    said = cells_of(cheat_sheet.tokens_table(), 4)
-    assert said["DDP, gradients in bf16"] == ("1 C/W", "1,250", "10,000")
-    assert said["DDP, in fp32"] == ("2 C/W", "2,500", "20,000")
-    assert said["ZeRO-3 (FSDP2), in fp32"] == ("1.5 C/W", "1,875", "15,000")
+    said = cells_of(cheat_sheet.tokens_table(), 6)
+    assert said["DDP, gradients in bf16"] == ("1 C/W", "1,250", "10,000", "", "")
+    assert said["DDP, in fp32"] == ("2 C/W", "2,500", "20,000", "", "")
+    assert said["ZeRO-3 (FSDP2), fp32"][:3] == ("1.5 C/W", "1,875", "15,000")
+    assert said["HSDP (FSDP2), fp32"][:3] == ("2 C/W", "2,500", "20,000")
+
+
+def test_the_thresholds_with_latency_are_those_of_the_chapters():
+    said = cells_of(cheat_sheet.tokens_table(), 6)
+    few, many = said["ZeRO-3 (FSDP2), fp32"][3:]
+    page = (ROOT / "book/zero/zero3.md").read_text()
+    assert f"that's about {few} tokens on 64 H100s and {many} on 512" in page
+    assert said["ZeRO-2 (FSDP2), fp32"][3:] == ("1,500", "3,200")
+    assert said["HSDP (FSDP2), fp32"][3:] == ("2,500", "2,600"), "its gathers stay in the host"
+    page = (ROOT / "book/ddp/overlap.md").read_text()
+    for mebibytes in (25, 100):
+        tokens = round(cheat_sheet.ddp_with_latency(mebibytes), -2)
+        (row,) = (
+            line for line in page.splitlines() if line.startswith(f"| fp32 | {mebibytes} MiB")
+        )
+        assert f"{tokens:,.0f}" in row.split("|")[4]
 
 
 def test_all_gpus_have_the_convention_of_the_h100():
@@ -52,9 +69,11 @@ def test_all_gpus_have_the_convention_of_the_h100():
         gpu = GPUS[name]
         speed = 400e12 * gpu.peak / 989e12
         tokens = [threshold(speed, 0.8 * w) for w in (between_hosts(gpu), gpu.network)]
-        assert said[gpu.name][-2:] == tuple(f"{count:,.0f}" for count in tokens)
+        shown = tuple(cell.removesuffix("‡") for cell in said[gpu.name][-2:])
+        assert shown == tuple(f"{count:,.0f}" for count in tokens)
     assert said["H100 SXM5 80 GB"][-2:] == ("1,250", "10,000")
-    assert said["L40S 48 GB"][-2] == "5,719", "limited by PCIe"
+    marked = {name: cells[-2] for name, cells in said.items() if "‡" in "".join(cells)}
+    assert marked == {"L40S 48 GB": "5,719‡"}, "limited by PCIe"
 
 
 def test_the_bytes_of_the_stages_are_in_two_recipes():
@@ -64,6 +83,7 @@ def test_the_bytes_of_the_stages_are_in_two_recipes():
         "ZeRO-1": ("4 + 12/N", "8 + 8/N + 2"),
         "ZeRO-2": ("2 + 14/N", "2 + 16/N"),
         "ZeRO-3": ("16/N", "16/N"),
+        "HSDP, on H hosts": ("16H/N", "16H/N"),
     }
 
 
@@ -71,11 +91,37 @@ def test_a_bad_day_has_lines_that_stand_on_their_pages(tmp_path):
     lines = cheat_sheet.bad_day(ROOT)
     assert len(lines) == len(cheat_sheet.BAD_DAY)
     assert not any("#" in line for line in lines)
-    for page, _ in cheat_sheet.BAD_DAY:
+    assert "ncclras -v" in lines
+    for page, *_ in cheat_sheet.BAD_DAY:
         (tmp_path / page).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / page).write_text("```bash\nnothing\n```\n")
-    with pytest.raises(ValueError, match=r"has no line with py-spy dump"):
+    with pytest.raises(ValueError, match=r"has no line with failed \(exitcode"):
         cheat_sheet.bad_day(tmp_path)
+
+
+def test_a_bad_day_has_the_exit_codes_and_rules_of_the_pages(tmp_path):
+    assert cheat_sheet.exit_codes(ROOT).startswith("1: a Python exception")
+    page = tmp_path / "book/at_scale/start_jobs.md"
+    page.parent.mkdir(parents=True)
+    page.write_text("(exit-codes)=\n| exit code |\n|---|\n| −9 (`SIGKILL`) |\n\n")
+    with pytest.raises(ValueError, match="has the exit codes −9"):
+        cheat_sheet.exit_codes(tmp_path)
+    assert cheat_sheet.xids_of_programs(ROOT) == ["13", "31", "43", "45"]
+    rules = [
+        cheat_sheet.bold_rule(ROOT / f"{name}.md") for name in cheat_sheet.BAD_DAY_RULES.values()
+    ]
+    assert rules[0].startswith("look at the rank")
+    assert rules[1].startswith("logits take")
+
+
+def test_a_rule_says_what_it_is_for():
+    """Accumulation's k is for waiting at most a tenth of the computing time."""
+    _, lines = cheat_sheet.title_and_remember(ROOT / "book/ddp/accumulation.md")
+    (rule,) = (line for line in lines if line.startswith("**Rule of thumb"))
+    short = cheat_sheet.shortened("book/ddp/accumulation", rule)
+    assert "k$ = 7" in short
+    assert "a tenth of the computing time" in short
+    assert len(short) < len(rule)
 
 
 def test_every_command_is_there():

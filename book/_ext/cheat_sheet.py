@@ -6,8 +6,9 @@
 Everything is copied from its source. The chapters are those of the core path in `book/index.md`,
 and the lines are their rules of thumb, or all lines under "Remember" if a chapter has no rule. The
 chapters whose rules compare tokens with a threshold share a table of thresholds.
-Bytes and GPUs come from the models. The commands come from the tops of the files that start a job,
-and from the pages about jobs that hang or are slow. In print it is one page of A4.
+Bytes, latencies and GPUs come from the models. The commands come from the tops of the files that
+start a job, and from the pages about jobs that fail, hang or are slow. In print it is one page of
+A4.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from downloads import without_terms
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from distributed.cost import Cluster, Link, all_reduce, reduce_scatter_time
 from distributed.model_states import RECIPES, STAGES, total
 from distributed.planner.hardware import GPUS, between_hosts
 from distributed.planner.job import WIRE
@@ -31,11 +33,11 @@ from playground.build.toc import core_path
 SPEED = 400e12 / GPUS["h100"].peak  # the share of a GPU's peak that the book calculates with
 JOINED = {"book/collectives/two_levels": "book/collectives/all_reduce"}  # whose rule it repeats
 IN_TABLE = ("book/ddp/overlap", "book/zero/zero3")  # whose rules are the table of thresholds
-TOKENS = (  # chapters whose rules repeat numbers of this table: only their bold sentences
-    "book/ddp/accumulation",
-    "book/zero/zero2",
-    "book/at_scale/which_strategy",
-)
+TOKENS = {  # chapters whose rules repeat numbers of this table: sentences kept after the bold ones
+    "book/ddp/accumulation": 1,
+    "book/zero/zero2": 0,
+    "book/at_scale/which_strategy": 0,
+}
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
 STARTED = (  # files whose first lines contain the command that starts them
     "code/scripts/ddp.py",
@@ -44,12 +46,31 @@ STARTED = (  # files whose first lines contain the command that starts them
     "code/scripts/launch/slurm.sbatch",
     "code/scripts/launch/jobset.yaml",
 )
-BAD_DAY = (  # a page, and a part of a line on it
-    ("book/at_scale/why_it_hangs.md", "py-spy dump"),
-    ("book/at_scale/why_it_hangs.md", "TORCH_FR_DUMP_TEMP_FILE"),
-    ("book/at_scale/why_it_hangs.md", "torchfrtrace"),
-    ("book/at_scale/is_it_fast.md", "read_trace"),
+BAD_DAY = (  # a page, a part of a line on it, and what the line is for
+    ("book/at_scale/failures.md", "failed (exitcode", "which rank died first?"),
+    ("book/at_scale/failures.md", "dmesg -T", "on its host: a GPU's Xid, or no memory left"),
+    ("book/at_scale/why_it_hangs.md", "py-spy dump", "it hangs: what is this rank doing?"),
+    ("book/at_scale/why_it_hangs.md", "ncclras -v", "which ranks are behind? (NCCL 2.24 or newer)"),
+    (
+        "book/at_scale/why_it_hangs.md",
+        "TORCH_FR_DUMP_TEMP_FILE",
+        "before the start: where NCCL's last collectives go",
+    ),
+    ("book/at_scale/why_it_hangs.md", "torchfrtrace", "after the timeout: where ranks diverged"),
+    ("book/at_scale/is_it_fast.md", "read_trace", "it's slow: what are the ranks waiting for?"),
 )
+BAD_DAY_RULES = {  # what happened → the page whose rule of thumb, in bold there, helps
+    "It hangs": "book/at_scale/why_it_hangs",
+    "Out of memory": "book/at_scale/out_of_memory",
+}
+EXIT_CODES = {  # the codes in the table of `start_jobs`, in a few words
+    "1": "a Python exception, such as CUDA out of memory",
+    "−9": "the host's memory was full",
+    "−15": "stopped from outside, after an earlier failure or at the time limit",
+    "−6": "NCCL's watchdog",
+    "−7": "/dev/shm was full",
+    "−11": "a crash in compiled code",
+}
 STYLE = """\
 <style>
 .cheat-sheet { columns: 20rem 2; column-gap: 2rem; font-size: 0.85rem; line-height: 1.35; }
@@ -101,6 +122,21 @@ def title_and_remember(page: Path) -> tuple[str, list[str]]:
     return title[1], [" ".join(line.split()) for line in lines]
 
 
+def shortened(name: str, rule: str) -> str:
+    """A chapter's rule of thumb without the numbers that the table of thresholds has."""
+    if name not in TOKENS:
+        return rule
+    kept = rf"^(\*\*Rule of thumb.*?\*\*(?: .*?[.](?= |$)){{{TOKENS[name]}}}).*"
+    return re.sub(kept, r"\1", rule)
+
+
+def bold_rule(page: Path) -> str:
+    """The sentences of a chapter's rule of thumb that are bold there."""
+    (rule,) = (r for r in title_and_remember(page)[1] if r.startswith("**Rule of thumb"))
+    (bold,) = re.findall(r"^\*\*Rule of thumb: (.*?)\*\*(?: |$)", rule)
+    return bold
+
+
 def table(head: list[str], rows: list[list[str]]) -> str:
     """HTML of a table whose first column is text, and whose others are numbers."""
 
@@ -117,18 +153,39 @@ def hardware_table() -> str:
     rows = []
     for name in SHOWN:
         gpu = GPUS[name]
+        capped = "‡" * (gpu.inside < gpu.host_network)
         values = (
             f"{gpu.peak / 1e12:,.0f}",
             f"{gpu.memory / 2**30:.0f}",
             f"{gpu.inside / 1e9:.0f}",
             f"{gpu.network / 1e9:g}",
-            *(
-                f"{threshold(SPEED * gpu.peak, WIRE * w):,.0f}"
-                for w in (between_hosts(gpu), gpu.network)
-            ),
+            f"{threshold(SPEED * gpu.peak, WIRE * between_hosts(gpu)):,.0f}{capped}",
+            f"{threshold(SPEED * gpu.peak, WIRE * gpu.network):,.0f}",
         )
         rows.append([escape(gpu.name), *values])
     return table(head, rows)
+
+
+def with_latency(size: int, name: str, gpus: int) -> float:
+    """Tokens that also hide latency: 7 billion parameters in 32 blocks, eight ports per host.
+
+    As on the page about ZeRO-3. In each pass, a block waits for one gather or, backward, for a
+    gather and a reduce-scatter; HSDP's all-reduce between hosts is in the backward pass only.
+    """
+    one = GPUS["h100"]
+    C, W = SPEED * one.peak, WIRE * between_hosts(one)
+    cluster = Cluster(gpus, one.per_host, Link(3.4e-6, WIRE * one.inside), Link(10e-6, W), C)
+    if name == "HSDP":
+        hosts = cluster._replace(ranks=gpus // one.per_host, per_host=1)
+        return threshold(C, W, size, "DDP") + 32 * all_reduce(hosts, 0) * C / 4 / 7e9
+    return threshold(C, W, size, name) + 32 * reduce_scatter_time(cluster, 0) * C / 2 / 7e9
+
+
+def ddp_with_latency(mebibytes: int, latency: float = 0.1e-3) -> float:
+    """Tokens that hide DDP's fp32 gradients in such buckets, on eight hosts with eight ports."""
+    one = GPUS["h100"]
+    C, W = SPEED * one.peak, WIRE * between_hosts(one)
+    return threshold(C, W, 4, "DDP") + latency * C / (mebibytes * 2**20)
 
 
 def tokens_table() -> str:
@@ -137,20 +194,28 @@ def tokens_table() -> str:
         ("DDP, gradients in bf16", 2, "DDP"),
         ("DDP, in fp32", 4, "DDP"),
         ("ZeRO-1 (Megatron)", 4, "ZeRO-1"),
-        ("ZeRO-2 (FSDP2), in fp32", 4, "ZeRO-2"),
-        ("ZeRO-3 (FSDP2), in bf16", 2, "ZeRO-3"),
-        ("ZeRO-3 (FSDP2), in fp32", 4, "ZeRO-3"),
+        ("ZeRO-2 (FSDP2), fp32", 4, "ZeRO-2"),
+        ("ZeRO-3 (FSDP2), bf16", 2, "ZeRO-3"),
+        ("ZeRO-3 (FSDP2), fp32", 4, "ZeRO-3"),
+        ("HSDP (FSDP2), bf16", 2, "HSDP"),
+        ("HSDP (FSDP2), fp32", 4, "HSDP"),
     )
     one = GPUS["h100"]
     rows = []
     for text, size, name in ways:
-        factor = threshold(1, 1, size, name)
+        bytes_of = "DDP" if name == "HSDP" else name  # between hosts, HSDP sends gradients
+        factor = threshold(1, 1, size, bytes_of)
         found = [
-            f"{threshold(SPEED * one.peak, WIRE * w, size, name):,.0f}"
+            f"{threshold(SPEED * one.peak, WIRE * w, size, bytes_of):,.0f}"
             for w in (between_hosts(one), one.network)
         ]
-        rows.append([text, f"{factor:g} C/W", *found])
-    return table(["messages hide from", "tokens", "8 ports", "1 port"], rows)
+        late = [
+            f"{round(with_latency(size, name, gpus), -2):,.0f}" if "FSDP2" in text else ""
+            for gpus in (64, 512)
+        ]
+        rows.append([text, f"{factor:g} C/W", *found, *late])
+    head = ["messages hide from", "tokens", "8 ports", "1 port", "64 GPUs†", "512 GPUs†"]
+    return table(head, rows)
 
 
 def parts_of(stays: float, cut: float) -> str:
@@ -174,24 +239,43 @@ def memory_table() -> str:
         torch = parts_of(kept, total(1, 1, ours, fp32) - kept)
         torch = (f"{torch} + 2", f"{torch} + 2", f"2 + {torch}", torch)[stage]
         rows.append([name, parts_of(stays, total(1, 1, stage, paper) - stays), torch])
+    whole = [f"{total(1, 1, 3, recipe):.0f}H/N" for recipe in (paper, fp32)]
+    rows.append(["HSDP, on H hosts", *whole])
     return table(["", "paper, Megatron*, DeepSpeed", "PyTorch"], rows)
 
 
 def bad_day(root: Path) -> list[str]:
-    """Commands for a job that hangs or is slow, copied from the pages that explain them.
+    """Commands for a job that fails, hangs or is slow, copied from the pages that explain them.
 
     Raises ValueError if a page no longer has such a line.
     """
     found = []
-    for page, part in BAD_DAY:
+    for page, part, _ in BAD_DAY:
         text = (root / page).read_text("utf-8")
         blocks = re.findall(r"^```bash\n(.*?)^```", text, re.M | re.S)
         lines = [line for block in blocks for line in block.splitlines()]
-        lines += re.findall(r"`((?:python|torchrun) [^`]+)`", text)
+        lines += re.findall(r"`((?:python|torchrun|ncclras|dmesg|grep) [^`]+)`", text)
         if not (fitting := [line for line in lines if part in line]):
             raise ValueError(f"{page} has no line with {part}")
         found.append(re.sub(r"\s+# .*", "", fitting[0]).strip())
     return found
+
+
+def exit_codes(root: Path) -> str:
+    """What killed a rank, by its exit code. Raises ValueError if the page has different codes."""
+    page = root / "book/at_scale/start_jobs.md"
+    rows = page.read_text("utf-8").partition("(exit-codes)=\n")[2].partition("\n\n")[0]
+    codes = re.findall(r"^\| (−?\d+)", rows, re.M)
+    if codes != [*EXIT_CODES]:
+        raise ValueError(f"{page} has the exit codes {', '.join(codes)}")
+    return "; ".join(f"{code}: {cause}" for code, cause in EXIT_CODES.items())
+
+
+def xids_of_programs(root: Path) -> list[str]:
+    """The Xids that `check_cluster.py` doesn't blame on a GPU."""
+    text = (root / "code/scripts/check_cluster.py").read_text("utf-8")
+    (numbers,) = re.findall(r"^OF_PROGRAMS = \{([\d, ]+)\}", text, re.M)
+    return numbers.split(", ")
 
 
 def launch_lines(root: Path) -> list[str]:
@@ -219,14 +303,15 @@ class CheatSheet(SphinxDirective):
                 continue
             joined = JOINED.get(name)
             count = f"{numbers[joined]}, {number}" if joined else str(number)
-            if name in TOKENS:
-                rules = [re.sub(r"^(\*\*Rule of thumb.*?\*\*).*", r"\1", rule) for rule in rules]
+            rules = [shortened(name, rule) for rule in rules]
             sheet += self.part(
                 f"**{count}. [{title}](/{name}.md)**",
                 "",
                 *(f"- {without_terms(line)}" for line in rules or lines),
             )
-        for name in (*STARTED, *(page for page, _ in BAD_DAY)):
+        copied = ("book/at_scale/start_jobs.md", "code/scripts/check_cluster.py")
+        rules_of = (f"{name}.md" for name in BAD_DAY_RULES.values())
+        for name in (*STARTED, *(page for page, *_ in BAD_DAY), *copied, *rules_of):
             self.env.note_dependency(str(root / name))
         links = (
             f"{numbers[name]}. [{title_and_remember(root / f'{name}.md')[0]}](/{name}.md)"
@@ -234,12 +319,15 @@ class CheatSheet(SphinxDirective):
         )
         tokens = self.part(
             f"**{', '.join(links)}**: tokens in a micro-batch that hide messages, on hosts of eight"
-            " H100s that achieve C = 400 TFLOP/s, W = 80% of line rate, bytes only"
+            " H100s that achieve C = 400 TFLOP/s, W = 80% of line rate, without latency, or with it"
+            " (†)"
         )
         tokens += nodes.raw("", tokens_table(), format="html")
+        whole, larger = (f"{round(ddp_with_latency(mib), -2):,.0f}" for mib in (25, 100))
         tokens += self.part(
-            "Ports of 400 Gbit/s per host. Latency comes on top: for DDP's 25 MiB buckets in fp32,"
-            " 4,000 instead of 2,500 on eight hosts."
+            "Ports of 400 Gbit/s per host. †With latency, for 7 billion parameters in 32 blocks and"
+            " eight ports; with one port, latency adds as many tokens. DDP in fp32 on 64 GPUs:"
+            f" {whole} with its 25 MiB buckets, {larger} with `bucket_cap_mb=100`."
         ).children
         gpus = self.part(
             "**GPUs**: peak in 16 bits, memory, GB/s in one direction, and C/W in tokens"
@@ -248,7 +336,7 @@ class CheatSheet(SphinxDirective):
         gpus += self.part(
             "C is 40.4% of the peak, as in the table above, and W is 80% of line rate. All ports:"
             " as many as a host has GPUs (eight; L40S, RTX 4090: four, assumed). One port: one per"
-            " host."
+            f" host. ‡Limited by the {GPUS['l40s'].inside / 1e9:.0f} GB/s of PCIe inside the host."
         ).children
         memory = self.part("**Memory**: bytes per parameter with Adam, on each of N ranks")
         memory += nodes.raw("", memory_table(), format="html")
@@ -257,20 +345,29 @@ class CheatSheet(SphinxDirective):
             " for fp32 gradients. PyTorch: all in fp32; the + 2 are casts to bf16. Activations, two"
             " gathered blocks (ZeRO-3), and the allocator come on top."
         ).children
+        *first, last = xids_of_programs(root)
         bad = self.part(
-            "**On a bad day**: see what a rank (`$pid`) is doing; choose where NCCL writes its last"
-            " collectives (before the start); find where ranks diverged; read a trace"
+            "**On a bad day**",
+            "",
+            *(
+                f"- **{what}:** {bold_rule(root / f'{name}.md')}"
+                for what, name in BAD_DAY_RULES.items()
+            ),
+            f"- **Exit codes:** {exit_codes(root)}.",
+            f"- **Xids** {', '.join(first)}, and {last} are mostly the program's fault. For any"
+            " other, drain the host.",
         )
-        bad += nodes.literal_block("", "\n".join(bad_day(root)), language="bash")
+        lines = [f"# {why}\n{line}" for (*_, why), line in zip(BAD_DAY, bad_day(root), strict=True)]
+        bad += nodes.literal_block("", "\n".join(lines), language="bash")
         start = self.part(
             "**Start it**: on one host, on each of several, by Slurm, on Kubernetes"
             " (ddp.py, fsdp.py: in code/scripts; DATA: tokens, RUN: checkpoints, FIRST: first host)"
         )
         start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
         letters = self.part(
-            "**Symbols**: Ψ parameters, N ranks, T tokens of a rank between two messages,"
-            " n elements, g bytes of one, C FLOP/s of a GPU, W bytes/s of a host's ports,"
-            " α seconds of latency"
+            "**Symbols**: Ψ parameters, N ranks, H hosts, T tokens in a rank's micro-batch,"
+            " k micro-batches per step, n elements, g bytes per element, C FLOP/s of a GPU,"
+            " W bytes/s of a host's ports together, α seconds of latency"
         )
         sheet += [letters, tokens, memory, gpus, start, bad]
         return [nodes.raw("", STYLE, format="html"), sheet]

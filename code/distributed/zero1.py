@@ -62,7 +62,7 @@ def shard_optimizer(
 ) -> tuple[Callable[[], None], torch.optim.Optimizer]:
     """A step function to call after `backward()`, and the optimizer of this rank's shard.
 
-    All ranks start with rank 0's weights and buffers. Several backward passes may share a step, and
+    Every rank gets rank 0's weights and buffers. Several backward passes may share a step, and
     a missing gradient counts as zero. Means are computed in the gradients' dtype. The optimizer
     must update each element separately, as SGD and Adam do. Raises ValueError for parameters of
     several dtypes, and RuntimeError in a step for gradients that are no longer in the buffer.

@@ -47,9 +47,9 @@ class Sharded(nn.Module):
     """A block that keeps only a shard of its parameters, and gathers the rest while it computes.
 
     Its one trained parameter is `shard`, W[s]; element-wise optimizers (SGD, Adam) can update it.
-    Collectives use its dtype. Frozen parameters and buffers stay whole. All ranks start with rank
-    0's values, and must call the same blocks in the same order. Raises ValueError for parameters of
-    several dtypes, tied weights, and nested blocks.
+    Collectives use its dtype. Frozen parameters and buffers stay whole. Every rank gets rank 0's
+    values at the start. All ranks must call the same blocks in the same order. Raises ValueError
+    for parameters of several dtypes, tied weights, and nested blocks.
     """
 
     def __init__(self, module: nn.Module, group: Group):

@@ -49,7 +49,7 @@ def compare_streams(steps: Mapping[str, SimulatedStep]) -> Figure:
         axis.set(xlabel="")
         total, waits = 1e3 * step.total, 1e3 * step.exposed
         axis.axvline(total, color=GREY, ls="--", lw=1)
-        axis.set_title(f"{name}: {total:.0f} ms, {waits:.0f} of them waiting", loc="left")
+        axis.set_title(f"{name}: {total:.0f} ms, including {waits:.0f} ms of waiting", loc="left")
     axes[-1].set(xlabel="ms")
     return figure
 

@@ -90,7 +90,7 @@ def draw_turns(turns: Turns) -> Figure:
         axis.text(places[number], -0.6, f" {name}", color=GREY)
     axis.legend(
         [Patch(facecolor="none", edgecolor=GREY, hatch="////"), Patch(color=GREY)],
-        ["being gathered", "gathered (number: computing now)"],
+        ["being gathered", "gathered (number = computing now)"],
         loc="upper center", bbox_to_anchor=(0.5, -0.02), ncols=2,
     )  # fmt: skip
     buffers = max(turns.buffer_of) + 1
