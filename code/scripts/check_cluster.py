@@ -1212,8 +1212,9 @@ NEXT = {
     "memlock=-1)",
     # GPU health, network cards, clocks, /dev/shm
     "ECC": "drain the host and reset the GPU; if the errors come back, have it replaced",
-    "Xid": "look the number up in NVIDIA's list of Xid errors; if the time is before your job, it "
-    "may have been someone else's program",
+    "Xid": "94: restart the job; 48, 64, 95, 119, 120: drain the host and reset the GPU; 79: "
+    "reboot the host; the same GPU again: have it replaced; others: NVIDIA's list of Xid errors; "
+    "if the time is before your job, it may have been someone else's program",
     "log not readable": "run the check as root, or look on those hosts: `sudo journalctl -k | grep "
     "Xid`",
     "NIC errors": "reseat or replace that port's cable",
@@ -1487,14 +1488,15 @@ def judge_health(report: Mapping[str, Any]) -> list[Verdict]:
     return said
 
 
-# Xid errors that a program usually causes, by NVIDIA's list: exception, page fault, reset channel
-OF_PROGRAMS = {13, 31, 43, 45}
+# Xid errors after which a GPU can go on, by NVIDIA's list. A program usually causes the first four:
+# exception, page fault, reset channel. 63: a row of memory will be remapped; 94: a contained error
+HARMLESS = {13, 31, 43, 45, 63, 94}
 
 
 def faulty_gpu(line: str) -> bool:
-    """Whether a line of the kernel's log reports an Xid error that no program causes."""
+    """Whether a line of the kernel's log reports an Xid error after which a GPU can't go on."""
     number = re.search(r"Xid(?: \([^)]*\):)? (\d+)", line)
-    return number is None or int(number[1]) not in OF_PROGRAMS
+    return number is None or int(number[1]) not in HARMLESS
 
 
 def judge_counters(report: Mapping[str, Any]) -> list[Verdict]:

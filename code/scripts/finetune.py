@@ -131,7 +131,8 @@ class Job(train.Job):
         model, folder = self.model, Path(self.settings.run, RESULT)
         save(model.module if self.settings.ddp else model, folder, self.settings.start)
         if self.rank == 0:
-            print(f"{folder}: the trained model, in the form of {self.settings.start}", flush=True)
+            line = f"saved the trained model as {folder}, in the format of {self.settings.start}"
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

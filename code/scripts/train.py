@@ -42,6 +42,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)  # TFLOP/s, bf16, SXM
+STOPPED = "stopped by a signal after saving step {}: run the same command again to continue"
 
 
 def option(default: Any, what: str, least: float = -math.inf) -> Any:
@@ -459,8 +460,7 @@ class Job:
             if asked:
                 self.save()
                 self.checkpoints.finish()
-                line = f"ended by a signal. Step {self.step} is saved: start it again to go on"
-                raise Stop(line, 128 + signal.SIGTERM)  # not 0, which would mean done
+                raise Stop(STOPPED.format(self.step), 128 + signal.SIGTERM)  # 0 would mean done
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate()
             loss = self.backward(rows)

@@ -12,8 +12,8 @@ from playground.exercises.check import Draw, Wrong
 
 HINTS = [
     "First leave out what doesn't fit, however fast it is: `option.needs <= 0.9 * case.memory`.",
-    "`min(option.step.total for option in fitting)` is the shortest step. What takes at most 1.02 "
-    "times as long is tied with it.",
+    "`min(option.step.total for option in fitting)` is the shortest step. Anything within 2% "
+    "of that is a tie.",
     "The options are listed from the simplest on. So if DDP or ZeRO-1 is tied, take the first of "
     "them. Otherwise, use `min(tied, key=lambda option: option.needs)`.",
 ]

@@ -84,7 +84,7 @@ def check(train: Callable[..., Any], *, draw: Draw) -> str:
     for said, batches, good in cases(draw):
         w, log, done = one_device(batches, good)
         results = on_ranks(run, train, batches, good, ranks=3, timeout=8.0)
-        where = f"Three ranks, {said}: training ends, but "
+        where = f"Three ranks, {said}: training ends. But "
         for rank, result in enumerate(results):
             if result is None:
                 raise Wrong(f"{where}rank {rank} doesn't return (w, log)")
@@ -93,8 +93,9 @@ def check(train: Callable[..., Any], *, draw: Draw) -> str:
                 raise Wrong(f"{where}rank {rank} has a log, and only rank 0 should write one")
             if not abs(found - w) <= 1e-9:  # nan too
                 raise Wrong(
-                    f"{where}w is {found:.6f} on rank {rank}, but {w:.6f} after {done} steps on "
-                    "one device. Do all ranks take equally many steps and average all gradients?"
+                    f"{where}w is {found:.6f} on rank {rank} instead of {w:.6f}, the result of "
+                    f"{done} steps on one device. Do all ranks take equally many steps and average "
+                    "all gradients?"
                 )
         of_first = results[0][1]
         if len(of_first) != len(log):
@@ -102,6 +103,7 @@ def check(train: Callable[..., Any], *, draw: Draw) -> str:
         for i, (found, wanted) in enumerate(zip(of_first, log, strict=True)):
             if not abs(found - wanted) <= 1e-9:
                 raise Wrong(
-                    f"{where}log[{i}] is {found:.6f}, but the mean over the ranks is {wanted:.6f}"
+                    f"{where}log[{i}] is {found:.6f} instead of {wanted:.6f}, the mean over the "
+                    "ranks"
                 )
     return "Right: all ranks make the same calls, whatever batches they have."

@@ -11,7 +11,7 @@ def train(group, batches, good):
     losses to its log; the other ranks return an empty one. When the mean loss is below `good`,
     training ends on all ranks after the same step.
 
-    This program waits forever, for three reasons. Press Check to see which line each rank is
+    This program hangs, for three separate reasons. Press Check to see which line each rank is
     waiting in.
     """
     w, log = torch.zeros(1, dtype=torch.float64), []

@@ -19,7 +19,7 @@ from distributed.scaling import buckets, equal_messages
 from distributed.trees import children
 from playground.show.calculator import BUCKETS, GRADIENTS, NETWORKS, TOKENS
 from playground.show.crossing import SIZES
-from playground.show.failing import MINUTES, RESTART
+from playground.show.failing import MINUTES
 from playground.show.ledger import (
     CODE,
     KEEP,
@@ -171,12 +171,13 @@ def test_the_time_lost_is_what_the_module_says_for_any_cluster(page: LivePage) -
     chart, random_ = calculator(page, 3), random.Random(0)
     for _ in range(20):
         doublings, save = random_.randint(8, 17), random_.uniform(0, 2)
+        restart = random_.uniform(0.5, 30)
         between, saving = failures().between(2**doublings), 10**save
-        signals = {"doublings": doublings, "save": save}
+        signals = {"doublings": doublings, "save": save, "restart": restart}
         rows = compute(chart, signals, "share")
         found = {row["minutes"]: row["share"] for row in rows if row["part"] == "lost in all"}
         for minutes in MINUTES:
-            expected = share_lost(60 * minutes, saving, between, RESTART)
+            expected = share_lost(60 * minutes, saving, between, 60 * restart)
             assert found[minutes] == pytest.approx(expected, rel=1e-9), signals
         (best,) = compute(chart, signals, "best")
         assert best["best"] == pytest.approx(best_interval(saving, between), rel=1e-9)

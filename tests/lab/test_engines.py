@@ -491,7 +491,8 @@ def test_slurm_itself_queues_the_job_again_and_it_goes_on(tokens: str, tmp_path:
     subprocess.run(words, env=env, cwd=ROOT, check=True, timeout=PATIENCE)
     said, reached = (tmp_path / "said").read_text(), (tmp_path / "reached").read_text()
     assert int(reached[5:]) < 200
-    line = f"ended by a signal. Step {int(reached[5:])} is saved: start it again to go on\n"
+    line = f"stopped by a signal after saving step {int(reached[5:])}: "
+    line += "run the same command again to continue\n"
     assert said.count(line) == 1
     assert f"continues after step {int(reached[5:])}\n" in said
     assert (tmp_path / "run/latest").read_text() == "step-00000200"

@@ -299,9 +299,13 @@ def test_a_kernel_log_that_is_not_readable_is_not_a_log_without_xid_errors() -> 
 
 
 @pytest.mark.parametrize(
-    ("number", "level"), [(13, "note"), (31, "note"), (48, "bad"), (79, "bad")]
+    ("number", "level"),
+    [
+        *((number, "note") for number in (13, 31, 63, 94)),
+        *((number, "bad") for number in (48, 64, 79, 95, 119)),
+    ],
 )
-def test_an_xid_that_a_program_causes_is_only_a_note(number: int, level: str) -> None:
+def test_an_xid_after_which_a_gpu_can_go_on_is_only_a_note(number: int, level: str) -> None:
     found = report(2)
     xid = [f"2026-11-27T10:00:00 NVRM: Xid (PCI:0000:3b:00): {number}, pid=1"]
     found["ranks"][0] |= {"health": {"gpus": [{"driver": "570"}], "xid": xid, "log": "dmesg"}}

@@ -131,7 +131,8 @@ def test_a_run_that_a_signal_stops_is_saved_and_goes_on(number, job, once, tmp_p
     assert status != 0, "who starts it again has to know that it is not done"
     reached = int((tmp_path / "run/latest").read_text().removeprefix("step-"))
     assert drawn <= reached < STEPS
-    line = f"train.py: ended by a signal. Step {reached} is saved: start it again to go on"
+    line = f"train.py: stopped by a signal after saving step {reached}: "
+    line += "run the same command again to continue"
     assert said.count(line) == 1
     status, said = job(*words).end()
     assert status == 0, said

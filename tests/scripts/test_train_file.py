@@ -86,7 +86,7 @@ def test_a_run_that_is_stopped_goes_on_to_the_last_bit(how: str, train, tmp_path
     assert len(expected) == 12
     step = random.SystemRandom().randrange(1, 12)
     stopped = train(*words, fault=signal_at(step, rank=1))
-    line = f"ended by a signal. Step {step} is saved: start it again to go on"
+    line = f"stopped by a signal after saving step {step}: run the same command again to continue"
     assert stopped == [("stop 143", line)] * 2
     assert (tmp_path / "run/latest").read_text() == f"step-{step:08}"
     assert losses(train(*words)) == expected[step:], f"stopped after step {step}"
@@ -299,7 +299,8 @@ def told_twice_at(step: int):
 
 def test_a_second_sigterm_does_not_end_it_before_it_has_saved(train, tmp_path: Path) -> None:
     said = train("--steps=9", fault=told_twice_at(3))
-    assert said == [("stop 143", "ended by a signal. Step 3 is saved: start it again to go on")] * 2
+    line = "stopped by a signal after saving step 3: run the same command again to continue"
+    assert said == [("stop 143", line)] * 2
     assert (tmp_path / "run/latest").read_text() == "step-00000003"
 
 

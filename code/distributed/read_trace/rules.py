@@ -30,9 +30,9 @@ class Rule(NamedTuple):
 
 RULES = {
     "slow rank": Rule(
-        "Rank {rank} comes last: it spends {own} of a step in collectives and the others {others}, "
-        "and for most of that time the others wait for it.{why}",
-        "Look at that rank and its host, and not at the network.",
+        "Rank {rank} comes last: it spends {own} of each step in collectives, while the others "
+        "spend {others} there, mostly waiting for it.{why}",
+        "Check that rank and its host, not the network.",
         FAST,
     ),
     "a message for each tensor": Rule(

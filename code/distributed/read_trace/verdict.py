@@ -136,12 +136,12 @@ def slow_rank(ranks: Sequence[RankSteps]) -> Late | None:
 def check_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -> Finding:
     own = next(each.mean for each in ranks if each.trace.rank == late.rank)
     excess = {
-        "computes longer": own.compute - others.compute,
-        "waits longer for its data": own.data - others.data,
-        "is idle longer, while Python is busy elsewhere": own.gaps - others.gaps,
+        "It computes {} longer per step.": own.compute - others.compute,
+        "It waits {} longer per step for its data.": own.data - others.data,
+        "It's idle {} longer per step, while Python does something else.": own.gaps - others.gaps,
     }
     reason = max(excess, key=lambda each: excess[each])
-    why = f" It {reason}: {ms(excess[reason])} per step." if excess[reason] > 0 else ""
+    why = f" {reason.format(ms(excess[reason]))}" if excess[reason] > 0 else ""
     return finding(
         "slow rank", min(late.waits, others.exposed),
         rank=late.rank, own=ms(late.own), others=ms(late.others), why=why,
