@@ -42,7 +42,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 PEAKS = dict(A100=312, H100=989, H200=989, B200=2250, MI300X=1307, L40S=362)  # TFLOP/s, bf16, SXM
-STOPPED = "stopped by a signal after saving step {}: run the same command again to continue"
 
 
 def option(default: Any, what: str, least: float = -math.inf) -> Any:
@@ -460,7 +459,8 @@ class Job:
             if asked:
                 self.save()
                 self.checkpoints.finish()
-                raise Stop(STOPPED.format(self.step), 128 + signal.SIGTERM)  # 0 would mean done
+                again = "run the same command again to continue"  # and no status 0: it isn't done
+                raise Stop(f"stopped by a signal after saving step {self.step}: {again}", 128 + 15)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate()
             loss = self.backward(rows)
@@ -514,8 +514,7 @@ class Job:
             return self.model(piece[:, :-1], piece[:, 1:])
 
     def to_device(self, rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        if self.device.type == "cuda":
-            rows = rows.pin_memory()  # so the copy doesn't wait for the GPU
+        rows = rows.pin_memory() if self.device.type == "cuda" else rows  # so no copy waits
         return rows.to(self.device, non_blocking=True).split(self.settings.micro)
 
     def look(self) -> None:
