@@ -271,11 +271,12 @@ def exit_codes(root: Path) -> str:
     return "; ".join(f"{code}: {cause}" for code, cause in EXIT_CODES.items())
 
 
-def xids_of_programs(root: Path) -> list[str]:
-    """The Xids that `check_cluster.py` doesn't blame on a GPU."""
-    text = (root / "code/scripts/check_cluster.py").read_text("utf-8")
-    (numbers,) = re.findall(r"^OF_PROGRAMS = \{([\d, ]+)\}", text, re.M)
-    return numbers.split(", ")
+def harmless_xids(root: Path) -> list[str]:
+    """The Xids that `check_cluster.py` lets pass. Raises ValueError if they aren't there."""
+    file = root / "code/scripts/check_cluster.py"
+    if not (found := re.search(r"^HARMLESS = \{([\d, ]+)\}", file.read_text("utf-8"), re.M)):
+        raise ValueError(f"{file} has no HARMLESS Xids")
+    return found[1].split(", ")
 
 
 def launch_lines(root: Path) -> list[str]:
@@ -345,7 +346,7 @@ class CheatSheet(SphinxDirective):
             " for fp32 gradients. PyTorch: all in fp32; the + 2 are casts to bf16. Activations, two"
             " gathered blocks (ZeRO-3), and the allocator come on top."
         ).children
-        *first, last = xids_of_programs(root)
+        *first, last = harmless_xids(root)
         bad = self.part(
             "**On a bad day**",
             "",
@@ -354,8 +355,8 @@ class CheatSheet(SphinxDirective):
                 for what, name in BAD_DAY_RULES.items()
             ),
             f"- **Exit codes:** {exit_codes(root)}.",
-            f"- **Xids** {', '.join(first)}, and {last} are mostly the program's fault. For any"
-            " other, drain the host.",
+            f"- **Xids:** After {', '.join(first)}, or {last}, a GPU can go on: restart the job."
+            " After any other, drain the host.",
         )
         lines = [f"# {why}\n{line}" for (*_, why), line in zip(BAD_DAY, bad_day(root), strict=True)]
         bad += nodes.literal_block("", "\n".join(lines), language="bash")
