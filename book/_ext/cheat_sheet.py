@@ -241,7 +241,7 @@ def memory_table() -> str:
         rows.append([name, parts_of(stays, total(1, 1, stage, paper) - stays), torch])
     whole = [f"{total(1, 1, 3, recipe):.0f}H/N" for recipe in (paper, fp32)]
     rows.append(["HSDP, on H hosts", *whole])
-    return table(["", "paper, Megatron*, DeepSpeed", "PyTorch"], rows)
+    return table(["stage", "paper, Megatron*, DeepSpeed", "PyTorch"], rows)
 
 
 def bad_day(root: Path) -> list[str]:
