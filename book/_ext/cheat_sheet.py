@@ -79,10 +79,8 @@ STYLE = """\
 .bd-article .cheat-sheet ul { margin: 0; padding-left: 1.1em; }
 .bd-article .cheat-sheet li { font-size: inherit; }
 .bd-article .cheat-sheet table { font-size: 0.9em; margin: 0; width: 100%; }
-html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.5em 0.15em 0; }
-.bd-article .cheat-sheet pre {
-  margin: 0; padding: 0.2em 0.4em; white-space: pre-wrap;
-}
+html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.3em 0.15em 0.2em; }
+.bd-article .cheat-sheet pre { margin: 0; padding: 0.2em 0.4em; overflow-x: auto; }
 .bd-article .cheat-sheet :is(p, li, td, th) { line-height: inherit; }
 .bd-article .cheat-sheet li > p { margin: 0; }
 @page { size: A4; margin: 8mm; }
@@ -95,6 +93,7 @@ html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.5
   .bd-article .cheat-sheet .cheat-part { margin: 0 0 1.4mm; }
   .bd-main .bd-article .cheat-sheet div[class*="highlight"] pre {
     font-size: 5.6pt !important; line-height: 1.25; padding: 0.5mm !important; border: 0;
+    white-space: pre-wrap;
   }
   .bd-article .cheat-sheet table {
     font-family: var(--book-text); font-size: 5.8pt; white-space: nowrap;

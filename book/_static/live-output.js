@@ -28,6 +28,17 @@ export function announceChanges(output) {
   observer.observe(output, { childList: true, characterData: true, subtree: true });
 }
 
+/** Whether a text has columns: several lines in which words are three blanks apart or more. */
+export function hasColumns(text) {
+  return text.split("\n").filter((line) => /\S {3,}\S/.test(line)).length > 1;
+}
+
+/** Lines with columns stay whole, and scroll where the page is narrow. */
+export function keepColumns(root) {
+  for (const text of root.querySelectorAll(".cell_output pre"))
+    text.classList.toggle("columns", hasColumns(text.textContent));
+}
+
 const WIDE = 480; // pixels, as in _ext/live.py
 
 /** Wide drawings fill the page, as those do that came with the book. */

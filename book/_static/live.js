@@ -16,7 +16,7 @@ import {
 import * as edits from "./live-edits.js";
 import * as kernel from "./live-kernel.js";
 import { showEnds } from "./live-lines.js";
-import { announceChanges, lookAtOutputs, namePictures, widenPictures } from "./live-output.js";
+import { announceChanges, keepColumns, lookAtOutputs, namePictures, widenPictures } from "./live-output.js";
 import { hasRun, isNew, isOlder, isUnderWay, next, plan, resultOf } from "./live-states.js";
 import { drawAgain, groupByRank } from "./ranks.js";
 import { makeShows } from "./frames.js";
@@ -316,7 +316,7 @@ kernel.serve({
   run: () => running?.area.future,
   progress: showHowMuchHasCome,
 });
-lookAtOutputs(foldTracebacks, groupByRank, makeSteppers, makeShows, drawCalculators, namePictures,
+lookAtOutputs(foldTracebacks, groupByRank, keepColumns, makeSteppers, makeShows, drawCalculators, namePictures,
   noteVerdicts, widenPictures);
 addEventListener("resize", drawAgain);
 addEventListener("pagehide", () => running && keepCut({ index: running.index, code: running.codeRunning }));

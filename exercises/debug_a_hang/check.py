@@ -9,7 +9,7 @@ from distributed import Group
 from playground.exercises.check import Draw, Wrong, on_ranks
 
 HINTS = [
-    "The verdict says which line each rank is waiting in. A collective ends when *every* rank has "
+    "The verdict says which line each rank is waiting in. A collective ends when every rank has "
     "called it. Which rank hasn't, and which `if` or `for` made it skip the call?",
     "A condition around a collective must have the same value on all ranks. `group.rank == 0` "
     "doesn't. Let all ranks average the loss, and only rank 0 log it.",

@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { lines } from "../../book/_static/live-diff.js";
+import { hasColumns } from "../../book/_static/live-output.js";
 import { isBetterByRank, piecesOf } from "../../book/_static/ranks.js";
 import { stretchesOf } from "../../book/_static/tracebacks.js";
 
@@ -84,4 +85,11 @@ test("frames of cells and of the book stay, those of libraries are one stretch t
 test("the message of an error is never folded, though it may look like a frame's code", () => {
   const text = `${HEAD}${CELL}${LIBRARY}ValueError: two\nlines\n`;
   assert.deepEqual(folded(text).at(-1), ["ValueError: two\nlines\n", 0]);
+});
+
+test("an output has columns if words of several lines are far apart", () => {
+  assert.ok(hasColumns("        GB fits\nDDP     160 no\nZeRO-3   64 yes"));
+  assert.ok(!hasColumns("    an indented line\n    and another one"));
+  assert.ok(!hasColumns("AssertionError          Traceback (most recent call last)\nCell In[1], line 1"));
+  assert.ok(!hasColumns("rank 0: 12 ms\nrank 1:  8 ms"));
 });
