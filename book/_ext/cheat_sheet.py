@@ -180,11 +180,14 @@ def with_latency(size: int, name: str, gpus: int) -> float:
     return threshold(C, W, size, name) + 32 * reduce_scatter_time(cluster, 0) * C / 2 / 7e9
 
 
+GPT_2_BUCKETS = {25: 145, 100: 49}  # limit in MiB → buckets of the largest GPT-2, by *Buckets*
+
+
 def ddp_with_latency(mebibytes: int, latency: float = 0.1e-3) -> float:
-    """Tokens that hide DDP's fp32 gradients in such buckets, on eight hosts with eight ports."""
+    """Tokens that hide the largest GPT-2's fp32 gradients, on eight hosts with eight ports."""
     one = GPUS["h100"]
     C, W = SPEED * one.peak, WIRE * between_hosts(one)
-    return threshold(C, W, 4, "DDP") + latency * C / (mebibytes * 2**20)
+    return threshold(C, W, 4, "DDP") + GPT_2_BUCKETS[mebibytes] * latency * C / (4 * 1.5e9)
 
 
 def tokens_table() -> str:
@@ -326,8 +329,8 @@ class CheatSheet(SphinxDirective):
         whole, larger = (f"{round(ddp_with_latency(mib), -2):,.0f}" for mib in (25, 100))
         tokens += self.part(
             "Ports of 400 Gbit/s per host. †With latency, for 7 billion parameters in 32 blocks and"
-            " eight ports; with one port, latency adds as many tokens. DDP in fp32 on 64 GPUs:"
-            f" {whole} with its 25 MiB buckets, {larger} with `bucket_cap_mb=100`."
+            " eight ports; with one port, latency adds as many tokens. DDP in fp32 for the"
+            f" largest GPT-2 on 64 GPUs: {whole} by default, {larger} with `bucket_cap_mb=100`."
         ).children
         gpus = self.part(
             "**GPUs**: peak in 16 bits, memory, GB/s in one direction, and C/W in tokens"

@@ -15,7 +15,9 @@ EIGHT_PORTS = "8 × 400 Gbit/s"
 # bytes/s per host in one direction, at 80% of line rate
 NETWORKS = {f"{rate} Gbit/s": 0.8 * rate / 8 * 1e9 for rate in (1, 10, 25, 100, 400)}
 NETWORKS[EIGHT_PORTS] = 320e9
-BUCKETS = {"5 MiB": 5 * 2**20, "25 MiB": 25 * 2**20, "100 MiB": 100 * 2**20, "all in one": 2**50}
+DEFAULT = "41 MB (limit 25 MiB)"
+# bytes of the fp32 gradients in a bucket: those of the largest GPT-2 in 145 and in 49 buckets
+BUCKETS = {"5 MB": 5e6, DEFAULT: 41.4e6, "122 MB (limit 100 MiB)": 122.5e6, "all in one": 2**50}
 GRADIENTS = {"fp32": 4, "bf16": 2}
 TOKENS = [round(2 ** (i / 2)) for i in range(16, 35)]  # 256 to 131,072
 
@@ -31,7 +33,7 @@ def scaling_calculator() -> Calculator:
     model = (
         alt.Chart(alt.Data(values=[{"tokens": tokens} for tokens in TOKENS]))
         .transform_calculate(size="bytes * pow(10, exponent)")
-        .transform_calculate(k="max(1, ceil(datum.size / bucket))")
+        .transform_calculate(k="max(1, ceil(4 * pow(10, exponent) / bucket))")
         .transform_calculate(
             message="alpha / 1000 + 2 * datum.size / datum.k / network",
             compute="6 * pow(10, exponent) * datum.tokens / (speed * 1e12)",
@@ -88,11 +90,11 @@ def scaling_calculator() -> Calculator:
         *alpha,
         *choice("network", "ports per host, at 80%", NETWORKS, EIGHT_PORTS),
         *choice("bytes", "gradients", GRADIENTS, "fp32"),
-        *choice("bucket", "buckets", BUCKETS, "25 MiB"),
+        *choice("bucket", "buckets, on average", BUCKETS, DEFAULT),
     )
     return Calculator(
         style(chart),
         "Efficiency over the tokens of each rank, from 256 to 131,072. With overlap it rises to "
-        "one at the dashed line, the threshold of 4,030 tokens, and stays there; for sending after "
+        "one at the dashed line, the threshold of 3,470 tokens, and stays there; for sending after "
         "computing it approaches one only slowly.",
     )

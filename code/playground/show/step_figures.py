@@ -5,22 +5,22 @@ from collections.abc import Callable
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
-from distributed.scaling import buckets, equal_messages
+from distributed.scaling import equal_messages
 from playground.show.bucket_sizes import read
 from playground.show.colours import KINDS
 
 Timed = tuple[str, str, float, float]  # link, buckets; seconds predicted and measured
 
 PARAMETERS, TOKENS, SPEED = 1.5e9, 3072, 400e12
-BUCKET, LATENCY, BANDWIDTH = 25 * 2**20, 0.1e-3, 320e9  # of eight hosts with eight ports each
+BUCKETS = 145  # of the largest GPT-2 in PyTorch's DDP, as *Buckets* counts them
+LATENCY, BANDWIDTH = 0.1e-3, 320e9  # of eight hosts with eight ports each
 BLOCKS = 8  # in which the buckets are drawn
 
 
 def two_lanes() -> Figure:
-    """The page's step: computation above, buckets below, about 29 of the 229 in each block."""
+    """The page's step: computation above, buckets below, about 18 of the 145 in each block."""
     compute = 6 * PARAMETERS * TOKENS / SPEED
-    count = buckets(4 * PARAMETERS, BUCKET)
-    message = LATENCY + 2 * 4 * PARAMETERS / count / BANDWIDTH
+    count, message = BUCKETS, LATENCY + 2 * 4 * PARAMETERS / BUCKETS / BANDWIDTH
     figure, axis = plt.subplots(figsize=(7.2, 1.7))
     forward, end, block_begin, blocks = compute / 3, 0.0, 0.0, 0
     for left, width, name in ((0.0, forward, "forward"), (forward, 2 * forward, "backward")):
