@@ -149,7 +149,9 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
             color=alt.Color(
                 "line:N",
                 scale=alt.Scale(domain=LINES, range=[COLOURS[line] for line in LINES]),
-                legend=alt.Legend(title=None, orient="top", columns=2, values=_named()),
+                legend=alt.Legend(
+                    title=None, orient="top", columns=2, columnPadding=24, values=_named()
+                ),
             ),
             order="place:O",
             tooltip=["stage:N", "line:N", alt.Tooltip("GB:Q", format=",.1f")],
