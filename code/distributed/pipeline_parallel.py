@@ -1,12 +1,12 @@
-"""Pipeline parallelism: every rank has some layers, and the batch comes by in small parts.
+"""Pipeline parallelism: each rank has some of the layers, and micro-batches move through them.
 
-    rank r: x_i from rank r − 1 → stage → x_i to rank r + 1      for each of M micro-batches
+    rank r: x_i from rank r − 1 → stage → x_i to rank r + 1      for each of k micro-batches
             dy_i from rank r + 1 → backward → dx_i to rank r − 1
 
-While the first parts come, later ranks wait, and while the last ones leave, the earlier: the
-*bubble*, (S − 1)/(M + S − 1) of the time with S stages (Huang et al. 2019, §2.3). Over each border
-between stages go results and their gradients, 2Mbd elements, whatever the number of parameters. On
-a mesh the stages are along rows, and along columns the batch is shared out.
+At first the later ranks wait for work, and at the end the earlier ranks wait for gradients. This
+*bubble* is (P − 1)/(k + P − 1) of the time with P stages (Huang et al. 2019, §2.3). Each pair of
+neighbors exchanges activations and their gradients, 2kbd elements, whatever the number of
+parameters. On a mesh, each row is a pipeline, and the columns are data-parallel.
 """
 
 import time
@@ -113,8 +113,11 @@ def waiting(traces: list[Trace]) -> float:
     return 1 - sum(s.seconds for s in spans) / (whole * len(traces))
 
 
-def main(stages: int = 4, batch: int = 32, pause: float = 0.004) -> None:
-    """The bubble for 1, 4 and 16 micro-batches; gradients are those of one device."""
+def main(stages: int = 4, batch: int = 32, pause: float = 0.05) -> None:
+    """The bubble for 1, 4 and 16 micro-batches; gradients are those of one device.
+
+    Shorter pauses than 50 ms are easily lost in what messages and a busy processor add.
+    """
     if stages < 1 or batch % 16:
         raise ValueError(f"stages={stages}, batch={batch}: 1 or more, and a multiple of 16")
     whole = nn.Sequential(*(make_stage(i, last=i == stages - 1) for i in range(stages)))

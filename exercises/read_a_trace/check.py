@@ -8,7 +8,8 @@ from distributed.runtime.trace import Span, Trace
 from playground.exercises.check import Draw, Wrong
 
 HINTS = [
-    "A rank with a long all-reduce isn't slow. It was early and waits. Which rank waits least?",
+    "A rank with a long all-reduce isn't slow. It got there early and is waiting. Which rank "
+    "waits least?",
     "Look at each all-reduce on all ranks together: zip(*calls), where calls[r] are the "
     "communication spans of rank r. The rank with the largest start called it last.",
     "The rank that called last makes each other rank wait for last − start. Add up these times for "

@@ -15,7 +15,7 @@ def test_recipes_and_adapters_that_fit_are_named_each_with_its_memory(capsys):
     assert list(others) == ["--recipe bf16-8bit", "--recipe bf16-no-master", "--lora 16"]
     main(CARDS.split())
     said = " ".join(capsys.readouterr().out.split())
-    assert "these also fit for one micro-batch (more keep gradients between them), but" in said
+    assert "with a single micro-batch, these also fit, but" in said
     for words, each in others.items():
         assert f"({words}, {each['bytes'] / 1e9:.1f} GB)" in said
         changed = asked_for(f"{CARDS} {words}", capsys)

@@ -228,7 +228,7 @@ def other_trainings(now: Setting, room: float, before: float) -> tuple[Next, ...
         if sum(RECIPES[SHORT[short]]) < sum(job.recipe)
     ]
     if not job.frozen:
-        ways.append(Measure("adapters (LoRA)", ("--lora", "16"), with_adapters))
+        ways.append(Measure("LoRA adapters", ("--lora", "16"), with_adapters))
     found = (tried(now, (way,), room, before) for way in ways)
     return tuple(each for each in found if each)
 

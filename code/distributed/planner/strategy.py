@@ -88,8 +88,10 @@ def plan(
             if others:
                 shown = ", ".join(each.in_short() for each in others)
                 alone = batch is None and job.accumulate == 1
-                for_one = " for one micro-batch (more keep gradients between them)" * alone
-                why += f"; these also fit{for_one}, but change the training: {shown}"
+                only = "with a single micro-batch, these also fit" if alone else "these also fit"
+                why += f"; {only}, but change the training: {shown}"
+                if alone:
+                    why += "; more micro-batches would also have to keep gradients between them"
         else:
             paper = (f"{why_on_paper(best, memory, reserve)}; {way}",)
     if batch is not None and best is not None:
