@@ -408,7 +408,7 @@ kill -TERM $one $two $(pgrep -P $one,$two)"""
     job.send_signal(signal.SIGUSR1)
     said = job.communicate(timeout=PATIENCE)[0]
     assert job.returncode == 0, said
-    assert "is saved: start it again to go on" in said
+    assert "run the same command again to continue" in said
     assert (tmp_path / "asked").read_text().splitlines()[-1] == "requeue 11"
     reached = (run / "latest").read_text()
     assert reached < "step-00000200"
