@@ -3,9 +3,10 @@
     ```{cheat-sheet}
     ```
 
-Everything is copied from its source. The chapters are those of the core path in `book/index.md`,
-and the lines are their rules of thumb, or all lines under "Remember" if a chapter has no rule. The
-chapters whose rules compare tokens with a threshold share a table of thresholds.
+Everything is copied from its source, but for the causes of exit codes. The chapters are those of
+the core path in `book/index.md`, and the lines are their rules of thumb, or all lines under
+"Remember" if a chapter has no rule. The chapters whose rules compare tokens with a threshold share
+a table of thresholds.
 Bytes, latencies and GPUs come from the models. The commands come from the tops of the files that
 start a job, and from the pages about jobs that fail, hang or are slow. In print it is one page of
 A4.
@@ -65,10 +66,10 @@ BAD_DAY_RULES = {  # what happened → the page whose rule of thumb, in bold the
 }
 EXIT_CODES = {  # the codes in the table of `start_jobs`, in a few words
     "1": "a Python exception, such as CUDA out of memory",
-    "−9": "the host's memory was full",
+    "−9": "usually the host's memory was full, or a save ran out of time",
     "−15": "stopped from outside, after an earlier failure or at the time limit",
-    "−6": "NCCL's watchdog",
-    "−7": "/dev/shm was full",
+    "−6": "often NCCL's watchdog",
+    "−7": "usually /dev/shm was full",
     "−11": "a crash in compiled code",
 }
 STYLE = """\
@@ -273,11 +274,11 @@ def exit_codes(root: Path) -> str:
     return "; ".join(f"{code}: {cause}" for code, cause in EXIT_CODES.items())
 
 
-def harmless_xids(root: Path) -> list[str]:
+def passing_xids(root: Path) -> list[str]:
     """The Xids that `check_cluster.py` lets pass. Raises ValueError if they aren't there."""
     file = root / "code/scripts/check_cluster.py"
-    if not (found := re.search(r"^HARMLESS = \{([\d, ]+)\}", file.read_text("utf-8"), re.M)):
-        raise ValueError(f"{file} has no HARMLESS Xids")
+    if not (found := re.search(r"^GO_ON = \{([\d, ]+)\}", file.read_text("utf-8"), re.M)):
+        raise ValueError(f"{file} has no Xids that GO_ON")
     return found[1].split(", ")
 
 
@@ -348,7 +349,7 @@ class CheatSheet(SphinxDirective):
             " for fp32 gradients. PyTorch: all in fp32; the + 2 are casts to bf16. Activations, two"
             " gathered blocks (ZeRO-3), and the allocator come on top."
         ).children
-        *first, last = harmless_xids(root)
+        *first, last = passing_xids(root)
         bad = self.part(
             "**On a bad day**",
             "",
@@ -357,8 +358,8 @@ class CheatSheet(SphinxDirective):
                 for what, name in BAD_DAY_RULES.items()
             ),
             f"- **Exit codes:** {exit_codes(root)}.",
-            f"- **Xids:** After {', '.join(first)}, or {last}, a GPU can go on: restart the job."
-            " After any other, drain the host.",
+            f"- **Xids:** After {', '.join(first)}, or {last}, a GPU can go on. For any other, see"
+            " [On your cluster](/book/at_scale/your_cluster.md).",
         )
         lines = [f"# {why}\n{line}" for (*_, why), line in zip(BAD_DAY, bad_day(root), strict=True)]
         bad += nodes.literal_block("", "\n".join(lines), language="bash")

@@ -28,9 +28,12 @@ export function announceChanges(output) {
   observer.observe(output, { childList: true, characterData: true, subtree: true });
 }
 
+const LONG = 100; // characters, more than a line with columns has: prose has to wrap
+
 /** Whether a text has columns: several lines in which words are three blanks apart or more. */
 export function hasColumns(text) {
-  return text.split("\n").filter((line) => /\S {3,}\S/.test(line)).length > 1;
+  const lines = text.split("\n");
+  return lines.filter((line) => /\S {3,}\S/.test(line)).length > 1 && lines.every((line) => line.length <= LONG);
 }
 
 /** Lines with columns stay whole, and scroll where the page is narrow. */

@@ -1490,13 +1490,13 @@ def judge_health(report: Mapping[str, Any]) -> list[Verdict]:
 
 # Xid errors after which a GPU can go on, by NVIDIA's list. A program usually causes the first four:
 # exception, page fault, reset channel. 63: a row of memory will be remapped; 94: a contained error
-HARMLESS = {13, 31, 43, 45, 63, 94}
+GO_ON = {13, 31, 43, 45, 63, 94}
 
 
 def faulty_gpu(line: str) -> bool:
     """Whether a line of the kernel's log reports an Xid error after which a GPU can't go on."""
     number = re.search(r"Xid(?: \([^)]*\):)? (\d+)", line)
-    return number is None or int(number[1]) not in HARMLESS
+    return number is None or int(number[1]) not in GO_ON
 
 
 def judge_counters(report: Mapping[str, Any]) -> list[Verdict]:

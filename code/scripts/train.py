@@ -459,8 +459,8 @@ class Job:
             if asked:
                 self.save()
                 self.checkpoints.finish()
-                again = "run the same command again to continue"  # and no status 0: it isn't done
-                raise Stop(f"stopped by a signal after saving step {self.step}: {again}", 128 + 15)
+                why = f"stopped by a signal after saving step {self.step}"  # status 0: done
+                raise Stop(f"{why}: run the same command again to continue", 128 + signal.SIGTERM)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate()
             loss = self.backward(rows)

@@ -91,10 +91,10 @@ def why(case: Case, answers: list[tuple[int, ...] | None], right: tuple[int, int
     own = [min((key for key in bad if key[1] == r), default=None) for r in range(len(answers))]
     if answers == own:
         return f"{here}Each rank looks only at its own tensors: they return {answers}"
-    if found is None and right is not None:
-        return f"{here}All ranks return None, as if everything were finite"
     if answers != [found] * len(answers):
         return f"{here}The ranks return different answers, {answers}, not all {right}"
+    if found is None and right is not None:
+        return f"{here}All ranks return None, as if everything were finite"
     here += f"All ranks return {found}, not {right}"
     if right is None:
         return f"{here}: the tensors are all finite, although their sums aren't"

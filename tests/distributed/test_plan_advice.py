@@ -3,8 +3,6 @@
 import pytest
 from planning import asked_for, said_of
 
-from distributed.planner.command import main
-
 CARDS = "--model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096"
 
 
@@ -13,8 +11,7 @@ def test_recipes_and_adapters_that_fit_are_named_each_with_its_memory(capsys):
     assert found["recommended"] is None
     others = {" ".join(each["arguments"]): each for each in found["others_to_try"]}
     assert list(others) == ["--recipe bf16-8bit", "--recipe bf16-no-master", "--lora 16"]
-    main(CARDS.split())
-    said = " ".join(capsys.readouterr().out.split())
+    said = said_of(CARDS, capsys)
     assert "with a single micro-batch, these also fit, but" in said
     for words, each in others.items():
         assert f"({words}, {each['bytes'] / 1e9:.1f} GB)" in said

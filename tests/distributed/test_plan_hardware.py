@@ -171,3 +171,4 @@ def test_a_link_has_the_same_latency_whether_its_rate_is_measured_or_from_a_data
         measured = inside_of(f"{one.inside / 1e9:g}GB", one)
         assert measured.latency == usual(one).latency == cluster_of(one, 8).inside.latency
     assert usual(GPUS["4090"]).latency > usual(GPUS["h100"]).latency
+    assert inside_of("pcie", GPUS["h100"]).latency == usual(GPUS["4090"]).latency

@@ -92,4 +92,6 @@ test("an output has columns if words of several lines are far apart", () => {
   assert.ok(!hasColumns("    an indented line\n    and another one"));
   assert.ok(!hasColumns("AssertionError          Traceback (most recent call last)\nCell In[1], line 1"));
   assert.ok(!hasColumns("rank 0: 12 ms\nrank 1:  8 ms"));
+  const sentence = `Rank 1 comes last: ${"it spends time elsewhere ".repeat(5)}`;
+  assert.ok(!hasColumns(`rank    step   compute\n   0  206 ms        1%\n   1  205 ms        1%\n${sentence}`));
 });

@@ -592,7 +592,7 @@ def published(found: Plan, assumed: Assumed) -> list[str]:
     """What published speeds say of the planned times."""
     from distributed.planner.validation import evidence
 
-    fitting = (each.name for each in found.options if each.fits)
+    fitting = [each.name for each in found.options if each.fits]
     return evidence(fitting, assumed.job.compiled, assumed.speed is None, assumed.gpu)
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 from distributed.runtime.script import run_script
 
 GIB = 2**30
+PCIE_LATENCY = 10e-6  # s per message; assumed
 
 
 class Network(NamedTuple):
@@ -65,7 +66,7 @@ class Gpu(NamedTuple):
     @property
     def latency(self) -> float:
         """Seconds of a message inside its usual host; assumed."""
-        return 10e-6 if self.is_on_pcie else 3e-6
+        return PCIE_LATENCY if self.is_on_pcie else 3e-6
 
     @property
     def host_network(self) -> float:

@@ -7,14 +7,14 @@ A data sheet states what a link carries, and collectives of many megabytes reach
 from typing import NamedTuple
 
 from distributed.cost import Link
-from distributed.planner.hardware import GPUS, Gpu
+from distributed.planner.hardware import GPUS, PCIE_LATENCY, Gpu
 from distributed.planner.job import WIRE
 from distributed.planner.limits import rate, within
 from distributed.runtime.script import run_script
 
 KINDS = ("nvlink", "pcie", "ethernet")
 ETHERNET = 12.5e9  # bytes/s of a port of 100 Gbit/s
-LATENCY = {"pcie": 10e-6, "ethernet": 30e-6}  # s per message; assumed
+LATENCY = {"pcie": PCIE_LATENCY, "ethernet": 30e-6}  # s per message; assumed
 
 
 class Inside(NamedTuple):

@@ -13,7 +13,7 @@ of the others.
 """
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from distributed.cost import Cluster, Link
@@ -321,7 +321,7 @@ def spread(errors: Iterable[float]) -> str:
 
 
 def evidence(
-    names: Iterable[str], compiled: bool = False, is_curve: bool = True, one: Gpu = GPUS["h100"]
+    names: Sequence[str], compiled: bool = False, is_curve: bool = True, one: Gpu = GPUS["h100"]
 ) -> list[str]:
     """How far planned times are off, by published speeds that nothing was fitted to.
 
@@ -330,9 +330,9 @@ def evidence(
     """
     apart = [row for row in rows("tokens/s/GPU") if row["use"] in HELD_OUT]
     said, without = [], []
-    if not (fitting := list(names)):
+    if not names:  # no time was planned
         return []
-    for name in fitting:
+    for name in names:
         errors = [predict(row).error for row in apart if row["strategy"] == name]
         if errors:
             of = Errors.of(errors)
@@ -341,8 +341,7 @@ def evidence(
         else:
             without.append(name)
     if without:
-        names = ", ".join(without)
-        said.append(f"no run of {names}: nothing to compare the planned time with")
+        said.append(f"no run of {', '.join(without)}: nothing to compare the planned time with")
     if is_curve:
         said += of_the_curve(compiled, one)
     if gains := gains_of_compiling():

@@ -54,10 +54,9 @@ def answer(query: str) -> str:
 
 def planned(state: Mapping[str, str]) -> Answer:
     """Plan for the state of the form. Raises WrongError, naming the field."""
+    wanted = asked(state)
     try:
-        return answered(*asked(state))
-    except WrongError:
-        raise
+        return answered(*wanted)
     except (ValueError, OverflowError) as error:
         raise wrong(error) from None
 
