@@ -459,7 +459,7 @@ class Job:
             if asked:
                 self.save()
                 self.checkpoints.finish()
-                why = f"stopped by a signal after saving step {self.step}"  # status 0: done
+                why = f"stopped by a signal after saving step {self.step}"  # so not status 0
                 raise Stop(f"{why}: run the same command again to continue", 128 + signal.SIGTERM)
             for group in self.optimizer.param_groups:
                 group["lr"] = self.rate()
