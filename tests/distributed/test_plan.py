@@ -255,7 +255,7 @@ def test_seven_billion_on_eight_gpus_take_fsdp_in_pytorch_for_its_zero_1_has_fp3
     needs = memory_of(job, "ZeRO-1", cluster, "none")
     assert needs["parameters"] + needs["gradients"] == 8 * job.model.parameters
     assert needs["casts"] == 2 * job.model.multiplied
-    assert 88e9 < sum(needs.values()) < 95e9
+    assert 91e9 < sum(needs.values()) < 98e9
 
 
 def test_seven_billion_on_eight_gpus_take_zero_1_in_megatron_and_the_margin_is_said():
@@ -623,7 +623,10 @@ def test_compiled_blocks_keep_less_where_they_have_swiglu_and_are_faster_on_h100
                 memory_of(Job(PRESETS[name], compiled=c), "DDP", cluster, "none", stack)
                 for c in (False, True)
             )
-            assert eager["activations"] - compiled["activations"] == pytest.approx(less, abs=1)
+            # A compiled layer casts a norm's output once for all matrices that read it
+            casts = PRESETS[name].cast_again * 2 * 2048 * PRESETS[name].layers
+            more = less + casts * (stack == "pytorch")
+            assert eager["activations"] - compiled["activations"] == pytest.approx(more, abs=1)
         again = [memory_of(Job(PRESETS[name], compiled=c), "DDP", cluster, "full") for c in (0, 1)]
         assert again[0] == again[1]
     steps = []

@@ -199,6 +199,16 @@ class Model(NamedTuple):
         return 2 * (self.q_width + self.heads * value) + q_rank + kv_rank + rotated
 
     @property
+    def cast_again(self) -> float:
+        """Numbers per token of a layer's norms that autocast casts more than once.
+
+        A norm leaves fp32, and every matrix that reads it casts and keeps its own copy: q, k and v,
+        or two with latent vectors; gate and up.
+        """
+        _, copies = self.ffn_of_a_token
+        return (1 if self.latent else 2) * self.d + (copies if self.gated else 0)
+
+    @property
     def half_of_attention(self) -> float:
         """Numbers per token of attention's result and of every second product."""
         if self.latent is None:
@@ -230,7 +240,8 @@ class Model(NamedTuple):
 
         While a layer is recomputed, all of it is in memory, compiled or not. `scores` is the bytes
         per word's score: `PLAIN` or `FUSED` at the peak of a step. `stream` is that per element of
-        a norm's input, if different. Raises ValueError for an unknown checkpoint.
+        a norm's input and output under autocast; then a layer that isn't compiled also keeps what
+        it casts again. Raises ValueError for an unknown checkpoint.
         """
         if checkpoint not in CHECKPOINTS:
             raise ValueError(f"checkpoint={checkpoint!r}: choose {', '.join(CHECKPOINTS)}")
@@ -240,6 +251,8 @@ class Model(NamedTuple):
         if stream is not None:
             inputs = self.layers * (2 if checkpoint == "none" else 1) + (2 if again else 0) + 1
             found += (stream - size) * inputs * self.d
+            with_copies = 1 if again else 0 if compiled else self.layers
+            found += size * with_copies * self.cast_again * (stream > size)
         return tokens * found
 
 

@@ -62,11 +62,10 @@ SEVEN = Job(PRESETS["llama-2-7b"], rows=1, context=4096)  # one row, as long as 
 def numbers(model: Model) -> list[float]:
     """What the chart's expressions take of a model: see `SHAPE`."""
     kept = [model.kept(checkpoint) for checkpoint in CHECKPOINTS]
-    shape = [model.layers, model.block, model.root, model.d, model.vocab_size, model.multiplied]
-    return [*shape, *kept]
+    return [*(getattr(model, name) for name in SHAPE), *kept]
 
 
-SHAPE = ("layers", "block", "root", "d", "vocab_size", "multiplied")
+SHAPE = ("layers", "block", "root", "d", "vocab_size", "multiplied", "cast_again")
 
 
 def ledger_of(
@@ -208,16 +207,18 @@ def _compute(chart: alt.Chart) -> alt.Chart:
         kept="datum.m || datum.p",
         shards="stack && datum.number > 1 && datum.N > 1",
         casting="stack && datum.m > 0 && datum.p == 2",
-        every="model[6]",
+        every=f"model[{len(SHAPE)}]",
         some=f"model[{len(SHAPE)} + checkpoint]",
     )
-    # By PyTorch's DDP under autocast, norms get what is not cast
+    # By PyTorch's DDP under autocast, norms get what is not cast, and some results are cast again
     found = found.transform_calculate(
         replicas="stack && !datum.shards",
         extra="datum.casting && !datum.shards ? (datum.kept - datum.p) * datum.d : 0",
+        again="datum.casting && !datum.shards ? datum.p * datum.cast_again : 0",
     ).transform_calculate(
-        layer="datum.T * (datum.p * datum.every + 2 * datum.extra)",
-        keeps="datum.T * (datum.p * datum.some + (checkpoint ? 1 : 2) * datum.extra)",
+        layer="datum.T * (datum.p * datum.every + 2 * datum.extra + datum.again)",
+        keeps="datum.T * (datum.p * datum.some + (checkpoint ? datum.extra"
+        " : 2 * datum.extra + datum.again))",
         ends="datum.T * (2 * datum.p * datum.d + datum.extra)",
         scored="datum.T * scores * datum.vocab_size",
         done="[0, 1, 1, datum.layers - 2, datum.layers - 2, datum.layers - 1, datum.layers - 1, 0]"
