@@ -6,9 +6,10 @@ from unittest import mock
 
 import pytest
 
-from distributed.model_states import Recipe
+from distributed.model_states import RECIPES
 from distributed.planner import speed
 from distributed.planner.hardware import gpu
+from distributed.planner.job import RECIPE
 from distributed.planner.published import (
     CASES,
     FITTED,
@@ -49,14 +50,10 @@ JUDGED = {
 }
 ZERO = ("Rajbhandari et al. 2020", "megatron-1.6b", "DDP", "out of memory", "128")
 TUTORIAL = ("DeepSpeed, docs/_tutorials/zero.md", "megatron-1.5b", "DDP", "out of memory", "8")
+LARGEST = ("Rajbhandari et al. 2020", "gpt-1.4b", "DDP", "ran", "128")
+# Planned to fit, but published as out of memory: 14 GiB more than counted, in code of 2020 that
+# keeps the scores of attention; why isn't known.
 ISSUE = ("DeepSpeed, issue 477", "megatron-4.7b", "ZeRO-2", "out of memory", "32")
-# Where the planner says that something fits which was published as out of memory, and why.
-WRONG = {
-    ZERO: "all-reduce copied all gradients into one buffer in fp32 (the paper's section 6.2)",
-    TUTORIAL: "the same code and GPUs",
-    ISSUE: "not known: 14 GiB more than counted, in code of 2020 that keeps the scores",
-}
-FUSED = Recipe(2, 2 + 4, 4, 8)  # with that buffer
 
 
 def test_there_are_enough_rows_from_enough_sources_and_each_says_where_it_is_from():
@@ -208,17 +205,16 @@ def test_there_are_enough_published_cases_out_of_memory_from_enough_sources():
 
 
 @pytest.mark.parametrize("name", JUDGED, ids=", ".join)
-def test_fits_or_not_as_published_but_for_three_that_are_named(name):
-    assert JUDGED[name].right == (name not in WRONG)
+def test_fits_or_not_as_published_but_for_one_that_is_named(name):
+    assert JUDGED[name].right == (name != ISSUE)
 
 
-def test_one_buffer_for_all_gradients_explains_two_of_the_three():
-    """With its 4 bytes both are too large, and the largest that ran still fits."""
-    for name in (ZERO, TUTORIAL):
-        assert judge(JUDGED[name].row, FUSED).right
-    largest = JUDGED["Rajbhandari et al. 2020", "gpt-1.4b", "DDP", "ran", "128"]
-    assert judge(largest.row, FUSED).right
-    assert not judge(JUDGED[ISSUE].row, FUSED).right
+def test_a_second_copy_of_the_gradients_tells_what_ran_from_what_did_not():
+    """Megatron-LM's of 2020: with 16 bytes per parameter instead of 20, all three would fit."""
+    for name, fits in ((ZERO, False), (TUTORIAL, False), (LARGEST, True)):
+        assert (JUDGED[name].needs <= JUDGED[name].memory) == fits
+        plain = judge(JUDGED[name].row, RECIPES[RECIPE])
+        assert plain.needs <= plain.memory
 
 
 def test_memory_that_was_published():

@@ -36,7 +36,12 @@ LARGER = {"torchtitan, pull request 1690": 95.0 * GIB}
 # A run that the planner says doesn't fit: TorchTitan's selective checkpointing keeps no product of
 # an expert (its `activation_checkpoint.py` counts `aten.mm` only), the planner's every second one
 TOO_LARGE = "PithTrain"
-OTHERS = {"bf16 for everything, Adam": Recipe(2, 2, 0, 4)}  # of KempnerForge
+OTHERS = {
+    "bf16 for everything, Adam": Recipe(2, 2, 0, 4),  # of KempnerForge
+    # Megatron-LM in 2020: `FP16_Optimizer` copies fp16 gradients to its fp32 parameters (`.grad`).
+    # §3.2 of the ZeRO paper counts such a copy, too: 6 GB for 1.5 billion parameters
+    "fp16, and an fp32 copy of the gradients": Recipe(2, 2 + 4, 4, 8),
+}
 IS_COMPILED = {"compiled": True, "eager": False, "not said": None}
 MODELS = KNOWN | {
     "gpt-2-350m": gpt(24, 1024, 16, positions=1024),
