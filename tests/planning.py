@@ -15,8 +15,8 @@ def asked_for(words: str, capsys: pytest.CaptureFixture) -> dict[str, Any]:
 
 
 def said_of(words: str, capsys: pytest.CaptureFixture) -> str:
-    """The answer in text, in one line."""
-    main(words.split())
+    """The answer in text with all reasons, in one line."""
+    main([*words.split(), "--explain"])
     return " ".join(capsys.readouterr().out.split())
 
 

@@ -94,12 +94,12 @@ def test_the_command_and_its_json_have_the_band(capsys):
     for each in said["options"]:
         low, high = each["step_s_band"]
         assert low < each["step_s"] < high
-    main(ASKED)
+    main([*ASKED, "--explain"])
     text = " ".join(capsys.readouterr().out.split())
     assert f"{band.low * days:,.0f} to {band.high * days:,.0f} days" in text
     assert f"(planned: {days:,.1f} days)" in text
     assert "band: 80% of" in text
-    main([*ASKED, "--speed", "400T"])
+    main([*ASKED, "--speed", "400T", "--explain"])
     assert "planned from a run on few GPUs" in " ".join(capsys.readouterr().out.split())
 
 

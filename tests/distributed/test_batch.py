@@ -148,7 +148,7 @@ def test_a_batch_that_makes_no_sense_is_named(tokens):
 
 def test_the_command_line_shares_a_batch_out(capsys):
     words = ["--model", "llama-3-8b", "--nodes", "8", "--context", "8192", "--batch", "4194304"]
-    main(words)
+    main([*words, "--explain"])
     said = capsys.readouterr().out
     assert "a step: 64 × 8 micro-batches × 1 sequence × 8,192 tokens = 4,194,304" in said
     main([*words, "--json"])

@@ -374,7 +374,7 @@ def test_what_takes_just_all_of_the_memory_fits():
 
 
 def test_a_strategy_that_does_not_fit_has_no_step_time(capsys):
-    main(["--model", "llama-3-8b", "--gpus", "8"])
+    main(["--model", "llama-3-8b", "--gpus", "8", "--explain"])
     said = capsys.readouterr().out
     assert re.search(r"^DDP +\d+ no +full +- +-  ", said, re.MULTILINE)
     assert re.search(r"^ZeRO-3 +\d+ yes +none +[\d.]+s +[\d.]+%  ", said, re.MULTILINE)
@@ -423,7 +423,7 @@ def test_the_command_line_and_its_json():
 
 def test_a_preset_on_nodes_for_tokens(capsys):
     preset = ["--model", "llama-3-70b", "--gpu", "h100", "--nodes", "8", "--tokens", "2e12"]
-    main(preset)
+    main([*preset, "--explain"])
     said = capsys.readouterr().out
     assert "recommended: ZeRO-3" in said
     assert "2T tokens: " in said
@@ -589,7 +589,7 @@ def test_a_network_is_said_in_bits_or_bytes(said):
 
 
 def test_on_one_gpu_there_is_one_row(capsys):
-    main(["--gpus", "1", "--params", "1e8"])
+    main(["--gpus", "1", "--params", "1e8", "--explain"])
     said = capsys.readouterr().out
     assert "one GPU: nothing to share" in said
     assert not any(name in said for name in ("ZeRO", "HSDP"))
@@ -611,7 +611,7 @@ def test_a_step_that_waits_for_launches_is_cautioned_of(words, said, capsys):
     found = [each for each in cautions if "launching kernels" in each]
     assert len(found) == bool(said)
     assert all(each in found[0] for each in said)
-    main(words.split())
+    main([*words.split(), "--explain"])
     assert ("launching kernels" in capsys.readouterr().out) == bool(said)
 
 
@@ -655,13 +655,13 @@ def test_what_is_known_of_a_planned_time_is_counted_from_published_rows(capsys):
     of_zero3 = [run.error for run in apart if run.option.name == "ZeRO-3"]
     assert 0 < len(of_zero3) < len(apart)
     median = statistics.median(map(abs, of_zero3))
-    main(["--model", "llama-2-7b", "--stack", "megatron"])
+    main(["--model", "llama-2-7b", "--stack", "megatron", "--explain"])
     said = capsys.readouterr().out
     counted = f"{len(of_zero3)} runs of ZeRO-3, on GPUs of any kind: half of them"
     flat = " ".join(said.split())
     assert f"published: {counted} were planned within {100 * median:.1f}%, median error" in flat
     assert not [run for run in apart if run.option.name == "DDP"]
-    main(["--model", "mpt-1b"])
+    main(["--model", "mpt-1b", "--explain"])
     flat = " ".join(capsys.readouterr().out.split())
     assert "published: no run of DDP: nothing to compare the planned time with" in flat
     (compiled,) = re.findall(r"compiled blocks \(yours aren't\): ([\d.]+)% faster in 2 pairs", said)
@@ -678,7 +678,7 @@ def test_an_answer_says_how_far_eager_and_compiled_runs_like_it_were_off(capsys)
     times = {}
     for name, generation in (("h100", ("h100", "h200")), ("a100", ("a100",))):
         for way, words in (("eager", []), ("compiled", ["--compile"])):
-            main(["--model", "llama-3-8b", "--gpu", name, *words])
+            main(["--model", "llama-3-8b", "--gpu", name, *words, "--explain"])
             said = " ".join(capsys.readouterr().out.split())
             assert f"a curve fitted to published runs on this GPU, for {way} blocks" in said
             alike = [run for run in apart[way] if run.row["gpu"] in generation]
@@ -699,7 +699,7 @@ def test_an_answer_says_how_far_eager_and_compiled_runs_like_it_were_off(capsys)
             share = f"{100 * EAGER[name]:.0f}% of the speed of compiled ones"
             assert f"on H100s, eager blocks are planned with {share}" in said
             assert f"the planner assumes {100 / EAGER[name] - 100:.1f}% more speed" in said
-    main(["--model", "llama-3-8b", "--speed", "400T"])
+    main(["--model", "llama-3-8b", "--speed", "400T", "--explain"])
     assert "curve" not in capsys.readouterr().out
 
 
@@ -713,10 +713,10 @@ def test_a_step_on_several_hosts_waits_for_the_slowest_and_one_host_does_not(per
 
 
 def test_an_answer_says_what_several_hosts_wait_for(capsys):
-    main(["--model", "llama-3-8b", "--nodes", "4"])
+    main(["--model", "llama-3-8b", "--nodes", "4", "--explain"])
     said = " ".join(capsys.readouterr().out.split())
     assert f"waiting for the slowest of all hosts makes it {2 * STRAGGLERS:.1%} slower" in said
-    main(["--model", "llama-3-8b", "--nodes", "1"])
+    main(["--model", "llama-3-8b", "--nodes", "1", "--explain"])
     assert "slowest" not in capsys.readouterr().out
     found = asked_for("--model llama-3-8b --nodes 4", capsys)
     assert found["assumed"]["wait_for_stragglers"] == pytest.approx(2 * STRAGGLERS)
@@ -779,7 +779,7 @@ def test_if_nothing_fits_the_first_measure_that_is_enough_is_named(
     brought = f"brings {least / 1e9:.1f} GB down to {tried['bytes'] / 1e9:.1f} GB"
     assert f"try {measures[0]}" in found["why"]
     assert brought in found["why"]
-    main(words.split())
+    main([*words.split(), "--explain"])
     assert brought in " ".join(capsys.readouterr().out.split())
     if not arguments:
         return
@@ -898,7 +898,7 @@ def test_a_frozen_weight_has_no_gradient_to_compute():
 
 def test_lora_is_in_the_answer_and_in_its_json(capsys):
     words = ["--model", "llama-3-8b", "--lora", "16"]
-    main(words)
+    main([*words, "--explain"])
     said = " ".join(capsys.readouterr().out.split())
     assert "trained 42 million parameters, 0.52%: LoRA of rank 16 beside every matrix" in said
     assert "recommended: DDP" in said
@@ -907,7 +907,7 @@ def test_lora_is_in_the_answer_and_in_its_json(capsys):
     assert assumed["frozen_parameters"] == assumed["parameters"]
     half = asked_for("--model llama-3-8b --trainable 0.5%", capsys)["assumed"]
     assert half["trained_parameters"] == pytest.approx(0.005 * half["parameters"])
-    main(["--model", "llama-3-8b"])
+    main(["--model", "llama-3-8b", "--explain"])
     assert "trained" not in capsys.readouterr().out
 
 
@@ -941,7 +941,7 @@ def called(group, calls):
 def test_the_call_of_each_strategy_is_in_the_answer_and_is_pytorchs(pools, capsys):
     """A reader of PyTorch's documentation finds no ZeRO-2 there."""
     words = "--model llama-3-8b --gpus 4 --per-host 2 --gpu h200"
-    main(words.split())
+    main([*words.split(), "--explain"])
     said = capsys.readouterr().out
     assert max(map(len, said.splitlines())) <= 88
     assert "\n  ZeRO-2  fully_shard(block, reshard_after_forward=False)" in said

@@ -1,11 +1,13 @@
 """Arguments of the planner that make no sense are refused, and the way out is in the message."""
 
+import re
 import sys
 
 import pytest
 from planning import asked_for, refused
 
-from distributed.planner.command import main
+from distributed.planner.answer import WIDE
+from distributed.planner.command import MOST_USED, arguments, main
 
 LLAMA = "--model llama-3.1-8b --gpus 8 --context 4096"
 
@@ -42,7 +44,7 @@ def test_a_sequence_may_be_split_over_some_of_the_gpus(capsys):
 
 def test_help_has_the_lines_of_a_gpu_file_and_what_execute_cannot_do(capsys):
     with pytest.raises(SystemExit):
-        main(["--help"])
+        main(["--help-all"])
     said = capsys.readouterr().out
     for line in ('name = "', "tflops = ", 'memory = "', 'inside = "', 'network = "', "per_host = "):
         assert f"\n  {line}" in said
@@ -50,8 +52,25 @@ def test_help_has_the_lines_of_a_gpu_file_and_what_execute_cannot_do(capsys):
     assert "number of sequences" in flat
     assert "adapters, frozen parameters, fused losses, compiled blocks, mixtures of experts" in flat
     assert "planner/gpu_file.py" not in flat
-    for word in ("waits", "paper", "selective", "gathered", "buckets", "casts", "allowance"):
+    for word in ("fits", "checkpoint", "waits", "gathered", "buckets", "casts", "allowance"):
         assert f"\n  {word} " in said
+
+
+def test_the_usual_help_is_short_and_the_other_has_every_option(capsys):
+    said = {}
+    for words in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as ended:
+            main([words])
+        assert ended.value.code == 0
+        said[words] = capsys.readouterr().out
+        assert max(map(len, said[words].splitlines())) <= WIDE
+    assert said["--help"].count("\n") <= 55
+    listed = {
+        words: {*re.findall(r"^  (?:-h, )?(--[\w-]+)", text, re.M)} for words, text in said.items()
+    }
+    assert listed["--help"] == MOST_USED
+    options = (action.option_strings for action in arguments()._actions)
+    assert listed["--help-all"] == {names[names[0] == "-h"] for names in options}
 
 
 @pytest.mark.parametrize("text", ['{"name": "L4", "tflops": 121}', "name: L4"])
@@ -59,7 +78,7 @@ def test_a_gpu_file_that_is_not_toml_says_how_it_is_written(text, tmp_path, caps
     (tmp_path / "gpu.json").write_text(text)
     said = refused(f"{LLAMA} --gpu-file {tmp_path / 'gpu.json'}", capsys)
     assert "isn't TOML" in said
-    assert "write lines like tflops = 71; see --help" in said
+    assert "write lines like tflops = 71; see --help-all" in said
 
 
 # --- execute

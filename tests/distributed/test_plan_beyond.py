@@ -17,7 +17,7 @@ LLAMA = "--model llama-3-8b --context 8192 --nodes 2"
 def cautioned(words, capsys):
     """The cautions, which text and JSON both have, and whether there is a band."""
     found = asked_for(words, capsys)
-    main(words.split())
+    main([*words.split(), "--explain"])
     said = " ".join(capsys.readouterr().out.split())
     for each in found["cautions"]:
         assert f"caution: {each}".replace("; ", " ") in said.replace("; ", " ")

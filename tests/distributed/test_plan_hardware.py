@@ -50,7 +50,7 @@ def test_a_measured_link_is_planned_as_it_is(said, rate, capsys):
     main([*words, "--json"])
     assumed = json.loads(capsys.readouterr().out)["assumed"]
     assert (assumed["inside_bandwidth"], assumed["link_share"]) == (rate, 1)
-    main(words)
+    main([*words, "--explain"])
     assert "10 GB/s per GPU inside a host (--interconnect, one way), planned as it is" in " ".join(
         capsys.readouterr().out.split()
     )

@@ -6,26 +6,23 @@ An answer begins with what it assumes, as text or JSON. The rule by which it rec
 `strategy`.
 """
 
-import json
 import math
 import re
 import textwrap
-from argparse import ArgumentTypeError, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Action, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES, Recipe
-from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_words
-from distributed.planner.band import Band, band_of
-from distributed.planner.batch import Batch, in_sequences
-from distributed.planner.beyond import NO_BAND, beyond
-from distributed.planner.calls import call_of
+from distributed.planner.answer import WIDE, Asked, answered, as_json, as_text, fill, in_full
+from distributed.planner.assumed import Assumed
+from distributed.planner.batch import Batch
 from distributed.planner.config_json import Read
 from distributed.planner.gpu_file import EXAMPLE, read_gpu
 from distributed.planner.hardware import GPUS, Gpu, gpu
-from distributed.planner.job import REDUCED_IN_FP32, SHORT, Job, Option, cluster_of
+from distributed.planner.job import REDUCED_IN_FP32, SHORT, Job, cluster_of
 from distributed.planner.limits import (
     check_speed,
     number,
@@ -36,242 +33,54 @@ from distributed.planner.limits import (
     within,
 )
 from distributed.planner.links import KINDS, inside_of
-from distributed.planner.measures import Next
 from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
 from distributed.planner.speed import achieved, measure, peak_of, products_in
-from distributed.planner.strategy import RESERVE, Plan, plan, run_of
 from distributed.runtime.script import Parser
 
-if TYPE_CHECKING:
-    from recipes.beside import Beside
-
-WIDE = 88  # characters in a line
-fill = partial(textwrap.fill, width=WIDE, break_on_hyphens=False)  # --lora isn't cut in two
-USAGE = "%(prog)s --model MODEL --gpu GPU --gpus GPUS [any option below]"
+USAGE = "%(prog)s --model MODEL --gpu GPU --gpus GPUS [other options]"
 DESCRIPTION = """\
-Plan a training run: which strategies fit, how long a step takes, which to take and why.
+Plan a training run: which strategies fit, how long a step takes, which to take.
 
 examples:
-  Qwen3-8B on a host with eight 4090s, all parameters; then with adapters:
+  all of Qwen3-8B on a host with eight 4090s (add --lora 16 to train only adapters):
     --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096 --batch 262144
-    --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096 --batch 262144 --lora 16
   your model from Hugging Face on 64 H100s, 1T tokens:
     --model FOLDER/config.json --gpu h100 --nodes 8 --context 8192 --batch 4M --tokens 1T
   your own network, with the speed that you measured:
     --module package.module:function --gpu a100 --gpus 8 --speed 180T
 
-If nothing fits, the answer says what would. Where a number can't be trusted, it has a caution."""
-WORDS = """\
-  waits       share of a step in which a GPU waits for messages
+If nothing fits, the answer says what would. A number that can't be trusted has a caution."""
+SHORT_WORDS = """\
+in an answer:
+  fits        paper: it fits, but leaves less than a tenth of the memory free
+  checkpoint  activations to recompute; selective: half of a layer's products; full: layers
   batch       micro-batches of a step × sequences in each
-  paper       it fits, but leaves less memory free than --reserve
-  selective   every other matrix product of a layer is recomputed; full: the whole layer
+  step        time of an optimizer step
+  waits       share of a step in which a GPU waits for messages
+"""
+WORDS = f"""\
+{SHORT_WORDS}
+in an answer with --explain:
   gathered    parameters of other ranks, there for as long as a layer needs them
   buckets     gradients on their way to other ranks
   casts       copies of the weights in 16 bits
   allowance   for CUDA, NCCL and the allocator
 """
 PRESETS = fill(", ".join(MODELS), initial_indent="  ", subsequent_indent="  ")
-EPILOG = f"presets for --model:\n{PRESETS}\n\nwords of an answer:\n{WORDS}\n"
+EPILOG = f"presets for --model:\n{PRESETS}\n\n{WORDS}\n"
 EPILOG += "a file for --gpu-file:\n"
 EPILOG += textwrap.indent(EXAMPLE, "  ")
+# What --help lists; --help-all lists the rest, too
+MOST_USED = {
+    *("--model", "--lora", "--gpu", "--gpus", "--nodes", "--per-host"),
+    *("--context", "--batch", "--tokens", "--explain", "--help", "--help-all"),
+}
 SHAPE_MORE = (
     "; after them, if needed, head_dim=128, the width of a head, and tied, if the last layer is the"
     " embedding"
 )
-
-
-class Asked(NamedTuple):
-    """What a command line asks for, and notes on what is left out of the model."""
-
-    assumed: Assumed
-    notes: tuple[str, ...] = ()
-
-
-class Answer(NamedTuple):
-    """A plan with all of its cautions, and what it assumes."""
-
-    plan: Plan
-    assumed: Assumed
-    has_band: bool  # or its times go beyond what was measured, and no band means anything
-
-    @property
-    def best(self) -> Option | None:
-        """The recommended strategy."""
-        return self.plan.recommended
-
-    @property
-    def job(self) -> Job:
-        """The one that is planned: the recommended, or else the one that was asked for."""
-        return self.best.job if self.best else self.assumed.job
-
-    def band(self, strategy: str) -> Band | None:
-        """How long a step of this strategy may take, by published runs."""
-        if not self.has_band:
-            return None
-        assumed = self.assumed
-        return band_of(assumed.gpu, strategy, assumed.speed is not None, assumed.job.context)
-
-
-def answered(asked: Asked, batch: Batch | None = None, reserve: float = RESERVE) -> Answer:
-    """Plan what is asked for, and leave a share `reserve` of the memory free. Raises ValueError."""
-    assumed = asked.assumed
-    found = plan(assumed.job, assumed.cluster, assumed.memory, assumed.stack, batch, reserve)
-    outside = beyond(assumed, found.recommended) if found.recommended else []
-    cautions = (*asked.notes, *found.cautions, *(each.said for each in outside))
-    has_band = all(each.has_band for each in outside)
-    return Answer(found._replace(cautions=cautions), assumed, has_band)
-
-
-def as_text(answer: Answer, tokens: float = 0.0) -> str:
-    """A table for people, narrow enough for a page. GB are 10⁹ bytes.
-
-    A strategy that doesn't fit has no time: no step of it could run. Without a band, the planned
-    time is printed alone.
-    """
-    found, (job, cluster, memory) = answer.plan, answer.assumed[:3]
-    each_its_own = len({(each.job.accumulate, each.job.rows) for each in found.options}) > 1
-    batches = f"{'batch':8}" if each_its_own else ""
-    head = f"{'':8}{'GB':>7} {'fits':6}{'checkpoint':12}{batches}"
-    lines = [f"{head}{'step':>6}{'waits':>7}  largest parts"]
-    for each in found.options:
-        parts = sorted(each.memory.items(), key=lambda item: -item[1])[:2]
-        shown = ", ".join(f"{name} {size / 1e9:.0f}" for name, size in parts)
-        fits = "yes" if each.fits else "no"
-        if found.on_paper(each, memory):
-            fits = "paper"
-        held = f"{each.name:8}{each.needs / 1e9:7.0f} {fits:6}{each.checkpoint:12}"
-        if each_its_own:
-            held += f"{f'{each.job.accumulate} × {each.job.rows:g}':8}"
-        took = f"{'-':>6}{'-':>7}"
-        if each.fits:
-            took = f"{each.step.total:5.2f}s{each.step.exposed / each.step.total:7.1%}"
-        lines.append(f"{held}{took}  {shown}")
-    name = found.recommended.name if found.recommended else "none"
-    lines.append(f"of {memory / 1e9:.1f} GB; recommended: {name}")
-    lines += [indented(reason) for reason in found.why.split("; ")]
-    for caution in found.cautions:
-        first, *more = f"caution: {caution}".split("; ")
-        lines += [fill(first, subsequent_indent="  "), *map(indented, more)]
-    if found.recommended:
-        planned = found.recommended.job
-        if planned != job or planned.accumulate > 1:
-            lines.append(step_in_words(planned, cluster.ranks))
-        run = run_of(found.recommended, cluster.ranks, tokens or 1.0)
-        each_gpu = run.tokens_per_second / cluster.ranks
-        rates = f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU"
-        long, unit = (run.days, "days") if run.days >= 2 else (24 * run.days, "hours")
-        whole = f"{long:,.1f} {unit}, {run.gpu_hours:,.0f} GPU-hours"
-        if band := answer.band(found.recommended.name):
-            slowest, fastest = (each_gpu / factor for factor in (band.high, band.low))
-            rates += f" (band: {slowest:,.0f} to {fastest:,.0f})"
-            ends, hours = (band.of(planned) for planned in (long, run.gpu_hours))
-            whole = f"{from_to(*ends)} {unit}, {hours[0]:,.0f} to {hours[1]:,.0f} GPU-hours"
-            whole += f" (planned: {long:,.1f} {unit})"
-        lines.append(rates)
-        if tokens:
-            lines.append(indented(f"{in_short(tokens)} tokens: {whole}").lstrip())
-        words = band.in_words() if band else NO_BAND
-        lines.append(fill(f"band: {words}", subsequent_indent="  "))
-    if not found.recommended:
-        return "\n".join(lines)
-    stack = answer.assumed.stack
-    calls = f"the calls in {WHOSE[stack]}, for sharding alone (number formats, checkpointing,"
-    calls += " adapters and an optimizer's format come on top):"
-    lines.append(fill(calls, subsequent_indent="  "))
-    for each in (one for one in found.options if one.fits):
-        call = f"  {each.name:8}{call_of(each.name, stack, cluster)}"
-        lines.append(fill(call, subsequent_indent=" " * 10))
-    return "\n".join(lines)
-
-
-def in_short(tokens: float) -> str:
-    """1B for 10⁹, as people write it."""
-    for unit, name in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
-        if tokens >= unit:
-            return f"{tokens / unit:g}{name}"
-    return f"{tokens:,.0f}"
-
-
-def from_to(low: float, high: float) -> str:
-    """Both ends of a band, with as many digits as tell them apart."""
-    places = 0 if low >= 10 else 1 if low >= 1 else 2
-    return f"{low:,.{places}f} to {high:,.{places}f}"
-
-
-def indented(said: str) -> str:
-    """A reason, on as many lines as it needs."""
-    return fill(said, initial_indent="  ", subsequent_indent="    ")
-
-
-def as_json(answer: Answer, tokens: float, executed: "list[Beside] | None" = None) -> str:
-    """All of it, for programs: bytes and seconds. Without bands if the plan is beyond them."""
-    found, assumed = answer.plan, answer.assumed
-    options: list[dict[str, Any]] = [
-        {
-            "name": each.name,
-            "call": call_of(each.name, assumed.stack, assumed.cluster),
-            "checkpoint": each.checkpoint,
-            "bytes": each.memory,
-            "fits": each.fits,
-            "on_paper": found.on_paper(each, assumed.memory),
-            "step_s": each.step.total,
-            "step_s_band": band.of(each.step.total) if (band := answer.band(each.name)) else None,
-            "compute_s": each.step.compute,
-            "exposed_s": each.step.exposed,
-            "rows": each.job.rows,
-            "accumulate": each.job.accumulate,
-        }
-        for each in found.options
-    ]
-    best = found.recommended
-    whole: dict[str, Any] = {
-        "assumed": as_dict(assumed),
-        "recommended": best.name if best else None,
-        "why": found.why,
-        "next_to_try": next_as_dict(found.next),
-        "others_to_try": [next_as_dict(each) for each in found.others],
-        "cautions": found.cautions,
-        "published": published(found, assumed),
-        "options": options,
-        "band": None,
-    }
-    if best:
-        whole["run"] = run_of(best, assumed.cluster.ranks, tokens or 1.0)._asdict()
-        band = answer.band(best.name)
-        whole["run"]["days_band"] = band.of(whole["run"]["days"]) if band else None
-        if not tokens:
-            whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
-        whole["band"] = band._asdict() | {"words": band.in_words()} if band else None
-    if executed is not None:
-        from recipes.beside import as_dict as executed_as_dict
-
-        whole["executed"] = executed_as_dict(executed)
-    return json.dumps(whole, indent=1, allow_nan=False)
-
-
-def next_as_dict(found: Next | None) -> dict[str, Any] | None:
-    """What to try if nothing fits with the reserve: words, arguments, and bytes."""
-    if found is None:
-        return None
-    return {
-        "measures": [each.name for each in found.measures],
-        "arguments": found.arguments,
-        "strategy": found.strategy,
-        "checkpoint": found.checkpoint,
-        "bytes": found.needs,
-        "bytes_before": found.before,
-        "host_bytes": found.host,
-    }
-
-
-def step_in_words(job: Job, ranks: int) -> str:
-    """Of what the tokens of a step are the product."""
-    micro = f"{job.accumulate:,} micro-batch{'es' * (job.accumulate > 1)}"
-    rows = f"{in_sequences(job.rows)} × {job.context:,} tokens"
-    return f"a step: {ranks:,} × {micro} × {rows} = {ranks * job.accumulate * job.tokens:,.0f}"
 
 
 def model_shaped(text: str) -> Model:
@@ -325,25 +134,42 @@ def whole_tokens(said: str) -> int:
         raise ArgumentTypeError(f"invalid int value: {said!r}") from None
 
 
-def arguments() -> Parser:
-    """The command line."""
+class HelpAll(Action):
+    """Prints the help with all options and ends the program."""
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        arguments(with_all=True).print_help()
+        parser.exit()
+
+
+def arguments(with_all: bool = False) -> Parser:
+    """The command line, whose help shows all options or those that are used most."""
     parser = Parser(
         prog="python -m distributed.planner",
         usage=USAGE,
         description=DESCRIPTION,
-        epilog=EPILOG,
+        epilog=EPILOG if with_all else SHORT_WORDS,
         formatter_class=partial(RawDescriptionHelpFormatter, max_help_position=22, width=WIDE),
     )
     parser._negative_number_matcher = re.compile(r"-[\d.]+(e[-+]?\d+)?$")  # -2e12 is one, too
-    add_model(parser.add_argument_group("what you train").add_argument)
-    add_gpus(parser.add_argument_group("what you have").add_argument)
-    add_step(parser.add_argument_group("a step").add_argument)
-    add_answer(parser.add_argument_group("the answer").add_argument)
+    groups = {
+        "what you train": add_model,
+        "what you have": add_gpus,
+        "a step": add_step,
+        "the answer": add_answer,
+    }
+    for title, add_options in groups.items():
+        add = parser.add_argument_group(title).add_argument
+
+        def shown(name: str, *names: str, help: str, add: Callable = add, **how: Any) -> None:
+            add(name, *names, help=help if with_all or name in MOST_USED else SUPPRESS, **how)
+
+        add_options(shown)
     return parser
 
 
 def add_model(add: Callable) -> None:
-    add("--model", help="a preset (see below), or the path of a Hugging Face config.json")
+    add("--model", help="a preset, like llama-3.1-8b, or the path of a Hugging Face config.json")
     add("--params", type=counted, help="number of parameters of a GPT, like 8B (default: 7B)")
     add("--shape", help=f"a network like Llama's by its numbers: {SHAPE}{SHAPE_MORE}")
     add("--module", help="package.module:function that makes your network, without arguments")
@@ -444,6 +270,8 @@ def add_answer(add: Callable) -> None:
         type=counted,
         help="tokens of the training, like 15T; adds its days",
     )
+    add("--explain", action="store_true", help="add all assumptions, reasons, and evidence")
+    add("--help-all", action=HelpAll, nargs=0, help="show all options, presets, and words")
     add("--json", action="store_true", help="answer as JSON, for programs")
     add(
         "--measure",
@@ -588,14 +416,6 @@ def batch_of(given: Any, model: Model) -> Batch | None:
     return Batch(given.batch, given.rows, speed)
 
 
-def published(found: Plan, assumed: Assumed) -> list[str]:
-    """What published speeds say of the planned times."""
-    from distributed.planner.validation import evidence
-
-    fitting = [each.name for each in found.options if each.fits]
-    return evidence(fitting, assumed.job.compiled, assumed.speed is None, assumed.gpu)
-
-
 def main(argv: list[str] | None = None) -> None:
     """The command line: see --help."""
     parser = arguments()
@@ -615,16 +435,11 @@ def main(argv: list[str] | None = None) -> None:
             executed = beside(found.options, *assumed[:2], given.stack, given.module)
     except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
+    tokens = given.tokens or 0.0
     if given.json:
-        print(as_json(answer, given.tokens or 0.0, executed))
+        print(as_json(answer, tokens, executed))
         return
-    for name, said in in_words(assumed):
-        print(fill(said, initial_indent=f"{name:10}", subsequent_indent=" " * 10))
-    print()
-    print(as_text(answer, given.tokens or 0.0))
-    for line in published(found, assumed):
-        first, *more = f"published: {line}".split("; ")
-        print("\n".join([fill(first, subsequent_indent="  "), *map(indented, more)]))
+    print(in_full(answer, tokens) if given.explain else as_text(answer, tokens))
     if executed is not None:
         print(f"\n{as_table(executed, assumed.cluster.ranks)}")
 

@@ -38,7 +38,7 @@ def gpu_of(text: str) -> Gpu:
     try:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        way = "write lines like tflops = 71; see --help"
+        way = "write lines like tflops = 71; see --help-all"
         raise ValueError(
             f"it isn't TOML: {str(error)[:1].lower()}{str(error)[1:]}; {way}"
         ) from None

@@ -8,10 +8,10 @@ import math
 from collections.abc import Iterator, Mapping
 from html import escape
 
+from distributed.planner.answer import Answer, answered
 from distributed.planner.assumed import in_words
 from distributed.planner.batch import in_sequences
 from distributed.planner.beyond import NO_BAND
-from distributed.planner.command import Answer, answered
 from distributed.planner.job import Option, memory_of
 from distributed.planner.limits import number
 from distributed.planner.schedules import STACKS

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from distributed.model_states import RECIPES
+from distributed.planner.answer import Asked
 from distributed.planner.assumed import WHOSE
 from distributed.planner.batch import Batch
-from distributed.planner.command import Asked, arguments, batch_of, understood
+from distributed.planner.command import arguments, batch_of, understood
 from distributed.planner.config_json import Read, fields_of, needed, read_fields
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import REDUCED_IN_FP32

@@ -1,0 +1,59 @@
+"""An answer of the planner without --explain: what was assumed, a table, and what to do."""
+
+import re
+
+import pytest
+
+from distributed.planner.answer import WIDE
+from distributed.planner.command import main
+
+CARDS = "--model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096"
+LLAMA = "--model llama-3-70b --nodes 8 --context 8192"
+
+
+def lines_of(words: str, capsys: pytest.CaptureFixture) -> list[str]:
+    main(words.split())
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("words", [CARDS, f"{CARDS} --lora 16", LLAMA, "--gpus 1 --params 1B"])
+def test_it_begins_with_what_was_assumed_and_is_short(words, capsys):
+    lines = lines_of(words, capsys)
+    assert [line.split()[0] for line in lines[:4]] == ["model", "step", "GPUs", "speed"]
+    (result,) = (number for number, line in enumerate(lines) if "; recommended: " in line)
+    assert result <= 11
+    assert max(map(len, lines)) <= WIDE
+    assert len([line for line in lines if not line.startswith(("caution", "  "))]) <= 14
+    assert lines[-1].endswith("--explain")
+
+
+def test_a_plan_has_its_margin_its_call_and_its_time(capsys):
+    said = "\n".join(lines_of(f"{LLAMA} --batch 4194304 --tokens 2T", capsys))
+    assert "recommended: ZeRO-3\n  it leaves 9 GB free" in said
+    assert "  in PyTorch: fully_shard(block)" in said
+    assert re.search(r"\n2T tokens: .* \(planned: 489.1 days\)", said)
+    assert re.search(r"\nHSDP .* 8 × 1 .*\nZeRO-3 .* 4 × 2 ", said)
+    assert not re.search("largest parts|published", said)
+
+
+def test_without_a_plan_it_says_what_is_missing_and_what_fits(capsys):
+    said = "\n".join(lines_of(f"{CARDS} --batch 256K", capsys))
+    assert "of 25.4 GB; recommended: none, because even ZeRO-3 needs 30.9 of 25.4 GB" in said
+    assert "  try ZeRO-3 with its states offloaded to the host" in said
+    assert "  or change the training: LoRA adapters (--lora 16, 15.9 GB)" in said
+    assert not re.search("tokens/s|caution", said)
+
+
+def test_a_speed_that_nobody_measured_is_marked(capsys):
+    assert "(not measured)" in " ".join(lines_of(f"{CARDS} --lora 16", capsys))
+    assert "(not measured)" not in " ".join(lines_of(f"{CARDS} --lora 16 --speed 80T", capsys))
+    assert "(not measured)" not in " ".join(lines_of(LLAMA, capsys))
+
+
+def test_every_caution_is_there_with_its_first_clause(capsys):
+    brief = " ".join(" ".join(lines_of(f"{CARDS} --lora 16", capsys)).split())
+    full = lines_of(f"{CARDS} --lora 16 --explain", capsys)
+    cautions = [line for line in full if line.startswith("caution")]
+    assert len(cautions) == 4 == brief.count("caution: ")
+    assert all(line.rstrip() in brief for line in cautions)
+    assert "measure a step, and pass its speed" not in brief
