@@ -47,15 +47,16 @@ examples:
   all of Qwen3-8B on a host with eight 4090s (add --lora 16 to train only adapters):
     --model qwen3-8b --gpu 4090 --gpus 8 --per-host 8 --context 4096 --batch 262144
   your model from Hugging Face on 64 H100s, 1T tokens:
-    --model FOLDER/config.json --gpu h100 --nodes 8 --context 8192 --batch 4M --tokens 1T
+    --model FOLDER/config.json --nodes 8 --context 8192 --batch 4M --tokens 1T
   your own network, with the speed that you measured:
     --module package.module:function --gpu a100 --gpus 8 --speed 180T
 
-If nothing fits, the answer says what would. A number that can't be trusted has a caution."""
+If nothing fits, the answer says what would.
+A number that can't be trusted has a caution."""
 SHORT_WORDS = """\
 in an answer:
   fits        paper: it fits, but leaves less than a tenth of the memory free
-  checkpoint  activations to recompute; selective: half of a layer's products; full: layers
+  checkpoint  what to recompute; selective: every other product of a layer; full: all
   batch       micro-batches of a step × sequences in each
   step        time of an optimizer step
   waits       share of a step in which a GPU waits for messages
