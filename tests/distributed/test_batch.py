@@ -150,7 +150,7 @@ def test_the_command_line_shares_a_batch_out(capsys):
     words = ["--model", "llama-3-8b", "--nodes", "8", "--context", "8192", "--batch", "4194304"]
     main([*words, "--explain"])
     said = capsys.readouterr().out
-    assert "a step: 64 × 8 micro-batches × 1 sequence × 8,192 tokens = 4,194,304" in said
+    assert "a step: 64 GPUs × 8 micro-batches × 1 sequence × 8,192 tokens = 4,194,304" in said
     main([*words, "--json"])
     found = json.loads(capsys.readouterr().out)
     assert {each["rows"] * each["accumulate"] for each in found["options"]} == {8}

@@ -93,7 +93,7 @@ def as_text(answer: Answer, tokens: float = 0.0) -> str:
 
 def in_full(answer: Answer, tokens: float = 0.0) -> str:
     """The same with all assumptions, reasons, and calls, and with what published runs say."""
-    found, (job, cluster) = answer.plan, answer.assumed[:2]
+    found = answer.plan
     lines = [*assumptions(in_words(answer.assumed)), "", *table(answer, with_parts=True)]
     name = found.recommended.name if found.recommended else "none"
     lines.append(f"{lines.pop()}; recommended: {name}")
@@ -101,9 +101,6 @@ def in_full(answer: Answer, tokens: float = 0.0) -> str:
     for caution in found.cautions:
         lines += clauses(f"caution: {caution}")
     if found.recommended:
-        planned = found.recommended.job
-        if planned != job or planned.accumulate > 1:
-            lines.append(step_in_words(planned, cluster.ranks))
         band = answer.band(found.recommended.name)
         words = band.in_words() if band else NO_BAND
         lines += [*times(answer, tokens), fill(f"band: {words}", subsequent_indent="  ")]
@@ -165,6 +162,7 @@ def times(answer: Answer, tokens: float) -> list[str]:
     if best is None:
         return []
     run, band = run_of(best, ranks, tokens or 1.0), answer.band(best.name)
+    step = f"{step_in_words(best.job, ranks)} tokens in {best.step.total:.2f} s"
     each_gpu = run.tokens_per_second / ranks
     rates = f"{run.tokens_per_second:,.0f} tokens/s, {each_gpu:,.0f} on each GPU"
     long, unit = (run.days, "days") if run.days >= 2 else (24 * run.days, "hours")
@@ -172,11 +170,13 @@ def times(answer: Answer, tokens: float) -> list[str]:
     if band:
         slowest, fastest = (each_gpu / factor for factor in (band.high, band.low))
         rates += f" (band: {slowest:,.0f} to {fastest:,.0f})"
+        step += f" (band: {from_to(*band.of(best.step.total))} s)"
         ends, hours = (band.of(planned) for planned in (long, run.gpu_hours))
         whole = f"{from_to(*ends)} {unit}, {hours[0]:,.0f} to {hours[1]:,.0f} GPU-hours"
         whole += f" (planned: {long:,.1f} {unit})"
     of_all = indented(f"{in_short(tokens)} tokens: {whole}").lstrip()
-    return [rates, of_all] if tokens else [rates]
+    step = fill(step, subsequent_indent="  ")
+    return [step, rates, of_all] if tokens else [step, rates]
 
 
 def calls(answer: Answer) -> list[str]:
@@ -281,7 +281,8 @@ def step_in_words(job: Job, ranks: int) -> str:
     """Of what the tokens of a step are the product."""
     micro = f"{job.accumulate:,} micro-batch{'es' * (job.accumulate > 1)}"
     rows = f"{in_sequences(job.rows)} × {job.context:,} tokens"
-    return f"a step: {ranks:,} × {micro} × {rows} = {ranks * job.accumulate * job.tokens:,.0f}"
+    gpus = f"{ranks:,} GPU{'s' * (ranks > 1)}"
+    return f"a step: {gpus} × {micro} × {rows} = {ranks * job.accumulate * job.tokens:,.0f}"
 
 
 def published(found: Plan, assumed: Assumed) -> list[str]:

@@ -141,22 +141,33 @@ def in_words(found: Assumed) -> list[tuple[str, str]]:
 
 
 def in_brief(found: Assumed) -> list[tuple[str, str]]:
-    """The four lines that an answer begins with: what is trained, and on what."""
+    """The few lines that an answer begins with: what is trained, how, and on what."""
     job, cluster, model = found.job, found.cluster, found.job.model
     what = f"{found.name}, " if found.name else ""
     what += f"{billions(model.parameters)} parameters"
     what += f" ({billions(model.active)} active)" if model.experts else ""
     what += f", {100 * job.trained / job.parameters:.2g}% of them trained" if job.frozen else ""
     is_in_one = cluster.ranks <= cluster.per_host
-    gpus = [f"{cluster.ranks:,} × {found.gpu.name}"]
+    room = f"{found.memory / GIB:.1f} GiB = {found.memory / 1e9:.1f} GB each"
+    gpus = [f"{cluster.ranks:,} × {found.gpu.name} ({room})"]
     gpus += ["in one host" if is_in_one else f"{cluster.per_host} per host"]
+    links = []
     if min(cluster.ranks, cluster.per_host) > 1:
-        gpus.append(f"{found.inside.rate / 1e9:,.4g} GB/s inside a host")
+        links.append(f"{found.inside.rate / 1e9:,.4g} GB/s for each GPU inside a host")
     if not is_in_one:
-        gpus.append(f"{cluster.network.bandwidth / WIRE / 1e9:,.4g} GB/s between hosts")
+        links.append(
+            f"{cluster.network.bandwidth / WIRE / 1e9:,.4g} GB/s for each host (--network)"
+        )
     speed = f"{cluster.speed / 1e12:,.3g} TFLOP/s for each GPU"
     speed += "" if found.is_measured else " (not measured)"
-    return [("model", what), ("step", of_step(found)), ("GPUs", ", ".join(gpus)), ("speed", speed)]
+    topics = {
+        "model": what,
+        "step": of_step(found).removesuffix(", eager"),
+        "GPUs": ", ".join(gpus),
+        "links": ", ".join(links),
+        "speed": speed,
+    }
+    return [(name, said) for name, said in topics.items() if said]
 
 
 def of_model(model: Model, name: str = "") -> str:

@@ -55,9 +55,11 @@ If nothing fits, the answer says what would.
 A number that can't be trusted has a caution."""
 SHORT_WORDS = """\
 in an answer:
+  DDP         every GPU keeps everything; ZeRO-1 shards the optimizer's states
+  ZeRO-2      shards gradients, too; ZeRO-3 also parameters; HSDP is ZeRO-3 in each host
   fits        paper: it fits, but leaves less than a tenth of the memory free
   checkpoint  what to recompute; selective: every other product of a layer; full: all
-  batch       micro-batches of a step × sequences in each
+  batch       micro-batches of a GPU in a step × sequences in each
   step        time of an optimizer step
   waits       share of a step in which a GPU waits for messages
 """
