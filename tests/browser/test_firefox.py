@@ -3,7 +3,6 @@
 import itertools
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 import websocket
 from live_page import PATIENCE
 from plain import plain
+from ports import free_port
 
 FIREFOX = shutil.which("firefox-esr") or shutil.which("firefox")
 pytestmark = [
@@ -72,9 +72,7 @@ class Firefox:
 
 @pytest.fixture
 def firefox(tmp_path: Path) -> Iterator[Firefox]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     process = subprocess.Popen(
         [FIREFOX, "--headless", "--no-remote", "--profile", tmp_path,
          "--remote-debugging-port", str(port)],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from live_page import LivePage
+from ports import free_port
 from serving import Server, running_server
 
 BELOW = "/user/me/"
@@ -51,11 +52,6 @@ async def copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> No
     except ConnectionError:
         pass
     target.close()
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture

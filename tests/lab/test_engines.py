@@ -22,6 +22,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from ports import free_port
 
 from playground.lab.hosts import Host, laboratory
 from playground.lab.one_host import torchrun
@@ -86,8 +87,7 @@ def test_a_second_job_on_the_same_port_ends_with_the_first(tmp_path: Path) -> No
     lines = ["import sys, time", "from pathlib import Path", "began, end = map(Path, sys.argv[1:])"]
     lines += ["began.touch()", "while not end.exists():", "    time.sleep(0.1)"]
     script.write_text("\n".join(lines))
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        meet = f"--rdzv-endpoint=localhost:{free.getsockname()[1]}"
+    meet = f"--rdzv-endpoint=localhost:{free_port()}"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=c10d", meet]
     jobs = []
     try:
@@ -378,9 +378,7 @@ def test_the_slurm_file_trains_and_saves_before_its_time_is_over(tokens: str, tm
     """A stand-in for srun starts one task for each host, both on this machine. As Slurm's own does,
     it kills them when it gets TERM itself, and scancel tells all processes, torchrun and ranks.
     The first time Slurm's signal comes in the middle; the second time nothing does."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     tasks = f"""
 while [[ $1 == -* ]]; do shift; done
 "$@" & one=$!

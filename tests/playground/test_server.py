@@ -22,6 +22,7 @@ from urllib.parse import quote_plus, urlsplit
 import psutil
 import pytest
 import websocket
+from ports import free_port
 from rights import SUDO, as_root
 from serving import Server, running_server
 from tornado.httpclient import AsyncHTTPClient
@@ -629,8 +630,7 @@ def test_another_user_of_this_machine_is_not_heard(html: Path, tmp_path: Path, n
 
 @only_linux_tells
 def test_behind_a_proxy_that_runs_as_another_user_readers_are_heard(html: Path) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     options = ("--no-browser", "--proxy", f"http://127.0.0.1:{port}/")
     with running_server(html, options, port=port) as server:
         answer = as_another_user("127.0.0.1", server.port, f"{server.prefix}/login")
@@ -972,8 +972,7 @@ def test_a_refused_usual_port_is_named(
 def test_the_usual_port_moves_when_it_is_taken_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     monkeypatch.setattr(address, "USUAL_PORT", port)
     at_home = bind(None)
     assert {listening.getsockname()[1] for listening in at_home} == {port}

@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 import torch
 import torch.distributed as dist
+from ports import free_port
 
 from distributed.runtime import group as names
 from playground.lab.one_host import SCRIPTS, as_module, torchrun
@@ -190,15 +191,14 @@ def test_a_rank_that_never_comes_is_missed(tmp_path: Path) -> None:
     assert "ranks 1 and 2 didn't join" in done.stdout
 
 
-def free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return str(free.getsockname()[1])
-
-
 @pytest.mark.slow
 def test_a_rank_that_is_still_importing_is_named_with_its_host(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import time\ntime.sleep(1000)\n")
-    env = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    env = os.environ | {
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
     words = [sys.executable, SCRIPT, "--json", str(tmp_path / "report.json"), "--join", "10"]
     slow = subprocess.Popen(words, env=env | {"RANK": "1", "PYTHONPATH": str(tmp_path)})
     try:
@@ -217,7 +217,7 @@ def test_a_rank_that_is_still_importing_is_named_with_its_host(tmp_path: Path) -
 @pytest.mark.slow
 def test_an_address_that_leads_nowhere_is_one_line() -> None:
     env = os.environ | {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    env |= {"MASTER_PORT": free_port()}
+    env |= {"MASTER_PORT": str(free_port())}
     words = [sys.executable, SCRIPT, "--join", "2"]
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (2, "")

@@ -7,7 +7,7 @@ like it, or a caution that there are none.
 import json
 import textwrap
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_brief, in_words
 from distributed.planner.band import Band, band_of
@@ -17,9 +17,6 @@ from distributed.planner.calls import call_of
 from distributed.planner.job import Job, Option
 from distributed.planner.measures import Next
 from distributed.planner.strategy import RESERVE, Plan, plan, run_of
-
-if TYPE_CHECKING:
-    from recipes.beside import Beside
 
 WIDE = 88  # characters in a line
 fill = partial(textwrap.fill, width=WIDE, break_on_hyphens=False)  # --lora isn't cut in two
@@ -81,10 +78,10 @@ def as_text(answer: Answer, tokens: float = 0.0) -> str:
     best, cautions = answer.best, answer.plan.cautions
     lines = [*assumptions(in_brief(answer.assumed)), "", *table(answer)]
     if best:
-        whose = WHOSE[answer.assumed.stack]
+        library = WHOSE[answer.assumed.stack]
         call = call_of(best.name, answer.assumed.stack, answer.assumed.cluster)
         lines += [f"{lines.pop()}; recommended: {best.name}", indented(answer.margin)]
-        lines += [indented(f"in {whose}: {call}"), *times(answer, tokens)]
+        lines += [indented(f"in {library}: {call}"), *times(answer, tokens)]
     else:
         lines += ways_out(answer, lines.pop())
     lines += [fill(f"caution: {each.split('; ')[0]}", subsequent_indent="  ") for each in cautions]
@@ -216,8 +213,11 @@ def indented(said: str) -> str:
     return fill(said, initial_indent="  ", subsequent_indent="    ")
 
 
-def as_json(answer: Answer, tokens: float, executed: "list[Beside] | None" = None) -> str:
-    """All of it, for programs: bytes and seconds. Without bands if the plan is beyond them."""
+def as_json(answer: Answer, tokens: float, executed: Any = None) -> str:
+    """All of it, for programs: bytes and seconds. Without bands if the plan is beyond them.
+
+    `executed` is what an execution of the plans found, for the same programs.
+    """
     found, assumed = answer.plan, answer.assumed
     options: list[dict[str, Any]] = [
         {
@@ -256,9 +256,7 @@ def as_json(answer: Answer, tokens: float, executed: "list[Beside] | None" = Non
             whole["run"] = {"tokens_per_second": whole["run"]["tokens_per_second"]}
         whole["band"] = band._asdict() | {"words": band.in_words()} if band else None
     if executed is not None:
-        from recipes.beside import as_dict as executed_as_dict
-
-        whole["executed"] = executed_as_dict(executed)
+        whole["executed"] = executed
     return json.dumps(whole, indent=1, allow_nan=False)
 
 

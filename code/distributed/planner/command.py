@@ -433,18 +433,18 @@ def main(argv: list[str] | None = None) -> None:
         found, assumed = answer.plan, answer.assumed
         executed = None
         if given.execute:
-            from recipes.beside import as_table, beside
+            from recipes import beside
 
-            executed = beside(found.options, *assumed[:2], given.stack, given.module)
+            executed = beside.beside(found.options, *assumed[:2], given.stack, given.module)
     except (ValueError, OverflowError, ImportError) as error:
         parser.error(str(error))
     tokens = given.tokens or 0.0
     if given.json:
-        print(as_json(answer, tokens, executed))
+        print(as_json(answer, tokens, executed and beside.as_dict(executed)))
         return
     print(in_full(answer, tokens) if given.explain else as_text(answer, tokens))
     if executed is not None:
-        print(f"\n{as_table(executed, assumed.cluster.ranks)}")
+        print(f"\n{beside.as_table(executed, assumed.cluster.ranks)}")
 
 
 if __name__ == "__main__":
