@@ -55,6 +55,6 @@ def test_every_caution_is_there_with_its_first_clause(capsys):
     brief = " ".join(" ".join(lines_of(f"{CARDS} --lora 16", capsys)).split())
     full = lines_of(f"{CARDS} --lora 16 --explain", capsys)
     cautions = [line for line in full if line.startswith("caution")]
-    assert len(cautions) == 4 == brief.count("caution: ")
+    assert len(cautions) == 3 == brief.count("caution: ")
     assert all(line.rstrip() in brief for line in cautions)
     assert "measure a step, and pass its speed" not in brief

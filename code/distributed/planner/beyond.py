@@ -104,9 +104,9 @@ def of_gpus(found: Assumed) -> Iterator[Beyond]:
     if found.speed is None and not has_curve(one):
         errors = [run.error for run in known() if not has_curve(GPUS[run.row["gpu"]])]
         yield Beyond(
-            f"no curve was fitted to runs on the {one.name}: planned with the share of its peak"
-            f" that the {GPUS[curve].name} reaches; {len(errors)} runs on such GPUs were planned"
-            f" {spread(errors)}; measure a step, and pass its speed (--speed)"
+            f"no curve was fitted to runs on the {one.name}: planned with the share of the peak"
+            f" that the {GPUS[curve].name} reaches, and {len(errors)} runs on GPUs without a curve"
+            f" were planned {spread(errors)}; measure a step, and pass its speed (--speed)"
         )
     if ranks > (most := reach(curve).gpus):
         yield Beyond(
@@ -122,13 +122,15 @@ def of_links(found: Assumed) -> Iterator[Beyond]:
     cluster, one = found.cluster, found.gpu
     curve, slowest = curve_name(one), reach(curve_name(one))
     is_shared = min(cluster.ranks, cluster.per_host) > 1
+    is_slower = SLACK * found.inside.link.bandwidth < WIRE * slowest.inside
     if is_shared and not one.peer_to_peer and not found.inside.is_measured:
         yield Beyond(
-            f"the {one.name} has no peer-to-peer transfers over PCIe, so messages go through the"
-            " host's memory, and its links may be much slower than planned; measure them with"
-            " check_cluster.py, and pass the rate, such as --interconnect 10GB"
+            f"the {one.name} has no peer-to-peer transfers over PCIe, so its links may be much"
+            " slower than planned, because messages go through the host's memory; measure them"
+            " with check_cluster.py, and pass the rate, such as --interconnect 10GB",
+            has_band=not is_slower,
         )
-    if is_shared and SLACK * found.inside.link.bandwidth < WIRE * slowest.inside:
+    elif is_shared and is_slower:
         yield Beyond(
             f"links inside a host are slower than the {slowest.inside / 1e9:g} GB/s of all"
             f" published runs on {curve.upper()}s: a step may wait longer than planned",
