@@ -5,10 +5,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from distributed.planner.hardware import GPUS, between_hosts
 from distributed.planner.schedules import threshold
 from playground.build.toc import core_path
+from playground.show import calculator, step_figures
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "book/_ext"))
@@ -35,6 +38,24 @@ def cells_of(table: str, columns: int) -> dict[str, tuple[str, ...]]:
     """First cell of each row of an HTML table → its other cells."""
     cells = re.findall(r"<td[^>]*>([^<]*)</td>", table)
     return {row[0]: row[1:] for row in zip(*[iter(cells)] * columns, strict=True)}
+
+
+def test_ddp_makes_as_many_buckets_of_the_largest_gpt_2_as_three_files_say():
+    d = 1600
+    ends = [(d, 4 * d), (d,), (4 * d, d), (4 * d,), (d,), (d,)]
+    block = [*ends, (d, d), (d,), (3 * d, d), (3 * d,), (d,), (d,)]
+    shapes = [(d,), (d,), *48 * block, (1024, d), (50_257, d)]  # in the order of the backward pass
+    tensors = [torch.empty(shape, device="meta") for shape in shapes]
+    buckets = {
+        limit: len(dist._compute_bucket_assignment_by_size(tensors, [first << 20, limit << 20])[0])
+        for limit, first in ((25, 1), (100, 100))
+    }
+    assert cheat_sheet.GPT_2_BUCKETS == buckets
+    assert step_figures.BUCKETS == buckets[25]
+    named = {name: size for name, size in calculator.BUCKETS.items() if "limit" in name}
+    assert [*named.values()] == pytest.approx([4 * 1.5e9 / n for n in buckets.values()], rel=0.001)
+    for name, size in named.items():
+        assert name.startswith(f"{size // 1e6:.0f} MB (limit ")
 
 
 def test_the_thresholds_are_those_of_the_chapters():
