@@ -50,8 +50,8 @@ def test_ddp_makes_as_many_buckets_of_the_largest_gpt_2_as_three_files_say():
         limit: len(dist._compute_bucket_assignment_by_size(tensors, [first << 20, limit << 20])[0])
         for limit, first in ((25, 1), (100, 100))
     }
-    assert cheat_sheet.GPT_2_BUCKETS == buckets
-    assert step_figures.BUCKETS == buckets[25]
+    assert buckets == cheat_sheet.GPT_2_BUCKETS
+    assert buckets[25] == step_figures.BUCKETS
     named = {name: size for name, size in calculator.BUCKETS.items() if "limit" in name}
     assert [*named.values()] == pytest.approx([4 * 1.5e9 / n for n in buckets.values()], rel=0.001)
     for name, size in named.items():
