@@ -42,9 +42,10 @@ class Answer(NamedTuple):
         return self.plan.recommended
 
     @property
-    def margin(self) -> str:
-        """The first reason: how much memory the recommended strategy leaves, and its waiting."""
-        return next(each for each in self.plan.why.split("; ") if each.startswith("it leaves"))
+    def margins(self) -> list[str]:
+        """How much memory the recommended strategy leaves, its waiting, and why no larger batch."""
+        reasons = self.plan.why.split("; ")
+        return [each for each in reasons if each.startswith("it leaves") or "at a time" in each]
 
     @property
     def job(self) -> Job:
@@ -80,7 +81,7 @@ def as_text(answer: Answer, tokens: float = 0.0) -> str:
     if best:
         library = WHOSE[answer.assumed.stack]
         call = call_of(best.name, answer.assumed.stack, answer.assumed.cluster)
-        lines += [f"{lines.pop()}; recommended: {best.name}", indented(answer.margin)]
+        lines += [f"{lines.pop()}; recommended: {best.name}", *map(indented, answer.margins)]
         lines += [indented(f"in {library}: {call}"), *times(answer, tokens)]
     else:
         lines += ways_out(answer, lines.pop())

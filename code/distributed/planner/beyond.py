@@ -106,7 +106,7 @@ def of_gpus(found: Assumed) -> Iterator[Beyond]:
         yield Beyond(
             f"no curve was fitted to runs on the {one.name}: planned with the share of the peak"
             f" that the {GPUS[curve].name} reaches, and {len(errors)} runs on GPUs without a curve"
-            f" were planned {spread(errors)}; measure a step, and pass its speed (--speed)"
+            f" {spread(errors)}; measure a step, and pass its speed (--speed)"
         )
     if ranks > (most := reach(curve).gpus):
         yield Beyond(
@@ -179,7 +179,7 @@ def of_tokens(found: Assumed, job: Job) -> Iterator[Beyond]:
         yield Beyond(
             f"sequences of {job.context:,} tokens: attention is counted in full, as published MFUs"
             f" count it; {len(errors)} runs on {curve.upper()}s with more than"
-            f" {longest(long=False):,} tokens were planned {spread(errors)}"
+            f" {longest(long=False):,} tokens {spread(errors)}"
         )
     if job.rows < 1:
         yield Beyond(

@@ -316,13 +316,12 @@ def in_percent(bias: float) -> str:
 
 
 def spread(errors: Iterable[float]) -> str:
-    """From the smallest error to the largest: "5% too slow to 12% too fast"."""
-    ends = [round(100 * each) for each in sorted(errors)]
-    low, high = ends[0], ends[-1]
-    words = [f"{abs(end)}% too {'fast' if end > 0 else 'slow'}" for end in (low, high)]
+    """From the smallest error to the largest: "took from 5% less to 12% more time than planned"."""
+    low, *_, high = sorted([*errors] * 2)
+    words = [f"{100 * abs(end):.0f}% {'more' if end > 0 else 'less'}" for end in (low, high)]
     if low * high > 0:
-        words[0] = f"{abs(low)}"
-    return words[-1] if low == high else " to ".join(words)
+        words[0] = words[0].split()[0]
+    return f"took {words[-1] if low == high else ' to '.join(words)} time than planned"
 
 
 def evidence(
