@@ -158,17 +158,15 @@ def step_ddp(cluster: Cluster, flops: float, sizes: Sequence[float]) -> Step:
 
 
 def main(ranks: int = 16384, buckets: int = 200) -> None:
-    """Predict a step of DDP on a large number of ranks."""
+    """Predict a step of DDP on a large number of ranks, with fewer and fewer tokens on each."""
     if ranks < 1 or buckets < 1:
         raise ValueError(f"ranks={ranks}, buckets={buckets}: 1 or more of each")
     cluster = Cluster(ranks, 8, Link(5e-6, 400e9), Link(10e-6, 360e9), 400e12, jitter=0.02)
-    for size in (2.5e6, 25e6, 100e6):
-        step = step_ddp(cluster, 6 * 7e9 * 8192, [size] * buckets)
+    for tokens in (4096, 1024, 256):  # of a model with 7 billion parameters, gradients in bf16
+        step = step_ddp(cluster, 6 * 7e9 * tokens, [2 * 7e9 / buckets] * buckets)
         waits = step.exposed / step.total
-        print(
-            f"{buckets} buckets of {size / 1e6:g} MB: {step.total:.2f} s, {waits:.0%} of it waiting"
-        )
-        assert step.total >= max(step.compute, 0)
+        print(f"{tokens:,} tokens on each rank: {step.total:.2f} s, {waits:.0%} of it waiting")
+        assert step.total >= step.compute > 0
 
 
 if __name__ == "__main__":

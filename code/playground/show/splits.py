@@ -127,11 +127,9 @@ def rows_of_pipeline(run: Run, stages: int = 4) -> list[Row]:
 
 
 def table_of(rows: list[Row]) -> Table:
-    def shown(what: str, value: float) -> str:
-        return f"{value:.0%}" if what.endswith("waiting") else f"{value:,.0f}"
-
+    """Shares of a step, and how many points the measured one is above the predicted one."""
     lines = [
-        (what, shown(what, ours), shown(what, seen), shown(what, seen - ours))
+        (what, f"{ours:.1%}", f"{seen:.1%}", f"{100 * (seen - ours):+.1f}")
         for what, ours, seen in rows
     ]
-    return Table(["", "predicted", "measured", "difference"], lines)
+    return Table(["", "predicted", "measured", "difference (points)"], lines)
