@@ -8,8 +8,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from distributed.planner.command import arguments, read
 from distributed.planner.hardware import GPUS, between_hosts
 from distributed.planner.schedules import threshold
+from distributed.planner.strategy import plan
 from playground.build.toc import core_path
 from playground.show import calculator, step_figures
 
@@ -61,8 +63,8 @@ def test_ddp_makes_as_many_buckets_of_the_largest_gpt_2_as_three_files_say():
 def test_the_thresholds_are_those_of_the_chapters():
     """An H100 at 400 TFLOP/s and 80% of line rate: 1,250 and 10,000 tokens."""
     said = cells_of(cheat_sheet.tokens_table(), 6)
-    assert said["DDP, gradients in bf16"] == ("1 C/W", "1,250", "10,000", "", "")
-    assert said["DDP, in fp32"] == ("2 C/W", "2,500", "20,000", "", "")
+    assert said["DDP, bf16"] == ("1 C/W", "1,250", "10,000", "", "")
+    assert said["DDP, fp32"] == ("2 C/W", "2,500", "20,000", "", "")
     assert said["ZeRO-3 (FSDP2), fp32"][:3] == ("1.5 C/W", "1,875", "15,000")
     assert said["HSDP (FSDP2), fp32"][:3] == ("2 C/W", "2,500", "20,000")
 
@@ -147,6 +149,33 @@ def test_a_rule_says_what_it_is_for():
     assert "k$ = 7" in short
     assert "a tenth of the computing time" in short
     assert len(short) < len(rule)
+
+
+def test_shortened_rules_keep_their_bold_part_and_end_like_sentences():
+    for name in cheat_sheet.KEPT:
+        _, lines = cheat_sheet.title_and_remember(ROOT / f"{name}.md")
+        (rule,) = (line for line in lines if line.startswith("**Rule of thumb"))
+        short = cheat_sheet.shortened(name, rule)
+        bold = rule[: rule.index("**", 2) + 2]
+        assert short.startswith(bold)
+        assert short.rstrip("*").endswith(".")
+
+
+def test_a_rule_is_a_sentence_on_the_sheet():
+    assert (
+        cheat_sheet.without_its_name("**Rule of thumb: save often.** Yes.")
+        == "**Save often.** Yes."
+    )
+
+
+def test_the_decision_is_the_planners():
+    """With more tokens than the threshold: DDP if it fits, or else ZeRO-3."""
+    for words, strategy in (
+        ("--params 1.5e9 --gpus 8 --gpu-memory 80GB", "DDP"),
+        ("--model llama-3-8b --context 8192 --nodes 2 --gpu-memory 80GB", "ZeRO-3"),
+        ("--model llama-3-70b --context 8192 --nodes 8 --gpu-memory 80GB", "ZeRO-3"),
+    ):
+        assert plan(*read(arguments().parse_args(words.split()))).recommended.name == strategy
 
 
 def test_every_command_is_there():

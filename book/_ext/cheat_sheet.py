@@ -3,13 +3,13 @@
     ```{cheat-sheet}
     ```
 
-Everything is copied from its source, but for the causes of exit codes. The chapters are those of
-the core path in `book/index.md`, and the lines are their rules of thumb, or all lines under
-"Remember" if a chapter has no rule. The chapters whose rules compare tokens with a threshold share
-a table of thresholds.
+Everything is copied from its source, but for the first decision and the causes of exit codes. The
+chapters are those of the core path in `book/index.md`, and the lines are their rules of thumb, or
+all lines under "Remember" if a chapter has no rule. The chapters whose rules compare tokens with a
+threshold share a table of thresholds.
 Bytes, latencies and GPUs come from the models. The commands come from the tops of the files that
 start a job, and from the pages about jobs that fail, hang or are slow. In print it is one page of
-A4.
+A4 or Letter.
 """
 
 from __future__ import annotations
@@ -34,11 +34,28 @@ from playground.build.toc import core_path
 SPEED = 400e12 / GPUS["h100"].peak  # the share of a GPU's peak that the book calculates with
 JOINED = {"book/collectives/two_levels": "book/collectives/all_reduce"}  # whose rule it repeats
 IN_TABLE = ("book/ddp/overlap", "book/zero/zero3")  # whose rules are the table of thresholds
-TOKENS = {  # chapters whose rules repeat numbers of this table: sentences kept after the bold ones
+KEPT = {  # sentences that are kept after a chapter's bold ones; all others have the page's
+    "book/first_steps/one_device": 1,
+    "book/first_steps/several_processes": 0,
+    "book/first_steps/data_parallelism": 1,
+    "book/collectives/two_levels": 0,
+    "book/ddp/by_hand": 1,
     "book/ddp/accumulation": 1,
+    "book/training_well/precision": 1,
+    "book/zero/memory": 2,
+    "book/zero/zero1": 0,
     "book/zero/zero2": 0,
     "book/at_scale/which_strategy": 0,
 }
+DECISION = (  # `test_the_decision_is_the_planners` asks the planner
+    "**First decide**",
+    "",
+    "- **It fits with DDP**, with a tenth of each GPU's memory free? Use DDP.",
+    "- **It doesn't?** Use FSDP2 with ZeRO-3.",
+    "- **Fewer tokens per micro-batch than in the table?** Have the"
+    " [planner](/book/at_scale/which_strategy.md) compare all strategies.",
+    "- **Nothing fits?** See *Out of memory*.",
+)
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
 STARTED = (  # files whose first lines contain the command that starts them
     "code/scripts/ddp.py",
@@ -55,7 +72,8 @@ BAD_DAY = (  # a page, a part of a line on it, and what the line is for
     (
         "book/at_scale/why_it_hangs.md",
         "TORCH_FR_DUMP_TEMP_FILE",
-        "before the start: where NCCL's last collectives go",
+        "before the start: where NCCL's last collectives go"
+        " (older versions: TORCH_NCCL_DEBUG_INFO_TEMP_FILE)",
     ),
     ("book/at_scale/why_it_hangs.md", "torchfrtrace", "after the timeout: where ranks diverged"),
     ("book/at_scale/is_it_fast.md", "read_trace", "it's slow: what are the ranks waiting for?"),
@@ -84,7 +102,7 @@ html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.3
 .bd-article .cheat-sheet pre { margin: 0; padding: 0.2em 0.4em; overflow-x: auto; }
 .bd-article .cheat-sheet :is(p, li, td, th) { line-height: inherit; }
 .bd-article .cheat-sheet li > p { margin: 0; }
-@page { size: A4; margin: 8mm; }
+@page { margin: 8mm; }
 @media print {
   .bd-main .bd-article .cheat-sheet {
     columns: 3; column-gap: 4mm; font-size: 7.6pt; line-height: 1.25;
@@ -123,11 +141,18 @@ def title_and_remember(page: Path) -> tuple[str, list[str]]:
 
 
 def shortened(name: str, rule: str) -> str:
-    """A chapter's rule of thumb without the numbers that the table of thresholds has."""
-    if name not in TOKENS:
+    """A chapter's rule of thumb with as many of the sentences after it as `KEPT` says."""
+    if name not in KEPT:
         return rule
-    kept = rf"^(\*\*Rule of thumb.*?\*\*(?: .*?[.](?= |$)){{{TOKENS[name]}}}).*"
-    return re.sub(kept, r"\1", rule)
+    kept = rf"^(\*\*Rule of thumb.*?\*\*(?: .*?[.](?= |$)){{{KEPT[name]}}}).*"
+    short = re.sub(kept, r"\1", rule)
+    return short if short.rstrip("*").endswith(".") else f"{short}."
+
+
+def without_its_name(rule: str) -> str:
+    """A rule of thumb as a sentence, because all lines of the sheet are rules of thumb."""
+    said = rule.removeprefix("**Rule of thumb: ")
+    return f"**{said[0].upper()}{said[1:]}"
 
 
 def bold_rule(page: Path) -> str:
@@ -194,9 +219,9 @@ def ddp_with_latency(mebibytes: int, latency: float = 0.1e-3) -> float:
 def tokens_table() -> str:
     """Tokens in a micro-batch that hide the bytes of each strategy, on hosts of eight H100s."""
     ways = (
-        ("DDP, gradients in bf16", 2, "DDP"),
-        ("DDP, in fp32", 4, "DDP"),
-        ("ZeRO-1 (Megatron)", 4, "ZeRO-1"),
+        ("DDP, bf16", 2, "DDP"),
+        ("DDP, fp32", 4, "DDP"),
+        ("ZeRO-1 (Megatron), fp32", 4, "ZeRO-1"),
         ("ZeRO-2 (FSDP2), fp32", 4, "ZeRO-2"),
         ("ZeRO-3 (FSDP2), bf16", 2, "ZeRO-3"),
         ("ZeRO-3 (FSDP2), fp32", 4, "ZeRO-3"),
@@ -217,7 +242,7 @@ def tokens_table() -> str:
             for gpus in (64, 512)
         ]
         rows.append([text, f"{factor:g} C/W", *found, *late])
-    head = ["messages hide from", "tokens", "8 ports", "1 port", "64 GPUs†", "512 GPUs†"]
+    head = ["strategy, gradients in", "formula", "8 ports", "1 port", "64 GPUs†", "512 GPUs†"]
     return table(head, rows)
 
 
@@ -297,6 +322,7 @@ class CheatSheet(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         root = Path(self.env.srcdir)
         sheet = nodes.container(classes=["cheat-sheet"])
+        sheet += self.part(*DECISION)
         numbers = {name: number for number, name in enumerate(core_path(root), start=1)}
         for name, number in numbers.items():
             page = root / f"{name}.md"
@@ -307,7 +333,7 @@ class CheatSheet(SphinxDirective):
                 continue
             joined = JOINED.get(name)
             count = f"{numbers[joined]}, {number}" if joined else str(number)
-            rules = [shortened(name, rule) for rule in rules]
+            rules = [without_its_name(shortened(name, rule)) for rule in rules]
             sheet += self.part(
                 f"**{count}. [{title}](/{name}.md)**",
                 "",
@@ -322,16 +348,16 @@ class CheatSheet(SphinxDirective):
             for name in IN_TABLE
         )
         tokens = self.part(
-            f"**{', '.join(links)}**: tokens in a micro-batch that hide messages, on hosts of eight"
-            " H100s that achieve C = 400 TFLOP/s, W = 80% of line rate, without latency, or with it"
-            " (†)"
+            f"**{', '.join(links)}**: tokens per micro-batch needed to hide communication, on hosts"
+            " of eight H100s, without latency or with it (†)"
         )
         tokens += nodes.raw("", tokens_table(), format="html")
         whole, larger = (f"{round(ddp_with_latency(mib), -2):,.0f}" for mib in (25, 100))
         tokens += self.part(
-            "Ports of 400 Gbit/s per host. †With latency, for 7 billion parameters in 32 blocks and"
-            " eight ports; with one port, latency adds as many tokens. DDP in fp32 for the"
-            f" largest GPT-2 on 64 GPUs: {whole} by default, {larger} with `bucket_cap_mb=100`."
+            "C = 400 TFLOP/s, W = 80% of ports of 400 Gbit/s per host. †With latency, for 7 billion"
+            " parameters in 32 blocks and eight ports; with one port, latency adds the same number"
+            f" of tokens. DDP in fp32 for the largest GPT-2 on 64 GPUs: {whole} by default,"
+            f" {larger} with `bucket_cap_mb=100`."
         ).children
         gpus = self.part(
             "**GPUs**: peak in 16 bits, memory, GB/s in one direction, and C/W in tokens"
@@ -346,8 +372,8 @@ class CheatSheet(SphinxDirective):
         memory += nodes.raw("", memory_table(), format="html")
         memory += self.part(
             "Paper: bf16 weights and gradients, fp32 master copy and states. *Megatron: 2 more"
-            " for fp32 gradients. PyTorch: all in fp32; the + 2 are casts to bf16. Activations, two"
-            " gathered blocks (ZeRO-3), and the allocator come on top."
+            " for fp32 gradients. PyTorch: all in fp32; the + 2 are casts to bf16. Add activations,"
+            " the allocator's overhead, and for ZeRO-3 two gathered blocks and the root."
         ).children
         *first, last = passing_xids(root)
         bad = self.part(
@@ -358,8 +384,8 @@ class CheatSheet(SphinxDirective):
                 for what, name in BAD_DAY_RULES.items()
             ),
             f"- **Exit codes:** {exit_codes(root)}.",
-            f"- **Xids:** After {', '.join(first)}, or {last}, a GPU can go on. For any other, see"
-            " [On your cluster](/book/at_scale/your_cluster.md).",
+            f"- **Xids:** After {', '.join(first)}, or {last}, a GPU can go on (after 94, restart"
+            " the job). For any other, see [On your cluster](/book/at_scale/your_cluster.md).",
         )
         lines = [f"# {why}\n{line}" for (*_, why), line in zip(BAD_DAY, bad_day(root), strict=True)]
         bad += nodes.literal_block("", "\n".join(lines), language="bash")

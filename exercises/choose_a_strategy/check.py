@@ -14,7 +14,7 @@ HINTS = [
     "First leave out what doesn't fit, however fast it is: `option.needs <= 0.9 * case.memory`.",
     "`min(option.step.total for option in fitting)` is the shortest step. Anything within 2% "
     "of that is a tie.",
-    "The options are listed from the simplest on. So if DDP or ZeRO-1 is tied, take the first of "
+    "The options are listed simplest first. So if DDP or ZeRO-1 is tied, take the first of "
     "them. Otherwise, use `min(tied, key=lambda option: option.needs)`.",
 ]
 SIMPLE = ("DDP", "ZeRO-1")

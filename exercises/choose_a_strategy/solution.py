@@ -2,7 +2,7 @@ from playground.exercises.check import check
 
 
 def choose(case):
-    """The planner's rule: what fits with a reserve, then what is fast, then ties."""
+    """The planner's rule: filter by memory, take the fastest, and break ties."""
     fitting = [option for option in case.options if option.needs <= 0.9 * case.memory]
     fastest = min(option.step.total for option in fitting)
     tied = [option for option in fitting if option.step.total <= 1.02 * fastest]

@@ -4,13 +4,10 @@ from playground.exercises.check import check
 def choose(case):
     """The name of a strategy: "DDP", "ZeRO-1", "ZeRO-2", "HSDP", or "ZeRO-3".
 
-    `case.options` lists the strategies that the cluster allows, from the simplest on. Each has a
-    `name`, the bytes that it `needs` on each GPU, and its `step.total`, in seconds. `case.memory`
-    is a GPU's memory, in bytes. Follow the planner's rule:
-
-        1. A strategy fits if it leaves a tenth of the memory free.
-        2. Of those that fit, find the fastest. All that take at most 2% longer are tied with it.
-        3. Of those tied, take DDP, or else ZeRO-1, or else the one that needs the least memory.
+    `case.options` lists the strategies that the cluster allows, simplest first. Each has a `name`,
+    the bytes that it `needs` on each GPU, and its `step.total`, in seconds. `case.memory` is a
+    GPU's memory, in bytes. Follow the rule of the page "Which strategy", with these numbers: a
+    tenth of the memory has to stay free, and a step that takes at most 2% longer is as fast.
 
     The first five cases: H100s with 80 GB, 2,048 tokens per GPU, recomputed activations, and
     PyTorch's recipe.

@@ -227,6 +227,25 @@ def test_the_jobset_is_one_by_the_published_models() -> None:
     assert grace < pod["terminationGracePeriodSeconds"], "the save is over before the pod is"
 
 
+def test_the_jobset_with_infiniband_is_one_too() -> None:
+    """Its comments below the first lines are YAML for a pod with the host's network cards."""
+    models = pytest.importorskip("kubeflow_trainer_api.models")
+    head, start, rest = (ENGINES / "jobset.yaml").read_text().partition("apiVersion:")
+    job = yaml.safe_load(start + re.sub(r"^( +)# (?=\S+: )", r"\1", rest, flags=re.M))
+    assert json.loads(models.JobsetV1alpha2JobSet.from_dict(job).to_json()) == job
+    (hosts,) = job["spec"]["replicatedJobs"]
+    pod = hosts["template"]["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    assert (pod["spec"]["hostNetwork"], pod["spec"]["dnsPolicy"]) == (
+        True,
+        "ClusterFirstWithHostNet",
+    )
+    assert "k8s.v1.cni.cncf.io/networks" in pod["metadata"]["annotations"]
+    assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    asked = [name for name in container["resources"]["limits"] if name.startswith("rdma/")]
+    assert len(asked) == 1, head
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("hosts")
 def test_the_jobsets_command_trains_on_two_hosts(tokens: str, tmp_path: Path) -> None:

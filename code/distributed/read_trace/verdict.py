@@ -138,7 +138,7 @@ def check_slow_rank(late: Late, ranks: Sequence[RankSteps], others: StepTimes) -
     excess = {
         "It computes {} longer per step.": own.compute - others.compute,
         "It waits {} longer per step for its data.": own.data - others.data,
-        "It's idle {} longer per step, while Python does something else.": own.gaps - others.gaps,
+        "It's idle for {} more per step, while Python is busy elsewhere.": own.gaps - others.gaps,
     }
     reason = max(excess, key=lambda each: excess[each])
     why = f" {reason.format(ms(excess[reason]))}" if excess[reason] > 0 else ""
