@@ -61,7 +61,7 @@ def add_adapters(module: nn.Module, rank: int, alpha: float) -> None:
 
 @torch.no_grad()
 def merge_adapters(module: nn.Module) -> None:
-    """Replace each layer with an adapter by a plain one, W[o, i] + α/r BA, with the same outputs.
+    """Replace each layer with an adapter by a plain one, W[o, d] + α/r BA, with the same outputs.
 
     The sum is rounded to W's dtype, so in bf16 a small change may be lost.
     """
@@ -73,7 +73,7 @@ def merge_adapters(module: nn.Module) -> None:
 
 
 def adapter_parameters(module: nn.Module, rank: int) -> int:
-    """Trained parameters of a module with adapters: rank · (i + o) per linear layer W[o, i]."""
+    """Trained parameters of a module with adapters: rank · (d + o) per linear layer W[o, d]."""
     layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
     return sum(rank * (layer.in_features + layer.out_features) for layer in layers)
 
