@@ -2,10 +2,11 @@
 
 Three rules, and every cell of `In PyTorch` follows one of them:
 
-- A cell with the tag `file` is a whole file, and so is a listing in Python there. If it defines
-  `main`, the file ends in `main()` and is for torchrun, with as many ranks as the page has it run
-  with: `torchrun(main, ranks=4)` in the cell that comes next. The others need one process; with
-  the tag `slow` they start others themselves.
+- A cell with the tag `file` is a whole file, and so is a listing in Python there. Cells with the
+  tag `part` are the beginning of the file that comes next. If a file defines `main`, it ends in
+  `main()` and is for torchrun, with as many ranks as the page has it run with:
+  `torchrun(main, ranks=4)` in the cell that comes next. The others need one process; with the tag
+  `slow` they start others themselves.
 - A cell with the tag `holds`, which the page does not show, says what came of the file before it:
   `results` is what `main` returned on each rank, and `alone` what it did on one, if the page asks.
 - Any other cell that a reader sees there only runs what stands above it: it imports no torch and
@@ -96,10 +97,14 @@ class File(NamedTuple):
 
 
 def files_of(cells: list[Cell]) -> list[File]:
-    found = []
+    found, parts = [], []
     for number, cell in enumerate(cells):
+        if "part" in cell.tags:
+            parts.append(cell.source)
         if not cell.is_file:
             continue
+        cell = cell._replace(source="\n\n".join([*parts, cell.source]))
+        parts = []
         after = next((n for n, c in enumerate(cells) if n > number and c.is_file), len(cells))
         later, counts = cells[number + 1 : after], ()
         if re.search(r"^def main\(", cell.source, re.M):

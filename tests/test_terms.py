@@ -16,7 +16,8 @@ sys.path.insert(0, str(ROOT / "book/_ext"))
 import tips  # type: ignore[import-not-found]  # noqa: E402
 
 GLOSSARY = (ROOT / "book/reference/glossary.md").read_text()
-DEFINITIONS = dict(re.findall(r"^(\S.*)\n((?:  .*\n)+)", GLOSSARY.split("```{glossary}")[1], re.M))
+ENTRIES = re.findall(r"((?:^\S.*\n)+)((?:  .*\n)+)", GLOSSARY.split("```{glossary}")[1], re.M)
+DEFINITIONS = {name: text for names, text in ENTRIES for name in names.splitlines()}
 CHAPTERS = taught(ROOT)
 PAGES = [ROOT / f"{page}.md" for page in pages_in_order(ROOT) if not page.endswith("/glossary")]
 CODE = r"^(`{3,})\{(?:code-cell|literalinclude)\}.*?^\1"

@@ -1,10 +1,10 @@
 """Low-rank adaptation (LoRA): freeze a trained model, and train small adapters beside its layers.
 
-    y[b, o] = x[b, i] W[o, i]ᵀ + α/r · x A[r, i]ᵀ B[o, r]ᵀ            W is frozen
-    dA[r, i], dB[o, r]{partial over ranks} → all_reduce(avg) → dA, dB
+    y[b, o] = x[b, d] W[o, d]ᵀ + α/r · x A[r, d]ᵀ B[o, r]ᵀ            W is frozen
+    dA[r, d], dB[o, r]{partial over ranks} → all_reduce(avg) → dA, dB
 
-The change of a weight is a product of two thin matrices, so a layer trains r(i + o) parameters
-instead of io. Only these have gradients, optimizer states and messages. The frozen weights take
+The change of a weight is a product of two thin matrices, so a layer trains r(d + o) parameters
+instead of d·o. Only these have gradients, optimizer states and messages. The frozen weights take
 memory, but no more than that, and the backward pass still goes through them: dx = dy (W + α/r BA).
 The activations stay, too, because dA needs x just as dW did. B begins at zero, so the first step
 sees the model as it was. Afterward, α/r BA is added to W, and the model has its old form (Hu et al.
@@ -22,7 +22,7 @@ from distributed.runtime.script import run_script
 
 
 class LoRALinear(nn.Module):
-    """x[..., i] → y[..., o]: a frozen linear layer, plus an adapter of rank r that is trained."""
+    """x[..., d] → y[..., o]: a frozen linear layer, plus an adapter of rank r that is trained."""
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float):
         super().__init__()
@@ -34,7 +34,7 @@ class LoRALinear(nn.Module):
         nn.init.kaiming_uniform_(self.lora_a, a=math.sqrt(5))  # as nn.Linear begins
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        # Two thin products. B A as one matrix [o, i] would cost what training W costs.
+        # Two thin products. B A as one matrix [o, d] would cost what training W costs.
         return self.base(x) + self.scale * F.linear(F.linear(x, self.lora_a), self.lora_b)
 
 
@@ -61,7 +61,7 @@ def add_adapters(module: nn.Module, rank: int, alpha: float) -> None:
 
 @torch.no_grad()
 def merge_adapters(module: nn.Module) -> None:
-    """Replace each layer with an adapter by a plain one, W[o, i] + α/r BA, with the same outputs.
+    """Replace each layer with an adapter by a plain one, W[o, d] + α/r BA, with the same outputs.
 
     The sum is rounded to W's dtype, so in bf16 a small change may be lost.
     """
@@ -73,7 +73,7 @@ def merge_adapters(module: nn.Module) -> None:
 
 
 def adapter_parameters(module: nn.Module, rank: int) -> int:
-    """Trained parameters of a module with adapters: rank · (i + o) per linear layer W[o, i]."""
+    """Trained parameters of a module with adapters: rank · (d + o) per linear layer W[o, d]."""
     layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
     return sum(rank * (layer.in_features + layer.out_features) for layer in layers)
 

@@ -1,7 +1,7 @@
 """Differences between one stage of a script and the next, as a page shows them."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
@@ -21,13 +21,19 @@ def code_of(script: str) -> list[str]:
 
 
 class Diff:
-    """Lines that differ between two scripts, with one line of context before and after them."""
+    """Lines that differ between two scripts, with one line of context before and after them.
 
-    def __init__(self, before: str, after: str):
+    `marks` has texts of new lines, and for each the mark that the page refers to it by.
+    """
+
+    def __init__(self, before: str, after: str, marks: Mapping[str, str] | None = None):
+        self.marks = marks or {}
         self.names = before.rpartition("/")[2], after.rpartition("/")[2]
         found = difflib.unified_diff(code_of(before), code_of(after), n=1, lineterm="")
         lines = [line for line in found if not line.startswith(("---", "+++"))][1:]
         self.lines = [line for line in lines if line[1:].strip()]
+        for text in self.marks:
+            assert sum(text in line for line in self.lines if line[0] == "+") == 1, text
 
     @property
     def added(self) -> int:
@@ -35,7 +41,13 @@ class Diff:
         return sum(line.startswith("+") for line in self.lines)
 
     def __repr__(self) -> str:
-        return "\n".join("⋮" if line.startswith("@@") else line for line in self.lines)
+        return "\n".join(map(self._shown, self.lines))
+
+    def _shown(self, line: str) -> str:
+        if line.startswith("@@"):
+            return "⋮"
+        found = [mark for text, mark in self.marks.items() if line[0] == "+" and text in line]
+        return "  ".join([line, *found])
 
     def _repr_html_(self) -> str:
         rows = []
