@@ -37,6 +37,15 @@ def test_a_plan_has_its_margin_its_call_and_its_time(capsys):
     assert not re.search("largest parts|published", said)
 
 
+def test_the_speed_is_that_of_the_chosen_micro_batch(capsys):
+    """GPUs are faster with two sequences at a time, so a batch's speed isn't that of one."""
+    of_batch, of_one, of_two = (
+        next(line for line in lines_of(f"{LLAMA} {words}", capsys) if line.startswith("speed"))
+        for words in ("--batch 4194304", "--rows 1", "--rows 2")
+    )
+    assert of_batch == of_two != of_one
+
+
 def test_without_a_plan_it_says_what_is_missing_and_what_fits(capsys):
     said = "\n".join(lines_of(f"{CARDS} --batch 256K", capsys))
     assert "of 25.4 GB; recommended: none, because even ZeRO-3 needs 30.9 of 25.4 GB" in said

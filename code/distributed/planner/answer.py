@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_brief, in_words
 from distributed.planner.band import Band, band_of
-from distributed.planner.batch import Batch, in_sequences
+from distributed.planner.batch import Batch, at_speed, in_sequences
 from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.calls import call_of
 from distributed.planner.job import Job, Option
@@ -64,6 +64,9 @@ def answered(asked: Asked, batch: Batch | None = None, reserve: float = RESERVE)
     """Plan what is asked for, and leave a share `reserve` of the memory free. Raises ValueError."""
     assumed = asked.assumed
     found = plan(assumed.job, assumed.cluster, assumed.memory, assumed.stack, batch, reserve)
+    if batch and found.recommended:  # its micro-batch was chosen, and the speed depends on it
+        cluster = at_speed(assumed.cluster, found.recommended.job, batch)
+        assumed = assumed._replace(cluster=cluster)
     outside = beyond(assumed, found.recommended) if found.recommended else []
     cautions = (*asked.notes, *found.cautions, *(each.said for each in outside))
     has_band = all(each.has_band for each in outside)
