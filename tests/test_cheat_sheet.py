@@ -139,7 +139,7 @@ def test_a_bad_day_has_the_exit_codes_and_rules_of_the_pages(tmp_path):
     rules = [
         cheat_sheet.bold_rule(ROOT / f"{name}.md") for name in cheat_sheet.BAD_DAY_RULES.values()
     ]
-    assert rules[0].startswith("look at the rank")
+    assert rules[0].startswith("suspect the rank")
     assert rules[1].startswith("logits take")
 
 
@@ -164,10 +164,7 @@ def test_shortened_rules_keep_their_bold_part_and_end_like_sentences():
 
 
 def test_a_rule_is_a_sentence_on_the_sheet():
-    assert (
-        cheat_sheet.without_its_name("**Rule of thumb: save often.** Yes.")
-        == "Save often. Yes."
-    )
+    assert cheat_sheet.without_its_name("**Rule of thumb: save often.** Yes.") == "Save often. Yes."
 
 
 def test_the_decision_is_the_planners():
@@ -197,3 +194,7 @@ def test_every_command_is_there():
     assert len(lines) == len(cheat_sheet.STARTED)
     assert lines[0].startswith("torchrun ")
     assert "sbatch " in lines[3]
+    for line in lines:
+        folded = cheat_sheet.folded(line)
+        assert folded.replace(" \\\n  ", " ") == line
+        assert max(map(len, folded.splitlines())) <= cheat_sheet.WIDTH + 2

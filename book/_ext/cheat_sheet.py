@@ -4,9 +4,9 @@
     ```
 
 Everything is copied from its source, but for the first decision, the lines of FSDP2, and the causes
-of exit codes. The chapters are those of the core path in `book/index.md`, and the lines are their rules of thumb, or
-all lines under "Remember" if a chapter has no rule. The chapters whose rules compare tokens with a
-threshold share a table of thresholds.
+of exit codes. The chapters are those of the core path in `book/index.md`, and the lines are their
+rules of thumb, or all lines under "Remember" if a chapter has no rule. The chapters whose rules
+compare tokens with a threshold share a table of thresholds.
 Bytes, latencies and GPUs come from the models. The commands come from the tops of the files that
 start a job, and from the pages about jobs that fail, hang or are slow. In print it is one page of
 A4 or Letter.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 
 from docutils import nodes
 from docutils.statemachine import StringList
@@ -57,15 +58,20 @@ DECISION = (  # `test_the_decision_is_the_planners` asks the planner
     " `python -m distributed.planner --model config.json --gpus 64`",
     "- **Nothing fits?** See *Out of memory*.",
 )
+WIDTH = 44  # letters of code in a line, so that none is cut or broken on a screen
 FSDP2 = """\
-policy = MixedPrecisionPolicy(torch.bfloat16, reduce_dtype=torch.float32)
-for part in (*model.blocks, model):  # ZeRO-2: reshard_after_forward=False
+policy = MixedPrecisionPolicy(
+    torch.bfloat16, reduce_dtype=torch.float32)
+for part in (*model.blocks, model):
     fully_shard(part, mp_policy=policy)
-optimizer = torch.optim.AdamW(model.parameters())  # after sharding
-# in a loop over micro-batches:
-model.set_reshard_after_backward(is_last)  # ZeRO-2: gather once
-model.set_requires_gradient_sync(is_last)  # reduce once; needs memory for whole gradients
-model.set_requires_all_reduce(is_last)  # HSDP: all-reduce once
+# ZeRO-2: reshard_after_forward=False, too
+# Now create the optimizer. Per micro-batch:
+# ZeRO-2: gather once
+model.set_reshard_after_backward(is_last)
+# reduce once, if whole gradients fit
+model.set_requires_gradient_sync(is_last)
+# HSDP: all-reduce once
+model.set_requires_all_reduce(is_last)
 """
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
 STARTED = (  # files whose first lines contain the command that starts them
@@ -328,6 +334,12 @@ def launch_lines(root: Path) -> list[str]:
     return found
 
 
+def folded(command: str) -> str:
+    """A command in lines as wide as the sheet's columns, which still runs if you copy it."""
+    lines = wrap(command, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return " \\\n  ".join(lines)
+
+
 class CheatSheet(SphinxDirective):
     """One printable page, made from what the other pages say."""
 
@@ -377,8 +389,8 @@ class CheatSheet(SphinxDirective):
         )
         gpus += nodes.raw("", hardware_table(), format="html")
         gpus += self.part(
-            "We assume that C is 40.4% of every GPU's peak, as in the table above, and W 80% of line"
-            " rate; if you know your own C, scale the tokens by it. All ports:"
+            "We assume that C is 40.4% of every GPU's peak, as in the table above, and W 80% of"
+            " line rate; if you know your own C, scale the tokens by it. All ports:"
             " as many as a host has GPUs (eight; L40S, RTX 4090: four, assumed). One port: one per"
             f" host. ‡Limited by the {GPUS['l40s'].inside / 1e9:.0f} GB/s of PCIe inside the host."
         ).children
@@ -401,13 +413,17 @@ class CheatSheet(SphinxDirective):
             f"- **Xids:** After {', '.join(first)}, or {last}, a GPU can go on (after 94, restart"
             " the job). For any other, see [On your cluster](/book/at_scale/your_cluster.md).",
         )
-        lines = [f"# {why}\n{line}" for (*_, why), line in zip(BAD_DAY, bad_day(root), strict=True)]
+        lines = []
+        for (*_, why), line in zip(BAD_DAY, bad_day(root), strict=True):
+            lines += [*wrap(why, WIDTH + 2, initial_indent="# ", subsequent_indent="# "), line]
         bad += nodes.literal_block("", "\n".join(lines), language="bash")
         start = self.part(
             "**Start it**: on one host, on each of several, by Slurm, on Kubernetes"
             " (ddp.py, fsdp.py: in code/scripts; DATA: tokens, RUN: checkpoints, FIRST: first host)"
         )
-        start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
+        start += nodes.literal_block(
+            "", "\n".join(map(folded, launch_lines(root))), language="bash"
+        )
         sharded = self.part("**FSDP2**, and its three switches for gradient accumulation")
         sharded += nodes.literal_block("", FSDP2.rstrip(), language="python")
         letters = self.part(
