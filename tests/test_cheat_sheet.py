@@ -1,5 +1,6 @@
 """The cheat sheet says what the pages say, and each thing of the core path."""
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from distributed.planner.command import arguments, read
 from distributed.planner.hardware import GPUS, between_hosts
@@ -66,7 +68,7 @@ def test_the_thresholds_are_those_of_the_chapters():
     assert said["DDP, bf16"] == ("1 C/W", "1,250", "10,000", "", "")
     assert said["DDP, fp32"] == ("2 C/W", "2,500", "20,000", "", "")
     assert said["ZeRO-3 (FSDP2), fp32"][:3] == ("1.5 C/W", "1,875", "15,000")
-    assert said["HSDP (FSDP2), fp32"][:3] == ("2 C/W", "2,500", "20,000")
+    assert said["HSDP§ (FSDP2), fp32"][:3] == ("2 C/W", "2,500", "20,000")
 
 
 def test_the_thresholds_with_latency_are_those_of_the_chapters():
@@ -75,7 +77,7 @@ def test_the_thresholds_with_latency_are_those_of_the_chapters():
     page = (ROOT / "book/zero/zero3.md").read_text()
     assert f"that's about {few} tokens on 64 H100s and {many} on 512" in page
     assert said["ZeRO-2 (FSDP2), fp32"][3:] == ("1,500", "3,200")
-    assert said["HSDP (FSDP2), fp32"][3:] == ("2,500", "2,600"), "its gathers stay in the host"
+    assert said["HSDP§ (FSDP2), fp32"][3:] == ("2,500", "2,600"), "its gathers stay in the host"
     page = (ROOT / "book/ddp/overlap.md").read_text()
     for mebibytes in (25, 100):
         tokens = round(cheat_sheet.ddp_with_latency(mebibytes), -2)
@@ -137,7 +139,7 @@ def test_a_bad_day_has_the_exit_codes_and_rules_of_the_pages(tmp_path):
     rules = [
         cheat_sheet.bold_rule(ROOT / f"{name}.md") for name in cheat_sheet.BAD_DAY_RULES.values()
     ]
-    assert rules[0].startswith("look at the rank")
+    assert rules[0].startswith("suspect the rank")
     assert rules[1].startswith("logits take")
 
 
@@ -162,10 +164,7 @@ def test_shortened_rules_keep_their_bold_part_and_end_like_sentences():
 
 
 def test_a_rule_is_a_sentence_on_the_sheet():
-    assert (
-        cheat_sheet.without_its_name("**Rule of thumb: save often.** Yes.")
-        == "**Save often.** Yes."
-    )
+    assert cheat_sheet.without_its_name("**Rule of thumb: save often.** Yes.") == "Save often. Yes."
 
 
 def test_the_decision_is_the_planners():
@@ -176,6 +175,18 @@ def test_the_decision_is_the_planners():
         ("--model llama-3-70b --context 8192 --nodes 8 --gpu-memory 80GB", "ZeRO-3"),
     ):
         assert plan(*read(arguments().parse_args(words.split()))).recommended.name == strategy
+    (words,) = re.findall(r"distributed\.planner (.*?)`", " ".join(cheat_sheet.DECISION))
+    words = words.replace("config.json", "llama-3-70b")
+    assert plan(*read(arguments().parse_args(words.split()))).recommended.fits
+
+
+def test_fsdp2_has_the_switches_of_the_sheet():
+    compile(cheat_sheet.FSDP2, "the sheet", "exec")
+    switches = re.findall(r"model\.(set_\w+)", cheat_sheet.FSDP2)
+    assert len(switches) == 3
+    assert all(hasattr(FSDPModule, name) for name in switches)
+    arguments_of = re.findall(r"(reshard_\w+|mp_policy)=", cheat_sheet.FSDP2)
+    assert {*arguments_of} <= {*inspect.signature(fully_shard).parameters}
 
 
 def test_every_command_is_there():
@@ -183,3 +194,7 @@ def test_every_command_is_there():
     assert len(lines) == len(cheat_sheet.STARTED)
     assert lines[0].startswith("torchrun ")
     assert "sbatch " in lines[3]
+    for line in lines:
+        folded = cheat_sheet.folded(line)
+        assert folded.replace(" \\\n  ", " ") == line
+        assert max(map(len, folded.splitlines())) <= cheat_sheet.WIDTH + 2

@@ -3,10 +3,10 @@
     ```{cheat-sheet}
     ```
 
-Everything is copied from its source, but for the first decision and the causes of exit codes. The
-chapters are those of the core path in `book/index.md`, and the lines are their rules of thumb, or
-all lines under "Remember" if a chapter has no rule. The chapters whose rules compare tokens with a
-threshold share a table of thresholds.
+Everything is copied from its source, but for the first decision, the lines of FSDP2, and the causes
+of exit codes. The chapters are those of the core path in `book/index.md`, and the lines are their
+rules of thumb, or all lines under "Remember" if a chapter has no rule. The chapters whose rules
+compare tokens with a threshold share a table of thresholds.
 Bytes, latencies and GPUs come from the models. The commands come from the tops of the files that
 start a job, and from the pages about jobs that fail, hang or are slow. In print it is one page of
 A4 or Letter.
@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 
 from docutils import nodes
 from docutils.statemachine import StringList
@@ -53,9 +54,25 @@ DECISION = (  # `test_the_decision_is_the_planners` asks the planner
     "- **It fits with DDP**, with a tenth of each GPU's memory free? Use DDP.",
     "- **It doesn't?** Use FSDP2 with ZeRO-3.",
     "- **Fewer tokens per micro-batch than in the table?** Have the"
-    " [planner](/book/at_scale/which_strategy.md) compare all strategies.",
+    " [planner](/book/at_scale/which_strategy.md) compare all strategies. In the folder code:"
+    " `python -m distributed.planner --model config.json --gpus 64`",
     "- **Nothing fits?** See *Out of memory*.",
 )
+WIDTH = 44  # letters of code in a line, so that none is cut or broken on a screen
+FSDP2 = """\
+policy = MixedPrecisionPolicy(
+    torch.bfloat16, reduce_dtype=torch.float32)
+for part in (*model.blocks, model):
+    fully_shard(part, mp_policy=policy)
+# ZeRO-2: reshard_after_forward=False, too
+# Now create the optimizer. Per micro-batch:
+# ZeRO-2: gather once
+model.set_reshard_after_backward(is_last)
+# reduce once, if whole gradients fit
+model.set_requires_gradient_sync(is_last)
+# HSDP: all-reduce once
+model.set_requires_all_reduce(is_last)
+"""
 SHOWN = ("a100", "h100", "h200", "b200", "mi300x", "l40s", "4090")
 STARTED = (  # files whose first lines contain the command that starts them
     "code/scripts/ddp.py",
@@ -85,7 +102,7 @@ BAD_DAY_RULES = {  # what happened → the page whose rule of thumb, in bold the
 EXIT_CODES = {  # the codes in the table of `start_jobs`, in a few words
     "1": "a Python exception, such as CUDA out of memory",
     "−9": "usually the host's memory was full, or a save ran out of time",
-    "−15": "stopped from outside, after an earlier failure or at the time limit",
+    "−15": "terminated by torchrun (something else failed) or the scheduler",
     "−6": "often NCCL's watchdog",
     "−7": "usually /dev/shm was full",
     "−11": "a crash in compiled code",
@@ -99,7 +116,9 @@ STYLE = """\
 .bd-article .cheat-sheet li { font-size: inherit; }
 .bd-article .cheat-sheet table { font-size: 0.9em; margin: 0; width: 100%; }
 html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.3em 0.15em 0.2em; }
-.bd-article .cheat-sheet pre { margin: 0; padding: 0.2em 0.4em; overflow-x: auto; }
+.bd-article .cheat-sheet div[class*="highlight"] pre {
+  margin: 0; padding: 0.2em 0.4em; white-space: pre-wrap; overflow-wrap: anywhere;
+}
 .bd-article .cheat-sheet :is(p, li, td, th) { line-height: inherit; }
 .bd-article .cheat-sheet li > p { margin: 0; }
 @page { margin: 8mm; }
@@ -112,7 +131,6 @@ html .bd-article .cheat-sheet table.table tr > :is(td, th) { padding: 0.15em 0.3
   .bd-article .cheat-sheet .cheat-part { margin: 0 0 1.4mm; }
   .bd-main .bd-article .cheat-sheet div[class*="highlight"] pre {
     font-size: 5.6pt !important; line-height: 1.25; padding: 0.5mm !important; border: 0;
-    white-space: pre-wrap;
   }
   .bd-article .cheat-sheet table {
     font-family: var(--book-text); font-size: 5.8pt; white-space: nowrap;
@@ -150,9 +168,9 @@ def shortened(name: str, rule: str) -> str:
 
 
 def without_its_name(rule: str) -> str:
-    """A rule of thumb as a sentence, because all lines of the sheet are rules of thumb."""
-    said = rule.removeprefix("**Rule of thumb: ")
-    return f"**{said[0].upper()}{said[1:]}"
+    """A rule of thumb as a sentence, and not in bold: all lines of the sheet are rules of thumb."""
+    said = rule.removeprefix("**Rule of thumb: ").replace("**", "")
+    return f"{said[0].upper()}{said[1:]}"
 
 
 def bold_rule(page: Path) -> str:
@@ -225,8 +243,8 @@ def tokens_table() -> str:
         ("ZeRO-2 (FSDP2), fp32", 4, "ZeRO-2"),
         ("ZeRO-3 (FSDP2), bf16", 2, "ZeRO-3"),
         ("ZeRO-3 (FSDP2), fp32", 4, "ZeRO-3"),
-        ("HSDP (FSDP2), bf16", 2, "HSDP"),
-        ("HSDP (FSDP2), fp32", 4, "HSDP"),
+        ("HSDP§ (FSDP2), bf16", 2, "HSDP"),
+        ("HSDP§ (FSDP2), fp32", 4, "HSDP"),
     )
     one = GPUS["h100"]
     rows = []
@@ -316,6 +334,12 @@ def launch_lines(root: Path) -> list[str]:
     return found
 
 
+def folded(command: str) -> str:
+    """A command in lines as wide as the sheet's columns, which still runs if you copy it."""
+    lines = wrap(command, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return " \\\n  ".join(lines)
+
+
 class CheatSheet(SphinxDirective):
     """One printable page, made from what the other pages say."""
 
@@ -357,14 +381,16 @@ class CheatSheet(SphinxDirective):
             "C = 400 TFLOP/s, W = 80% of ports of 400 Gbit/s per host. †With latency, for 7 billion"
             " parameters in 32 blocks and eight ports; with one port, latency adds the same number"
             f" of tokens. DDP in fp32 for the largest GPT-2 on 64 GPUs: {whole} by default,"
-            f" {larger} with `bucket_cap_mb=100`."
+            f" {larger} with `bucket_cap_mb=100`. §Only a step's last micro-batch needs them, with"
+            " `set_requires_all_reduce`. DDP is the same with `no_sync`, but ZeRO-3 waits in each."
         ).children
         gpus = self.part(
             "**GPUs**: peak in 16 bits, memory, GB/s in one direction, and C/W in tokens"
         )
         gpus += nodes.raw("", hardware_table(), format="html")
         gpus += self.part(
-            "C is 40.4% of the peak, as in the table above, and W is 80% of line rate. All ports:"
+            "We assume that C is 40.4% of every GPU's peak, as in the table above, and W 80% of"
+            " line rate; if you know your own C, scale the tokens by it. All ports:"
             " as many as a host has GPUs (eight; L40S, RTX 4090: four, assumed). One port: one per"
             f" host. ‡Limited by the {GPUS['l40s'].inside / 1e9:.0f} GB/s of PCIe inside the host."
         ).children
@@ -387,19 +413,25 @@ class CheatSheet(SphinxDirective):
             f"- **Xids:** After {', '.join(first)}, or {last}, a GPU can go on (after 94, restart"
             " the job). For any other, see [On your cluster](/book/at_scale/your_cluster.md).",
         )
-        lines = [f"# {why}\n{line}" for (*_, why), line in zip(BAD_DAY, bad_day(root), strict=True)]
+        lines = []
+        for (*_, why), line in zip(BAD_DAY, bad_day(root), strict=True):
+            lines += [*wrap(why, WIDTH + 2, initial_indent="# ", subsequent_indent="# "), line]
         bad += nodes.literal_block("", "\n".join(lines), language="bash")
         start = self.part(
             "**Start it**: on one host, on each of several, by Slurm, on Kubernetes"
             " (ddp.py, fsdp.py: in code/scripts; DATA: tokens, RUN: checkpoints, FIRST: first host)"
         )
-        start += nodes.literal_block("", "\n".join(launch_lines(root)), language="bash")
+        start += nodes.literal_block(
+            "", "\n".join(map(folded, launch_lines(root))), language="bash"
+        )
+        sharded = self.part("**FSDP2**, and its three switches for gradient accumulation")
+        sharded += nodes.literal_block("", FSDP2.rstrip(), language="python")
         letters = self.part(
             "**Symbols**: Ψ parameters, N ranks, H hosts, T tokens in a rank's micro-batch,"
             " k micro-batches per step, n elements, g bytes per element, C FLOP/s of a GPU,"
             " W bytes/s of a host's ports together, α seconds of latency"
         )
-        sheet += [letters, tokens, memory, gpus, start, bad]
+        sheet += [letters, tokens, memory, gpus, sharded, start, bad]
         return [nodes.raw("", STYLE, format="html"), sheet]
 
     def part(self, *lines: str) -> nodes.container:
