@@ -112,6 +112,7 @@ def files_of(cells: list[Cell]) -> list[File]:
             assert counts, f"{cell.name}: with how many ranks?"
         holds = "\n".join(c.source for c in later if "holds" in c.tags)
         found.append(File(cell, counts, holds))
+    assert not parts, "no file follows these parts"
     return found
 
 

@@ -145,6 +145,33 @@ def test_a_block_keeps_what_the_plan_counts_compiled_or_not(gated, compiled):
     assert sum(sizes.values()) == pytest.approx(2 * tokens * model.kept("none", compiled), rel=5e-3)
 
 
+@pytest.mark.parametrize(("gated", "readers"), [(True, 5), (False, 4)])
+def test_under_autocast_each_matrix_keeps_its_own_cast_of_a_norms_result(gated, readers):
+    """Of two norms: q, k, and v read the first; up, and the gate if there is one, the second."""
+    model = Model(1, 256, 4, 4, 1024, 1000, gated)
+    block, tokens, sizes = Block(model), 512, {}
+    weights = {each.untyped_storage().data_ptr() for each in block.parameters()}
+
+    def note(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    x = torch.randn(1, tokens, 256, requires_grad=True) * 1
+    saved = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
+    with saved, torch.autocast("cpu", torch.bfloat16):
+        block(x)
+    casts_of_weights = sum(2 * each.numel() for each in block.parameters() if each.dim() > 1)
+    kept = sum(sizes.values()) - casts_of_weights
+    norms = 2 * 2 * 256  # more bytes for inputs in fp32
+    assert model.cast_again == (readers - 2) * 256
+    expected = tokens * (2 * model.kept("none") + norms + 2 * (readers - 2) * 256)
+    assert kept == pytest.approx(expected, rel=5e-3)
+    one, none = (model._replace(layers=n).activations(tokens, "none", 2, 0, 4.0) for n in (1, 0))
+    assert one - none == expected
+
+
 @pytest.mark.parametrize("name", ["llama-2-7b", "llama-3-70b", "gpt-2-124m", "tinyllama-1.1b"])
 def test_the_network_has_the_parameters_of_its_model(name):
     model = PRESETS[name]._replace(layers=2)

@@ -255,7 +255,7 @@ def test_seven_billion_on_eight_gpus_take_fsdp_in_pytorch_for_its_zero_1_has_fp3
     needs = memory_of(job, "ZeRO-1", cluster, "none")
     assert needs["parameters"] + needs["gradients"] == 8 * job.model.parameters
     assert needs["casts"] == 2 * job.model.multiplied
-    assert 91e9 < sum(needs.values()) < 98e9
+    assert sum(needs.values()) == pytest.approx(95.4e9, rel=1e-3)
 
 
 def test_seven_billion_on_eight_gpus_take_zero_1_in_megatron_and_the_margin_is_said():
@@ -351,7 +351,7 @@ def test_if_nothing_else_fits_what_fits_on_paper_is_taken_with_a_caution(capsys)
     said = capsys.readouterr().out
     assert re.search(r"^ZeRO-3 +25 paper", said, re.MULTILINE)
     assert "recommended: ZeRO-3" in said
-    assert "caution: ZeRO-3 fits on paper only: it leaves " in said
+    assert "caution: ZeRO-3 fits on paper only, so expect to run out of memory: it leaves " in said
     main([*words, "--reserve", "1%"])
     assert "paper" not in capsys.readouterr().out
 
@@ -624,7 +624,8 @@ def test_compiled_blocks_keep_less_where_they_have_swiglu_and_are_faster_on_h100
                 for c in (False, True)
             )
             # A compiled layer casts a norm's output once for all matrices that read it
-            casts = PRESETS[name].cast_again * 2 * 2048 * PRESETS[name].layers
+            readers = {"llama-2-7b": 3 + 2, "gpt-3-6.7b": 3 + 1}[name]  # of a layer's two norms
+            casts = (readers - 2) * 4096 * 2 * 2048 * 32
             more = less + casts * (stack == "pytorch")
             assert eager["activations"] - compiled["activations"] == pytest.approx(more, abs=1)
         again = [memory_of(Job(PRESETS[name], compiled=c), "DDP", cluster, "full") for c in (0, 1)]

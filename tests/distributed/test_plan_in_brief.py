@@ -67,3 +67,20 @@ def test_every_caution_is_there_with_its_first_clause(capsys):
     assert len(cautions) == 3 == brief.count("caution: ")
     assert all(line.rstrip() in brief for line in cautions)
     assert "measure a step, and pass its speed" not in brief
+
+
+def test_a_plan_that_fits_on_paper_only_says_so_and_what_to_try(capsys):
+    words = "--model llama-3-8b --gpus 8 --gpu-memory 50GB --context 4096 --checkpoint none"
+    said = " ".join(" ".join(lines_of(words, capsys)).split())
+    assert "caution: ZeRO-3 fits on paper only, so expect to run out of memory" in said
+    assert "try a fused loss (--fused-loss), which brings 46.6 GB down to 41.8 GB" in said
+
+
+def test_micro_batches_that_were_asked_for_are_said(capsys):
+    said = "\n".join(lines_of(f"{LLAMA} --batch 4194304 --sequences 1", capsys))
+    assert "  8 micro-batches of 1 sequence, as you asked" in said
+
+
+def test_what_fits_with_a_single_micro_batch_says_so(capsys):
+    said = "\n".join(lines_of(CARDS, capsys))
+    assert "  or with a single micro-batch, change the training: LoRA adapters" in said

@@ -33,6 +33,7 @@ from distributed.planner.validation import (
     predict,
     runs,
     scaling,
+    spread,
     verdicts,
     way_of,
 )
@@ -307,3 +308,10 @@ def test_the_speed_is_that_of_published_runs_on_one_host():
     model = PRESETS["mpt-7b"]
     assert 0 < achieved(gpu("h100"), model, 1) < achieved(gpu("h100"), model, 1e5) < 989e12
     assert math.isfinite(predict(rows()[0]).predicted)
+
+
+def test_a_spread_of_errors_is_said_in_whole_percent():
+    assert spread([-0.05, 0.12]) == "took 5% less to 12% more time than planned"
+    assert spread([0.86, 0.14]) == "took 14 to 86% more time than planned"
+    assert spread([0.051, 0.052]) == "took 5% more time than planned"
+    assert spread([-0.2]) == "took 20% less time than planned"

@@ -1,5 +1,7 @@
 """The lessons of ZeRO train like one device, keep 1/N, and send what the formulas say."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -308,19 +310,22 @@ def peak_of_rank(group, layers=8, width=64):
     torch.manual_seed(0)
     blocks = [nn.Linear(width, width, bias=False) for _ in range(layers)]
     model = nn.Sequential(*(Sharded(block, group) for block in blocks))
+    block = 4 * width**2
     with MemoryUse(lambda: {"parameters": model.parameters()}) as use:
         x = torch.ones(1, width)
         with use.phase("forward"):
             loss = model(x).sum()
+            until = time.monotonic() + 10  # gloo's thread may hold the last block a moment longer
+            while use.now().get("forward", 0) > 0.3 * block and time.monotonic() < until:
+                time.sleep(0.01)
         loss.backward()
-    block = 4 * width**2
     return use.after["forward"].get("forward", 0) / block, sum(use.peak.values()) / block
 
 
 def test_zero3_frees_a_block_after_it_computed_and_gathers_few_at_a_time(pools):
     """Eight blocks on two ranks: shards take four, their gradients four, one block computes."""
     for after_forward, peak in pools[2](peak_of_rank):
-        assert after_forward < 1.3  # of eight; gloo's thread may hold the last a moment longer
+        assert after_forward < 0.3
         assert peak < 4 + 4 + 3.6
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from distributed.planner.assumed import WHOSE, Assumed, as_dict, in_brief, in_words
 from distributed.planner.band import Band, band_of
-from distributed.planner.batch import Batch, at_speed, in_sequences
+from distributed.planner.batch import Batch, in_sequences
 from distributed.planner.beyond import NO_BAND, beyond
 from distributed.planner.calls import call_of
 from distributed.planner.job import Job, Option
@@ -42,12 +42,6 @@ class Answer(NamedTuple):
         return self.plan.recommended
 
     @property
-    def margins(self) -> list[str]:
-        """How much memory the recommended strategy leaves, its waiting, and why no larger batch."""
-        reasons = self.plan.why.split("; ")
-        return [each for each in reasons if each.startswith("it leaves") or "at a time" in each]
-
-    @property
     def job(self) -> Job:
         """The one that is planned: the recommended, or else the one that was asked for."""
         return self.best.job if self.best else self.assumed.job
@@ -64,9 +58,8 @@ def answered(asked: Asked, batch: Batch | None = None, reserve: float = RESERVE)
     """Plan what is asked for, and leave a share `reserve` of the memory free. Raises ValueError."""
     assumed = asked.assumed
     found = plan(assumed.job, assumed.cluster, assumed.memory, assumed.stack, batch, reserve)
-    if batch and found.recommended:  # its micro-batch was chosen, and the speed depends on it
-        cluster = at_speed(assumed.cluster, found.recommended.job, batch)
-        assumed = assumed._replace(cluster=cluster)
+    # A micro-batch was chosen, and the speed depends on it
+    assumed = assumed._replace(cluster=assumed.cluster._replace(speed=found.speed))
     outside = beyond(assumed, found.recommended) if found.recommended else []
     cautions = (*asked.notes, *found.cautions, *(each.said for each in outside))
     has_band = all(each.has_band for each in outside)
@@ -79,16 +72,18 @@ def as_text(answer: Answer, tokens: float = 0.0) -> str:
     A strategy that doesn't fit has no time: no step of it could run. Without a band, the planned
     time is printed alone.
     """
-    best, cautions = answer.best, answer.plan.cautions
-    lines = [*assumptions(in_brief(answer.assumed)), "", *table(answer)]
+    found, best = answer.plan, answer.best
+    lines = [*assumptions(in_brief(answer.assumed)), "", *table(answer), recommendation(answer)]
     if best:
         library = WHOSE[answer.assumed.stack]
         call = call_of(best.name, answer.assumed.stack, answer.assumed.cluster)
-        lines += [f"{lines.pop()}; recommended: {best.name}", *map(indented, answer.margins)]
-        lines += [indented(f"in {library}: {call}"), *times(answer, tokens)]
-    else:
-        lines += ways_out(answer, lines.pop())
-    lines += [fill(f"caution: {each.split('; ')[0]}", subsequent_indent="  ") for each in cautions]
+        said = found.margin, found.why_batch, f"in {library}: {call}"
+        lines += [indented(each) for each in said if each]
+        lines += times(best, answer, tokens)
+    if not best or found.on_paper(best, answer.assumed.memory):
+        lines += ways_out(answer)
+    for each in found.cautions:
+        lines.append(fill(f"caution: {each.split('; ')[0]}", subsequent_indent="  "))
     return "\n".join([*lines, "", "all reasons, assumptions, and evidence: --explain"])
 
 
@@ -96,15 +91,17 @@ def in_full(answer: Answer, tokens: float = 0.0) -> str:
     """The same with all assumptions, reasons, and calls, and with what published runs say."""
     found = answer.plan
     lines = [*assumptions(in_words(answer.assumed)), "", *table(answer, with_parts=True)]
-    name = found.recommended.name if found.recommended else "none"
-    lines.append(f"{lines.pop()}; recommended: {name}")
+    lines.append(recommendation(answer))
     lines += [indented(reason) for reason in found.why.split("; ")]
     for caution in found.cautions:
         lines += clauses(f"caution: {caution}")
     if found.recommended:
         band = answer.band(found.recommended.name)
         words = band.in_words() if band else NO_BAND
-        lines += [*times(answer, tokens), fill(f"band: {words}", subsequent_indent="  ")]
+        lines += [
+            *times(found.recommended, answer, tokens),
+            fill(f"band: {words}", subsequent_indent="  "),
+        ]
         lines += calls(answer)
     for said in published(found, answer.assumed):
         lines += clauses(f"published: {said}")
@@ -142,26 +139,34 @@ def table(answer: Answer, with_parts: bool = False) -> list[str]:
             parts = sorted(each.memory.items(), key=lambda item: -item[1])[:2]
             line += f"  {', '.join(f'{name} {size / 1e9:.0f}' for name, size in parts)}"
         lines.append(line)
-    return [*lines, f"of {memory / 1e9:.1f} GB"]
-
-
-def ways_out(answer: Answer, memory_line: str) -> list[str]:
-    """If nothing fits: the least, what would bring it down, and what else could be trained."""
-    found, memory = answer.plan, answer.assumed.memory
-    least = min(found.options, key=lambda each: each.needs)
-    needs = f"even {least.name} needs {least.needs / 1e9:,.1f} of {memory / 1e9:,.1f} GB"
-    lines = [f"{memory_line}; recommended: none, because {needs}"]
-    if found.next:
-        lines.append(indented(found.next.in_words().split("; ")[0]))
-    lines += [indented(f"or change the training: {each.in_short()}") for each in found.others]
     return lines
 
 
-def times(answer: Answer, tokens: float) -> list[str]:
+def recommendation(answer: Answer) -> str:
+    """The GPU's memory and the strategy to take; if nothing fits, what the least one needs."""
+    found, of = answer.plan, f"of {answer.assumed.memory / 1e9:,.1f} GB"
+    if found.recommended:
+        return f"{of}; recommended: {found.recommended.name}"
+    least = min(found.options, key=lambda each: each.needs)
+    needs = f"even {least.name} needs {least.needs / 1e9:,.1f} {of}"
+    return f"{of}; recommended: none, because {needs}"
+
+
+def ways_out(answer: Answer) -> list[str]:
+    """If nothing fits with the reserve: what to try, and what else could be trained."""
+    found = answer.plan
+    following = "no measure that is known is enough"
+    if found.next:
+        following = found.next.in_words().split("; ")[0]
+    is_single = all(each.job.accumulate == 1 for each in found.options)
+    way = "or with a single micro-batch, change" if is_single else "or change"
+    others = [f"{way} the training: {each.in_short()}" for each in found.others]
+    return [indented(each) for each in (following, *others)]
+
+
+def times(best: Option, answer: Answer, tokens: float) -> list[str]:
     """Tokens per second of the recommended strategy, and how long the whole training takes."""
-    best, ranks = answer.plan.recommended, answer.assumed.cluster.ranks
-    if best is None:
-        return []
+    ranks = answer.assumed.cluster.ranks
     run, band = run_of(best, ranks, tokens or 1.0), answer.band(best.name)
     step = f"{step_in_words(best.job, ranks)} tokens in {best.step.total:.2f} s"
     each_gpu = run.tokens_per_second / ranks

@@ -162,12 +162,10 @@ def arguments(with_all: bool = False) -> Parser:
         "the answer": add_answer,
     }
     for title, add_options in groups.items():
-        add = parser.add_argument_group(title).add_argument
-
-        def shown(name: str, *names: str, help: str, add: Callable = add, **how: Any) -> None:
-            add(name, *names, help=help if with_all or name in MOST_USED else SUPPRESS, **how)
-
-        add_options(shown)
+        add_options(parser.add_argument_group(title).add_argument)
+    for action in parser._actions:
+        if not with_all and not MOST_USED & {*action.option_strings}:
+            action.help = SUPPRESS
     return parser
 
 

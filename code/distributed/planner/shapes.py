@@ -251,8 +251,11 @@ class Model(NamedTuple):
         if stream is not None:
             inputs = self.layers * (2 if checkpoint == "none" else 1) + (2 if again else 0) + 1
             found += (stream - size) * inputs * self.d
-            with_copies = 1 if again else 0 if compiled else self.layers
-            found += size * with_copies * self.cast_again * (stream > size)
+            with_copies = 0 if compiled else self.layers
+            if again:
+                with_copies = 1
+            if stream > size:
+                found += size * with_copies * self.cast_again
         return tokens * found
 
 

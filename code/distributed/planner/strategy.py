@@ -10,7 +10,7 @@ caution. `planner.job` computes the memory and the time of each strategy.
 from typing import NamedTuple
 
 from distributed.cost import Cluster
-from distributed.planner.batch import Batch, off_by, shared_out, why_so_many
+from distributed.planner.batch import Batch, at_speed, off_by, shared_out, why_so_many
 from distributed.planner.job import Job, Option, option
 from distributed.planner.limits import check, within
 from distributed.planner.measures import Next, Setting, next_to_try, other_trainings
@@ -36,6 +36,9 @@ class Plan(NamedTuple):
     reserve: float = RESERVE
     next: Next | None = None  # if nothing fits with the reserve: what to try first
     others: tuple[Next, ...] = ()  # if nothing fits: changes of the training that are enough
+    margin: str = ""  # memory and time that the recommended one leaves
+    why_batch: str = ""  # why it has its micro-batches, if a batch was asked for
+    speed: float = 0.0  # of a GPU (FLOP/s) with the micro-batch of the recommended one
 
     def on_paper(self, each: Option, memory: float) -> bool:
         """Whether an option fits, but not with the reserve."""
@@ -73,7 +76,9 @@ def plan(
         options.append(each)
     found = recommend(options, memory, reserve)
     why = f"one GPU: nothing to share; {found.why}" if alone else found.why
-    best, notes = found.recommended, cautions(job, cluster)
+    best, notes, why_batch = found.recommended, cautions(job, cluster), ""
+    margin = margin_of(best, memory) if best else ""
+    chosen = at_speed(cluster, best.job, batch) if best and batch else cluster
     paper: tuple[str, ...] = ()
     following = None
     others: tuple[Next, ...] = ()
@@ -96,17 +101,26 @@ def plan(
             paper = (f"{why_on_paper(best, memory, reserve)}; {way}",)
     if batch is not None and best is not None:
         room = memory if paper else (1 - reserve) * memory
-        why += f"; {why_so_many(best, cluster, room, batch, stack)}"
+        why_batch = why_so_many(best, cluster, room, batch, stack)
+        why += f"; {why_batch}"
         missed = off_by(batch, best.job, cluster.ranks)
-        notes = cautions(best.job, cluster) + ((missed,) if missed else ())
-    return found._replace(why=why, cautions=(*paper, *notes), next=following, others=others)
+        notes = cautions(best.job, chosen) + ((missed,) if missed else ())
+    return found._replace(
+        why=why,
+        cautions=(*paper, *notes),
+        next=following,
+        others=others,
+        margin=margin,
+        why_batch=why_batch,
+        speed=chosen.speed,
+    )
 
 
 def why_on_paper(best: Option, memory: float, reserve: float) -> str:
     """The caution for the only plan that fits, if it leaves less free than the reserve."""
     return (
-        f"{best.name} fits on paper only: it leaves {1 - best.needs / memory:.1%} of the memory"
-        f" free instead of {reserve:.0%} (--reserve); expect to run out of memory"
+        f"{best.name} fits on paper only, so expect to run out of memory: it leaves"
+        f" {1 - best.needs / memory:.1%} of the memory free instead of {reserve:.0%} (--reserve)"
     )
 
 
@@ -147,13 +161,18 @@ def recommend(options: list[Option], memory: float, reserve: float = RESERVE) ->
     return Plan(options, best, reasons(options, best, memory, fitting), (), reserve)
 
 
+def margin_of(best: Option, memory: float) -> str:
+    """The memory that an option leaves free, and its waiting."""
+    spare, waits = memory - best.needs, best.step.exposed / best.step.total
+    return f"it leaves {spare / 1e9:.0f} GB free and spends {waits:.1%} of a step waiting"
+
+
 def reasons(options: list[Option], best: Option, memory: float, fitting: list[Option]) -> str:
     """The margin, which options don't fit, and how much slower or faster the others are.
 
     `fitting` are the options that were compared.
     """
-    spare, waits = memory - best.needs, best.step.exposed / best.step.total
-    why = [f"it leaves {spare / 1e9:.0f} GB free and spends {waits:.1%} of a step waiting"]
+    why = [margin_of(best, memory)]
     simpler = options[: options.index(best)]
     if too_large := [each.name for each in simpler if not each.fits]:
         fit = "doesn't fit" if len(too_large) == 1 else "don't fit"

@@ -316,11 +316,12 @@ def in_percent(bias: float) -> str:
 
 
 def spread(errors: Iterable[float]) -> str:
-    """From the smallest error to the largest: "took from 5% less to 12% more time than planned"."""
-    low, *_, high = sorted([*errors] * 2)
-    words = [f"{100 * abs(end):.0f}% {'more' if end > 0 else 'less'}" for end in (low, high)]
+    """From the smallest error to the largest: "took 5% less to 12% more time than planned"."""
+    ends = [round(100 * each) for each in errors]
+    low, high = min(ends), max(ends)
+    words = [f"{abs(end)}% {'less' if end < 0 else 'more'}" for end in (low, high)]
     if low * high > 0:
-        words[0] = words[0].split()[0]
+        words[0] = f"{abs(low)}"
     return f"took {words[-1] if low == high else ' to '.join(words)} time than planned"
 
 
