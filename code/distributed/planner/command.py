@@ -162,11 +162,14 @@ def arguments(with_all: bool = False) -> Parser:
         "the answer": add_answer,
     }
     for title, add_options in groups.items():
-        add_options(parser.add_argument_group(title).add_argument)
-    for action in parser._actions:
-        if not with_all and not MOST_USED & {*action.option_strings}:
-            action.help = SUPPRESS
+        add_options(partial(add_option, parser.add_argument_group(title), with_all))
     return parser
+
+
+def add_option(group: Any, with_all: bool, *names: str, help: str, **options: Any) -> None:
+    """An option of a group, without a line in the help unless it is used most."""
+    shown = help if with_all or MOST_USED & {*names} else SUPPRESS
+    group.add_argument(*names, help=shown, **options)
 
 
 def add_model(add: Callable) -> None:
