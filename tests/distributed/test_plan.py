@@ -561,14 +561,6 @@ def test_the_ends_of_all_limits_make_numbers_that_json_has(end, checkpoint, caps
     assert len(found["options"]) >= (len(STAGES) if end else 1)
 
 
-@pytest.mark.slow
-def test_measuring_gives_a_speed_for_the_command_line(capsys):
-    main(["--measure"])
-    name, speed = capsys.readouterr().out.split()
-    assert name == "--speed"
-    assert 1e8 < float(speed) < 2e15
-
-
 def gpt_2_in_the_small():
     return make_model(Config(v=50_000, t=32, d=256, layers=5, heads=4))
 

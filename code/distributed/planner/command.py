@@ -36,7 +36,7 @@ from distributed.planner.links import KINDS, inside_of
 from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
-from distributed.planner.speed import achieved, measure, peak_of, products_in
+from distributed.planner.speed import achieved, peak_of, products_in
 from distributed.runtime.script import Parser
 
 USAGE = "%(prog)s --model MODEL --gpu GPU --gpus GPUS [other options]"
@@ -280,7 +280,8 @@ def add_answer(add: Callable) -> None:
     add(
         "--measure",
         action="store_true",
-        help="only time a layer on this GPU or CPU, to set --speed",
+        help="only time a layer of the model on this machine's GPU or CPU, and print the --speed "
+        "to plan with; not for mixtures of experts, latent attention, or split sequences",
     )
     add(
         "--execute",
@@ -425,10 +426,13 @@ def main(argv: list[str] | None = None) -> None:
     parser = arguments()
     given = parser.parse_args(argv)
     try:
-        if given.measure:
-            print(f"--speed {measure():.3g}")
-            return
         asked = understood(given)
+        if given.measure:
+            from recipes.timed import Timed
+
+            timed = Timed(asked.assumed.job, given.tf32)
+            print(f"{timed.name}:\n--speed {timed.speed():.3g}")
+            return
         batch = batch_of(given, asked.assumed.job.model)
         answer = answered(asked, batch, share("reserve", given.reserve))
         found, assumed = answer.plan, answer.assumed

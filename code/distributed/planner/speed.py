@@ -14,7 +14,6 @@ read and write memory between products. With every doubling of the number of hos
 """
 
 import math
-import time
 from typing import NamedTuple
 
 from distributed.model_states import Recipe
@@ -102,39 +101,6 @@ def achieved(
 def longer(ranks: int, per_host: int) -> float:
     """How many times as long computation takes on this many ranks as on those of one host."""
     return 1 + STRAGGLERS * math.log2(max(1, math.ceil(ranks / per_host)))
-
-
-def measure(d: int = 1024, context: int = 512, rows: int = 2, repeats: int = 3) -> float:
-    """FLOP/s that this machine's GPU (or CPU) reaches in both passes of one layer of width d."""
-    import torch
-    from torch.nn import functional as F
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    heads = max(1, d // 128)
-
-    def weight(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, device=device, dtype=dtype).mul_(0.02).requires_grad_()
-
-    to_qkv, to_out, up, down = weight(d, 3 * d), weight(d, d), weight(d, 4 * d), weight(4 * d, d)
-
-    def layer(x: torch.Tensor) -> torch.Tensor:
-        split = (rows, context, 3, heads, d // heads)
-        q, k, v = (F.layer_norm(x, (d,)) @ to_qkv).view(split).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + mixed.transpose(1, 2).reshape(rows, context, d) @ to_out
-        return x + F.gelu(F.layer_norm(x, (d,)) @ up) @ down
-
-    x = torch.randn(rows, context, d, device=device, dtype=dtype, requires_grad=True)
-    seconds = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        layer(x).sum().backward()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-    flops = rows * context * (6 * 12 * d**2 + 12 * d * context)
-    return flops / min(seconds[1:])
 
 
 def main() -> None:

@@ -1,0 +1,62 @@
+"""The speed that `--measure` prints: whose layers it times, and which FLOP it counts."""
+
+import json
+import re
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from distributed.planner.command import arguments, main, read
+from recipes.timed import LAYERS, Timed
+
+SMALL = "2,64,4,2,160,500"  # layers, width, heads, kv, ffn, vocabulary
+
+
+def timed(words: str) -> Timed:
+    return Timed(read(arguments().parse_args(words.split()))[0])
+
+
+@pytest.mark.parametrize("words", [f"--shape {SMALL} --rows 3", f"--shape {SMALL},head_dim=32"])
+def test_it_counts_the_products_of_the_models_own_layers(words):
+    layers = timed(f"{words} --context 128")
+    both = layers.passes()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        both()
+    norms = 2 * 64 / layers.model.block  # elementwise, and counted like products
+    counted = LAYERS * layers.flops / counter.get_total_flops()
+    assert 1 <= counted < 1 + 2 * norms, counted
+
+
+def test_it_prints_what_it_timed_and_a_speed_that_a_plan_takes(capsys):
+    words = ["--shape", SMALL, "--context", "64", "--rows", "2"]
+    main([*words, "--measure"])
+    said, given = capsys.readouterr().out.splitlines()
+    assert said == "a layer of width 64, 2 sequences of 64 tokens, eager, in float32, on this CPU:"
+    speed = float(re.fullmatch(r"--speed (\S+)", given)[1])
+    assert 1e6 < speed < 1e15
+    main([*words, "--gpus", "2", *given.split(), "--json"])
+    assert json.loads(capsys.readouterr().out)["assumed"]["speed"] == speed
+
+
+def test_tf32_is_switched_back():
+    before = torch.get_float32_matmul_precision()
+    timed(f"--shape {SMALL} --context 16 --recipe fp32 --tf32").speed()
+    assert torch.get_float32_matmul_precision() == before
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--model mixtral-8x7b", "mixtures of experts"),
+        ("--model deepseek-v2-lite", "mixtures of experts"),
+        (f"--shape {SMALL} --rows 0.5 --gpus 2", "a whole number"),
+    ],
+)
+def test_it_says_what_it_cant_time(words, said, capsys):
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--measure"])
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
