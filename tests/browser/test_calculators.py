@@ -199,7 +199,7 @@ def test_a_reader_moves_the_sliders_without_a_kernel(page: LivePage) -> None:
     chart.get_by_role("combobox", name="checkpointing").select_option("full")
     few = f"{held(3, rows=4, checkpoint='full'):.1f}"
     assert f"{few} fits" in chart.locator("svg").text_content()
-    chart.get_by_role("combobox", name="memory of a GPU").select_option("16 GB")
+    chart.get_by_role("combobox", name="memory of a GPU").select_option("16 GB (V100)")
     assert f"{few} fits" not in chart.locator("svg").text_content()
     ranks = chart.get_by_role("slider", name="GPUs")
     ranks.focus()

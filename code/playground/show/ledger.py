@@ -15,6 +15,7 @@ from distributed.planner.hardware import GPUS
 from distributed.planner.job import ALLOWANCE, CONTEXT, Job, cluster_of, option
 from distributed.planner.memory import Held, ledger
 from distributed.planner.shapes import CHECKPOINTS, FUSED, PLAIN, PRESETS, Model
+from distributed.planner.strategy import RESERVE
 from distributed.workbench.memory_meter import MemoryUse
 from playground.show.chart import Calculator, choice, slider, style
 from playground.show.colours import GREY, PALE, QUIET
@@ -55,7 +56,19 @@ KEEP = {"none": 0, "selective": 1, "full": 2}
 LOSSES = {"plain": PLAIN, "fused": FUSED}
 CODE = {"PyTorch's": 1, "the ZeRO paper's": 0}
 STACKS = ("book", "pytorch")  # indexed by the values of `CODE`
-DEVICES = {f"{size} GB": size * 1e9 for size in (16, 24, 40, 80, 141, 192)}
+# A GPU by the size it is sold as, and the bytes of it that a plan may use
+DEVICES = {
+    f"{size} GB ({name.split('-')[0].upper()})": (1 - RESERVE) * GPUS[name].memory
+    for size, name in (
+        (16, "v100"),
+        (24, "4090"),
+        (40, "a100-40"),
+        (80, "h100"),
+        (141, "h200"),
+        (192, "mi300x"),
+    )
+}
+OURS = "80 GB (H100)"
 SEVEN = Job(PRESETS["llama-2-7b"], rows=1, context=4096)  # one row, as long as it was trained with
 
 
@@ -170,17 +183,17 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
         *choice("precision", "precision", _lists(PRECISIONS), "bf16, fp32 weights kept, Adam"),
         *choice("stack", "whose code", CODE, "PyTorch's"),
         *choice("scores", "loss", LOSSES, "plain"),
-        *choice("memory", "memory of a GPU", DEVICES, "80 GB"),
+        *choice("memory", "memory of a GPU", DEVICES, OURS),
     )
     fits = [
         name
         for stage, name in enumerate(STAGES)
-        if sum(ledger_of(SEVEN, stage, 2**doublings, stack="pytorch").values()) <= DEVICES["80 GB"]
+        if sum(ledger_of(SEVEN, stage, 2**doublings, stack="pytorch").values()) <= DEVICES[OURS]
     ]
     return Calculator(
         style(chart),
-        "Stacked bars of everything that one GPU holds with DDP and ZeRO-1, 2 and 3, and a dashed "
-        f"line at 80 GB. For a Llama of 7 billion parameters and 4,096 tokens on each of "
+        "Stacked bars of everything that one GPU holds with DDP and ZeRO-1, 2 and 3, and a dashed line "
+        f"at {DEVICES[OURS] / 1e9:.0f} GB. For a Llama of 7 billion parameters and 4,096 tokens on each of "
         f"{2**doublings} GPUs, {' and '.join(fits) or 'no bar'} stay below it.",
     )
 
