@@ -25,11 +25,11 @@ from downloads import without_terms
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from distributed.cost import Cluster, Link, all_reduce, reduce_scatter_time
+from distributed.cost import Cluster, Link
 from distributed.model_states import RECIPES, STAGES, total
 from distributed.planner.hardware import GPUS, between_hosts
 from distributed.planner.job import WIRE
-from distributed.planner.schedules import threshold
+from distributed.planner.schedules import threshold, threshold_with_latency
 from playground.build.toc import core_path
 
 SPEED = 400e12 / GPUS["h100"].peak  # the share of a GPU's peak that the book calculates with
@@ -212,16 +212,12 @@ def hardware_table() -> str:
 def with_latency(size: int, name: str, gpus: int) -> float:
     """Tokens that also hide latency: 7 billion parameters in 32 blocks, eight ports per host.
 
-    As on the page about ZeRO-3. In each pass, a block waits for one gather or, backward, for a
-    gather and a reduce-scatter; HSDP's all-reduce between hosts is in the backward pass only.
+    As on the page about ZeRO-3.
     """
     one = GPUS["h100"]
     C, W = SPEED * one.peak, WIRE * between_hosts(one)
     cluster = Cluster(gpus, one.per_host, Link(3.4e-6, WIRE * one.inside), Link(10e-6, W), C)
-    if name == "HSDP":
-        hosts = cluster._replace(ranks=gpus // one.per_host, per_host=1)
-        return threshold(C, W, size, "DDP") + 32 * all_reduce(hosts, 0) * C / 4 / 7e9
-    return threshold(C, W, size, name) + 32 * reduce_scatter_time(cluster, 0) * C / 2 / 7e9
+    return threshold_with_latency(cluster, 7e9, 32, size, name)
 
 
 GPT_2_BUCKETS = {25: 145, 100: 49}  # limit in MiB → buckets of the largest GPT-2, by *Buckets*

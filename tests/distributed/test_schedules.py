@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distributed.cost import Cluster, Link, reduce_scatter_time
-from distributed.planner.schedules import STACKS, fsdp, threshold, zero2, zero3
+from distributed.cost import Cluster, Link, all_reduce, reduce_scatter_time
+from distributed.planner.schedules import (
+    STACKS,
+    fsdp,
+    threshold,
+    threshold_with_latency,
+    zero2,
+    zero3,
+)
 from distributed.planner.streams import Streams, Work, simulate
 
 ALL = [(stack, name) for stack, schedules in STACKS.items() for name in schedules]
@@ -79,6 +86,98 @@ def test_from_c_over_w_tokens_on_messages_hide(bandwidth, speed, gradient, name)
     few = simulate(schedule, work(0.5 * border, *given))
     assert enough.exposed / enough.total < 0.02
     assert few.exposed / few.total > 0.2
+
+
+H100S = Cluster(512, 8, Link(3.4e-6, 360e9), Link(10e-6, 320e9), 400e12)
+SIZE = 7e9, 32  # parameters and units
+
+
+@pytest.mark.parametrize("gradient", [2.0, 4.0])
+@pytest.mark.parametrize("name", ["DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3", "HSDP"])
+@pytest.mark.parametrize("ranks", [8, 64, 512])
+@pytest.mark.parametrize("units", [50, 200])
+def test_from_the_threshold_with_latency_on_messages_hide(name, gradient, ranks, units):
+    """Only the first and the last unit are waited for, and with 200 units, latency dominates."""
+    cluster = H100S._replace(ranks=ranks)
+    border = threshold_with_latency(cluster, 7e9, units, gradient, name)
+    schedule = STACKS["megatron" if name == "ZeRO-1" else "pytorch"][name]
+
+    def waits(tokens):
+        given = work(tokens, layers=units, gradient=gradient)._replace(cluster=cluster)
+        step = simulate(schedule, given)
+        return step.exposed / step.total
+
+    # Bytes of a ring of N ranks are (N − 1)/N of those that the threshold counts.
+    assert waits(1.05 * border) < 3 / units
+    assert waits(0.7 * border) > 0.05 + 1 / units
+
+
+def test_with_latency_and_in_bytes_alone_the_thresholds_agree():
+    for name in ("DDP", "ZeRO-1", "ZeRO-2", "ZeRO-3"):
+        for gradient in (2, 4):
+            prompt = H100S._replace(inside=Link(0, 360e9), between=Link(0, 320e9))
+            of_bytes = threshold(400e12, 320e9, gradient, name)
+            found = threshold_with_latency(prompt, *SIZE, gradient, name)
+            assert found == pytest.approx(of_bytes)
+            in_host = threshold_with_latency(prompt._replace(ranks=8), *SIZE, gradient, name)
+            assert in_host == pytest.approx(of_bytes * 320 / 360)
+            assert threshold_with_latency(H100S._replace(ranks=1), *SIZE, gradient, name) == 0
+
+
+def test_latency_adds_a_message_per_unit_for_2_or_4_flop_per_parameter():
+    """Forward, a gather for 2 FLOP; backward, two messages of ZeRO-3 or one of DDP for 4."""
+    ring, both = reduce_scatter_time(H100S, 0), all_reduce(H100S, 0)
+    of_ring, of_both = (32 * late * 400e12 / 7e9 for late in (ring, both))
+    assert ring == pytest.approx(64 * 7 * 3.4e-6 + 63 * 10e-6)
+    for name, gradient, late in (
+        ("DDP", 2, of_both / 4), ("DDP", 4, of_both / 4), ("ZeRO-1", 4, of_ring / 2),
+        ("ZeRO-2", 2, of_ring / 2), ("ZeRO-2", 4, of_ring / 2), ("ZeRO-3", 4, of_ring / 2),
+    ):  # fmt: skip
+        found = threshold_with_latency(H100S, *SIZE, gradient, name)
+        assert found == pytest.approx(threshold(400e12, 320e9, gradient, name) + late)
+
+
+def test_the_longer_pass_decides():
+    """With fp64 gradients, ZeRO-2 sends 8 bytes and one message for 4 FLOP of the backward pass.
+
+    On more ranks, latency dominates, and the forward pass is the longer one again.
+    """
+    for ranks, of_bytes, flop in ((64, 2500, 4), (512, 2500, 4), (2048, 1250, 2)):
+        cluster = H100S._replace(ranks=ranks)
+        late = 32 * reduce_scatter_time(cluster, 0) * 400e12 / 7e9 / flop
+        found = threshold_with_latency(cluster, *SIZE, 8, "ZeRO-2")
+        assert found == pytest.approx(of_bytes + late)
+
+
+def test_hsdp_hides_its_gathers_in_a_host_beside_its_all_reduces_between_hosts():
+    hosts = H100S._replace(ranks=64, per_host=1)
+    between = threshold_with_latency(hosts, *SIZE, 4, "DDP")
+    assert between == threshold_with_latency(H100S, *SIZE, 4, "HSDP")
+    assert round(between, -2) == 2600
+    inside = threshold_with_latency(H100S._replace(ranks=8), *SIZE, 4, "ZeRO-3")
+    fast = H100S._replace(between=Link(10e-6, 3.2e12))
+    assert inside == threshold_with_latency(fast, *SIZE, 4, "HSDP")
+    assert inside == threshold_with_latency(H100S._replace(ranks=8), *SIZE, 4, "HSDP")
+
+
+def test_the_thresholds_with_latency_of_the_pages():
+    """As the pages on ZeRO-2 and 3 have them, with eight ports per host and with one."""
+    kinds = [
+        H100S._replace(ranks=ranks, between=Link(10e-6, bandwidth))
+        for bandwidth in (320e9, 40e9)
+        for ranks in (64, 512)
+    ]
+    found = {
+        (name, gradient): [
+            round(threshold_with_latency(kind, *SIZE, gradient, name), -2) for kind in kinds
+        ]
+        for name, gradient in (("ZeRO-2", 4), ("ZeRO-3", 2), ("ZeRO-3", 4))
+    }
+    assert found == {
+        ("ZeRO-2", 4): [1500, 3200, 10_200, 12_000],
+        ("ZeRO-3", 2): [1500, 3200, 10_200, 12_000],
+        ("ZeRO-3", 4): [2100, 3800, 15_200, 17_000],
+    }
 
 
 def test_fp32_gradients_double_the_threshold_of_ddp_and_not_that_of_zero_1():

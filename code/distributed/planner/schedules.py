@@ -143,21 +143,20 @@ def zero3(work: Work, streams: Streams) -> None:
 
 def hsdp(work: Work, streams: Streams) -> None:
     """FSDP2 on a mesh of hosts × ranks: one all-reduce between hosts, on a stream of its own."""
-    inside, hosts = hosts_apart(work)
+    inside, hosts = hosts_apart(work.cluster)
 
     def leave(i: int, ready: float) -> None:
         seconds = all_reduce(hosts, work.gradients[i])
         streams.run("reduce between hosts", f"all-reduce {i}", seconds, ready, wire="network")
 
-    fsdp(inside, streams, between=leave)
+    fsdp(work._replace(cluster=inside), streams, between=leave)
 
 
-def hosts_apart(work: Work) -> tuple[Work, Cluster]:
-    """The same work on one host alone, and the hosts, as if each were one rank."""
-    cluster = work.cluster
+def hosts_apart(cluster: Cluster) -> tuple[Cluster, Cluster]:
+    """One host alone, and the hosts, as if each were one rank."""
     local = min(cluster.ranks, cluster.per_host)
     hosts = cluster._replace(ranks=math.ceil(cluster.ranks / local), per_host=1)
-    return work._replace(cluster=cluster._replace(ranks=local)), hosts
+    return cluster._replace(ranks=local), hosts
 
 
 def zero1_book(work: Work, streams: Streams) -> None:
@@ -186,8 +185,8 @@ def zero2_book(work: Work, streams: Streams) -> None:
 
 def hsdp_book(work: Work, streams: Streams) -> None:
     """This book's `HSDP`: all-reduces between hosts when the backward pass has ended."""
-    inside, hosts = hosts_apart(work)
-    fsdp(inside, streams)
+    inside, hosts = hosts_apart(work.cluster)
+    fsdp(work._replace(cluster=inside), streams)
     over = streams.end
     for i, size in enumerate(work.gradients):
         seconds = all_reduce(hosts, size)
@@ -205,20 +204,58 @@ STACKS: dict[str, dict[str, Schedule]] = {
 }  # fmt: skip
 
 
+def sent_in_passes(gradient: float, name: str) -> list[tuple[float, int, int]]:
+    """What a unit sends in each pass that sends: bytes per parameter, messages, FLOP beside them.
+
+    Parameters are gathered in bf16. FLOP are per parameter and token, without recomputation.
+    ZeRO-1 is Megatron's, which gathers in the forward pass, and ZeRO-2 and 3 are FSDP2's.
+    """
+    gathers, reduces = (2.0, 1, 2), (gradient, 1, 4)
+    return {
+        "DDP": [(2 * gradient, 1, 4)],
+        "ZeRO-1": [gathers, reduces],
+        "ZeRO-2": [gathers, reduces],
+        "ZeRO-3": [gathers, (2 + gradient, 2, 4)],
+    }[name]
+
+
 def threshold(speed: float, bandwidth: float, gradient: float = 2.0, name: str = "DDP") -> float:
     """Tokens of a rank from which communication hides, for bf16 parameters: about C/W.
 
     Forward, 2ΨT/C seconds of computation against the 2Ψ/W of a gather; backward, 4ΨT/C against
     `gradient` bytes for each gradient reduced, twice that all-reduced, and a second gather.
     """
-    backward = {
-        "DDP": 2 * gradient,
-        "ZeRO-1": gradient,
-        "ZeRO-2": gradient,
-        "ZeRO-3": 2 + gradient,
-    }[name] / 4
-    forward = 0.0 if name == "DDP" else 1.0
-    return max(forward, backward) * speed / bandwidth
+    passes = sent_in_passes(gradient, name)
+    return max(sent / flop for sent, _, flop in passes) * speed / bandwidth
+
+
+def threshold_with_latency(
+    cluster: Cluster, parameters: float, units: int, gradient: float = 2.0, name: str = "DDP"
+) -> float:
+    """Tokens of a rank's micro-batch from which communication hides, latency included.
+
+    As `threshold`, with the `cluster`'s speed as C. W is the bandwidth of its link between hosts,
+    or of the one inside if it has a single host. `parameters` are in equal `units`, and each of a
+    unit's messages also takes the latency of a ring, or in DDP of an all-reduce. HSDP hides two
+    things at a time: ZeRO-3's messages inside a host, and DDP's between hosts, which the last
+    micro-batch of a step sends.
+    """
+    if cluster.ranks == 1:
+        return 0.0
+    if name == "HSDP":
+        inside, hosts = hosts_apart(cluster)
+        given = parameters, units, gradient
+        return max(
+            threshold_with_latency(inside, *given, "ZeRO-3"),
+            threshold_with_latency(hosts, *given, "DDP"),
+        )
+    link = cluster.network if cluster.ranks > cluster.per_host else cluster.inside
+    latency = (all_reduce if name == "DDP" else reduce_scatter_time)(cluster, 0)
+    seconds_and_flop = [
+        (parameters * sent / link.bandwidth + units * messages * latency, parameters * flop)
+        for sent, messages, flop in sent_in_passes(gradient, name)
+    ]
+    return max(seconds / flop for seconds, flop in seconds_and_flop) * cluster.speed
 
 
 def main(layers: int = 32, tokens: int = 8192) -> None:
