@@ -192,9 +192,9 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
     ]
     return Calculator(
         style(chart),
-        "Stacked bars of everything that one GPU holds with DDP and ZeRO-1, 2 and 3, and a dashed line "
-        f"at {DEVICES[OURS] / 1e9:.0f} GB. For a Llama of 7 billion parameters and 4,096 tokens on each of "
-        f"{2**doublings} GPUs, {' and '.join(fits) or 'no bar'} stay below it.",
+        "Stacked bars of everything that one GPU holds with DDP and ZeRO-1, 2 and 3, and a dashed "
+        f"line at {DEVICES[OURS] / 1e9:.0f} GB. For a Llama of 7 billion parameters and 4,096 "
+        f"tokens on each of {2**doublings} GPUs, {' and '.join(fits) or 'no bar'} stay below it.",
     )
 
 
