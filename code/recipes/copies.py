@@ -254,6 +254,12 @@ def fsdp(best: Option, job: Job, cluster: Cluster) -> tuple[set[str], str, str]:
     each = (
         "    for batch in micro_batches:  # each is reduced: no rank has room for whole gradients\n"
     )
+    if best.name == "ZeRO-2":
+        each = (
+            "    for number, batch in enumerate(micro_batches, start=1):\n"
+            "        # The gathered parameters stay until the last; each is reduced.\n"
+            "        model.set_reshard_after_backward(number == len(micro_batches))\n"
+        )
     if best.name == "HSDP":
         each = (
             "    for number, batch in enumerate(micro_batches, start=1):\n"

@@ -78,6 +78,25 @@ def test_shards_of_gradients_stay_between_micro_batches_and_each_is_sent():
 
 
 @pytest.mark.parametrize(
+    ("micro", "checkpoint", "context"),
+    [
+        (2, "none", 2048),  # the peak is at the second loss
+        pytest.param(3, "full", 2048, marks=pytest.mark.slow),
+        pytest.param(2, "full", 128, marks=pytest.mark.slow),  # in a backward pass
+        pytest.param(3, "full", 128, marks=pytest.mark.slow),
+    ],
+)
+def test_zero2_gathers_once_in_a_step_and_keeps_it_until_the_last_micro_batch(
+    micro, checkpoint, context
+):
+    one, more = (
+        compare("ZeRO-2", RECIPE, checkpoint, SHALLOW, 8, n, context=context) for n in (1, micro)
+    )
+    assert more.sent["all-gather"] == one.sent["all-gather"]
+    assert more.sent["reduce-scatter"] == pytest.approx(micro * one.sent["reduce-scatter"])
+
+
+@pytest.mark.parametrize(
     ("recipe", "context"),
     [
         (RECIPE, 128),

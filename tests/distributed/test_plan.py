@@ -859,7 +859,7 @@ def test_gradients_are_sent_only_for_what_is_trained(more):
     assert sent(job, "ZeRO-1", cluster)["broadcast"] == 4 * job.trained
     of_fsdp = sent(job, "ZeRO-2", cluster)
     assert of_fsdp == {
-        "all-gather": 2 * 2 * job.parameters,  # also the frozen ones: all of them compute
+        "all-gather": 2 * job.parameters,  # once a step, and also the frozen ones: all compute
         "reduce-scatter": 2 * 2 * job.trained,
     }
     assert sent(job, "HSDP", cluster)["all-reduce"] == pytest.approx(2 * job.trained / 8)

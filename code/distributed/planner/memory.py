@@ -6,7 +6,7 @@ doesn't:
     DDP        parameters and gradients in fp32; under autocast also casts of the weights
     FSDP2      one fp32 shard is both the parameter and the master copy; the gradient's shard has
                its dtype and exists only from its block's backward pass on: the peak is the largest
-               of eight moments
+               of nine moments
 
 `executed` runs PyTorch's recipes and counts; nothing here is fitted to its counts.
 """
@@ -140,7 +140,7 @@ class Moment(NamedTuple):
 
 
 def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
-    """The largest of the moments: the loss, backward passes of three blocks, and the root's."""
+    """The largest of the moments: the loss, backward passes of four blocks, and the root's."""
     model, recipe, n = job.model, job.recipe, sharded_over(name, cluster)
     kept, size = kept_size(recipe), recipe.parameters
     on_gpu = 0.0 if job.offload else 1.0
@@ -158,39 +158,50 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     # Until the backward pass ends, HSDP keeps what it all-reduced, unless it is the shard itself
     casts = over_hosts and recipe.gradients != kept
     all_reduced = recipe.gradients / n if casts else 0.0
-    stays = name == "ZeRO-2"  # a block's parameters, from its forward to its backward pass
+    stays = name == "ZeRO-2"  # parameters, from the first forward to the last backward pass
 
     saved, layer, ends, scores = activations(job, checkpoint, size)
     others = max(0, model.layers - 2) * saved
     # A block's parameters while the next one's arrive; at the loss, the last one's buffer exists
     one = size * (model.root + job.block)
     two = one + size * job.block
-    at_the_loss = size * (job.parameters + job.block) if stays else one
+    whole = size * job.parameters
     # What the block before sends, the last layer's gradients, then this block's as activations go
     sends = recipe.gradients * job.trained_block
     begun = size * model.vocab_size * model.d * job.trained_share
     ended = begun + size * job.trained_block
     of_root = (recipe.gradients + size) * job.trained_root
 
-    moments = {
-        "the loss": Moment(
-            before + unsent * job.trained, model.layers * saved + ends, scores, at_the_loss, 0.0
-        )
-    }
-    for name, done, waiting, there in (  # a block's backward pass, when `done` blocks have had it
-        ("the last block but one", 1, others, size * job.parameters if stays else two),
-        ("the second block", model.layers - 2, 0.0, two),
-        ("the first block", model.layers - 1, 0.0, one),
-    ):
-        behind = max(0, done) * job.trained_block
-        shards = max(before, on_gpu * kept * behind / n) + unsent * (job.trained - behind)
-        buckets = sends + all_reduced * behind
-        moments[f"{name} begins"] = Moment(shards, waiting + layer, 0.0, there, buckets + begun)
-        moments[f"{name} ends"] = Moment(shards, waiting, 0.0, there, buckets + ended)
-    moments["the root ends"] = Moment(
-        gradients, 0.0, 0.0, size * model.root, sends + of_root + all_reduced * job.trained
-    )
-    return states | max(moments.values(), key=sum)._asdict()
+    def micro_batch(before: float, is_first: bool, is_last: bool) -> list[Moment]:
+        """Those of one: if parameters stay, the first gathers them, and the last frees them."""
+        at_the_loss = whole + size * job.block * is_first if stays else one
+        kept_by_layers = model.layers * saved + ends
+        found = [Moment(before + unsent * job.trained, kept_by_layers, scores, at_the_loss, 0.0)]
+        # The last block ends: its own gradients are there beside the copy that it sends
+        there = whole - size * job.block * is_last if stays else two
+        but_one = max(0, model.layers - 1) * saved
+        sending = sends + ended
+        found.append(Moment(before + unsent * job.trained, but_one, 0.0, there, sending))
+        for done, waiting, there in (  # the backward pass of a block after `done` others
+            (1, others, whole if stays else two),  # the last but one
+            (model.layers - 2, 0.0, two if is_last else whole),
+            (model.layers - 1, 0.0, one if is_last else whole),
+        ):
+            behind = max(0, done) * job.trained_block
+            shards = max(before, on_gpu * kept * behind / n) + unsent * (job.trained - behind)
+            buckets = sends + all_reduced * behind
+            found.append(Moment(shards, waiting + layer, 0.0, there, buckets + begun))
+            found.append(Moment(shards, waiting, 0.0, there, buckets + ended))
+        there = size * model.root if is_last else whole
+        of_the_root = sends + of_root + all_reduced * job.trained
+        return [*found, Moment(gradients, 0.0, 0.0, there, of_the_root)]
+
+    if stays and job.accumulate > 1:
+        moments = micro_batch(0.0, is_first=True, is_last=False)
+        moments += micro_batch(before, is_first=False, is_last=job.accumulate == 2)
+    else:
+        moments = micro_batch(before, is_first=True, is_last=True)
+    return states | max(moments, key=sum)._asdict()
 
 
 def host_states(job: "Job", ranks: int, stack: str = "pytorch") -> float:
@@ -229,7 +240,7 @@ def sent(job: "Job", name: str, cluster: Cluster) -> Held:
         return found
     again = 0.0 if name == "ZeRO-2" else count - job.model.root  # the root stays
     found = {
-        "all-gather": micro * recipe.parameters * (count + again),
+        "all-gather": (1 if name == "ZeRO-2" else micro) * recipe.parameters * (count + again),
         "reduce-scatter": micro * recipe.gradients * job.trained,
     }
     if name == "HSDP":

@@ -7,7 +7,7 @@ from `streams`.
 import math
 from collections.abc import Callable, Sequence
 
-from distributed.cost import Cluster, all_reduce, reduce_scatter_time
+from distributed.cost import Cluster, all_reduce, broadcast_time, reduce_scatter_time
 from distributed.planner.streams import Schedule, Streams, Work, simulate, wire
 from distributed.runtime.script import run_script
 
@@ -57,23 +57,21 @@ def zero1(work: Work, streams: Streams) -> None:
     reduced_in_backward(work, streams, halves, False, arrived)
 
 
-def gather_after(work: Work, streams: Streams) -> None:
-    """Parameters are gathered when the step is over, beside nothing."""
-    over = streams.end
+def gather_after(
+    work: Work,
+    streams: Streams,
+    seconds: Callable[[Cluster, float], float] = reduce_scatter_time,
+) -> None:
+    """Parameters are gathered, or broadcast, when the step is over, beside nothing."""
+    over, hold = streams.end, wire(work.cluster)
     for i, size in enumerate(work.parameters):
-        streams.run(
-            "gather",
-            f"gather {i}",
-            reduce_scatter_time(work.cluster, size),
-            over,
-            wire=wire(work.cluster),
-        )
+        streams.run("gather", f"gather {i}", seconds(work.cluster, size), over, wire=hold)
 
 
 def zero1_pytorch(work: Work, streams: Streams) -> None:
     """DDP's all-reduce, then ZeroRedundancyOptimizer, which broadcasts after the step."""
     ddp(work, streams)
-    gather_after(work, streams)
+    gather_after(work, streams, broadcast_time)
 
 
 def zero1_deepspeed(work: Work, streams: Streams) -> None:
@@ -82,7 +80,8 @@ def zero1_deepspeed(work: Work, streams: Streams) -> None:
     Without `use_multi_rank_bucket_allreduce: false` it all-reduces a bucket that is of several
     ranks, and each of them keeps its part (`allreduce_and_scatter` in `stage_1_and_2.py`).
     """
-    zero1_pytorch(work, streams)
+    ddp(work, streams)
+    gather_after(work, streams)
 
 
 def zero2_deepspeed(work: Work, streams: Streams) -> None:
@@ -100,6 +99,7 @@ def fsdp(
 ) -> None:
     """FSDP2: every unit is gathered one ahead, in the backward pass again if it was resharded.
 
+    Without `reshard`, units stay until the last micro-batch, so that a step gathers them once.
     `between` is called with every unit whose last gradients were reduced, and when.
     """
     gathers = [reduce_scatter_time(work.cluster, size) for size in work.parameters]
@@ -107,6 +107,8 @@ def fsdp(
     hold = wire(work.cluster)
 
     def gather(i: int, freed: float) -> float:
+        if micro > 0 and not reshard:
+            return freed
         return streams.run("gather", f"gather {i}", gathers[i], freed, wire=hold)
 
     for micro in range(work.micro_batches):
@@ -132,7 +134,7 @@ def fsdp(
 
 
 def zero2(work: Work, streams: Streams) -> None:
-    """FSDP2 with `reshard_after_forward=False`: gathered once for both passes."""
+    """FSDP2 with `reshard_after_forward=False`, and resharded after the last backward pass only."""
     fsdp(work, streams, reshard=False)
 
 

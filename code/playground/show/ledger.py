@@ -147,7 +147,7 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
     rows = [
         {"stage": name, "number": number, "moment": moment}
         for number, name in enumerate(STAGES)
-        for moment in range(8)  # what stays is always there, and FSDP2's peak is one of eight
+        for moment in range(9)  # what stays is always there, and FSDP2's peak is one of nine
     ]
     base = _compute(alt.Chart(alt.Data(values=rows)))
     x = alt.X("stage:N", sort=list(STAGES), axis=alt.Axis(title=None, labelAngle=0))
@@ -234,20 +234,24 @@ def _compute(chart: alt.Chart) -> alt.Chart:
         " : 2 * datum.extra + datum.again))",
         ends="datum.T * (2 * datum.p * datum.d + datum.extra)",
         scored="datum.T * scores * datum.vocab_size",
-        done="[0, 1, 1, datum.layers - 2, datum.layers - 2, datum.layers - 1, datum.layers - 1, 0]"
-        "[datum.moment]",
+        done="[0, 1, 1, datum.layers - 2, datum.layers - 2, datum.layers - 1, datum.layers - 1, 0,"
+        " 0][datum.moment]",
         root_and_block="datum.p * (datum.root + datum.block)",
         stays="datum.number == 2",
     )
-    # The moments of `fsdp2`: at the loss; before and after three blocks' backward passes; the root
+    # The moments of `fsdp2`: at the loss; before and after three blocks' backward passes; the root;
+    # and after the last block's
     of_fsdp2 = {
         "gradients": "datum.kept * (datum.moment == 7 ? datum.count : datum.done * datum.block)"
         " / datum.N",
         "activations": "datum.moment == 0 ? datum.layers * datum.keeps + datum.ends :"
+        " datum.moment == 8 ? (datum.layers - 1) * datum.keeps :"
         " (datum.moment < 3 ? (datum.layers - 2) * datum.keeps : 0)"
         " + (datum.moment % 2 && datum.moment < 7 ? datum.layer : 0)",
         "logits": "datum.moment ? 0 : datum.scored",
-        "gathered": "datum.moment == 7 ? datum.p * datum.root :"
+        "gathered": "datum.moment == 7 ? datum.p * datum.root : datum.moment == 8 && datum.stays ?"
+        " datum.p * (datum.count - datum.block) : datum.moment == 8 ?"
+        " datum.root_and_block + datum.p * datum.block :"
         " datum.moment == 0 ? (datum.stays ? datum.p * (datum.count + datum.block) :"
         " datum.root_and_block) : datum.stays && datum.moment < 3 ? datum.p * datum.count :"
         " datum.moment < 5 ? datum.root_and_block + datum.p * datum.block : datum.root_and_block",
