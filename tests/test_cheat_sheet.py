@@ -10,10 +10,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from distributed.planner.command import arguments, read
+from distributed.planner.command import planned
 from distributed.planner.hardware import GPUS, between_hosts
 from distributed.planner.schedules import threshold
-from distributed.planner.strategy import plan
 from playground.build.toc import core_path
 from playground.show import calculator, step_figures
 
@@ -174,10 +173,10 @@ def test_the_decision_is_the_planners():
         ("--model llama-3-8b --context 8192 --nodes 2 --gpu-memory 80GB", "ZeRO-3"),
         ("--model llama-3-70b --context 8192 --nodes 8 --gpu-memory 80GB", "ZeRO-3"),
     ):
-        assert plan(*read(arguments().parse_args(words.split()))).recommended.name == strategy
+        assert planned(words).recommended.name == strategy
     (words,) = re.findall(r"distributed\.planner (.*?)`", " ".join(cheat_sheet.DECISION))
     words = words.replace("config.json", "llama-3-70b")
-    assert plan(*read(arguments().parse_args(words.split()))).recommended.fits
+    assert planned(words).recommended.fits
 
 
 def test_fsdp2_has_the_switches_of_the_sheet():

@@ -3,12 +3,14 @@
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
 
 from distributed.model_states import RECIPES
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import RECIPE, Job, cluster_of, option
 from distributed.planner.memory import held, sent
-from distributed.planner.shapes import CHECKPOINTS, PRESETS, Model
+from distributed.planner.shapes import CHECKPOINTS, PRESETS, Experts, Latent, Model
 from recipes.executed import Block, Transformer, execute, world_of
 
 SEVEN = PRESETS["llama-2-7b"]
@@ -164,31 +166,148 @@ def test_a_block_keeps_what_the_plan_counts_compiled_or_not(gated, compiled):
     assert sum(sizes.values()) == pytest.approx(2 * tokens * model.kept("none", compiled), rel=5e-3)
 
 
-@pytest.mark.parametrize(("gated", "readers"), [(True, 5), (False, 4)])
-def test_under_autocast_each_matrix_keeps_its_own_cast_of_a_norms_result(gated, readers):
-    """Of two norms: q, k, and v read the first; up, and the gate if there is one, the second."""
-    model = Model(1, 256, 4, 4, 1024, 1000, gated)
-    block, tokens, sizes = Block(model), 512, {}
-    weights = {each.untyped_storage().data_ptr() for each in block.parameters()}
+def kept_under_autocast(block, x):
+    """Bytes that the backward pass needs, without weights and their casts."""
+    sizes, weights = {}, {each.untyped_storage().data_ptr() for each in block.parameters()}
+    alive = []  # so that no other tensor gets the memory of one that was noted
 
     def note(tensor):
+        alive.append(tensor)
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in weights:
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    x = torch.randn(1, tokens, 256, requires_grad=True) * 1
     saved = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
     with saved, torch.autocast("cpu", torch.bfloat16):
         block(x)
-    casts_of_weights = sum(2 * each.numel() for each in block.parameters() if each.dim() > 1)
-    kept = sum(sizes.values()) - casts_of_weights
+    return sum(sizes.values()) - sum(
+        2 * each.numel() for each in block.parameters() if each.dim() > 1
+    )
+
+
+@pytest.mark.parametrize(("gated", "readers"), [(True, 5), (False, 4)])
+def test_under_autocast_each_matrix_keeps_its_own_cast_of_a_norms_result(gated, readers):
+    """Of two norms: q, k, and v read the first; up, and the gate if there is one, the second."""
+    model = Model(1, 256, 4, 4, 1024, 1000, gated)
+    tokens = 512
+    kept = kept_under_autocast(Block(model), torch.randn(1, tokens, 256, requires_grad=True) * 1)
     norms = 2 * 2 * 256  # more bytes for inputs in fp32
     assert model.cast_again == (readers - 2) * 256
     expected = tokens * (2 * model.kept("none") + norms + 2 * (readers - 2) * 256)
     assert kept == pytest.approx(expected, rel=5e-3)
     one, none = (model._replace(layers=n).activations(tokens, "none", 2, 0, 4.0) for n in (1, 0))
     assert one - none == expected
+
+
+class LatentAttention(nn.Module):
+    """Section 2.1 of DeepSeek-V2, without rotations and the latent vectors' norms."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, d = model, model.d
+        q_rank, kv_rank, plain, rotated, value = model.latent
+        self.q_down = nn.Linear(d, q_rank, bias=False) if q_rank else nn.Identity()
+        self.q = nn.Linear(q_rank or d, round(model.q_width), bias=False)
+        self.kv_down = nn.Linear(d, kv_rank + rotated, bias=False)
+        self.kv = nn.Linear(kv_rank, model.heads * (plain + value), bias=False)
+        self.out = nn.Linear(model.heads * value, d, bias=False)
+
+    def forward(self, h):
+        _, kv_rank, plain, rotated, value = self.model.latent
+        q = self.q(self.q_down(h)).unflatten(-1, (self.model.heads, -1)).transpose(1, 2)
+        latent, shared = self.kv_down(h).split([kv_rank, rotated], -1)
+        both = self.kv(latent).unflatten(-1, (self.model.heads, -1)).transpose(1, 2)
+        k, v = both.split([plain, value], -1)
+        k = torch.cat([k, shared.unsqueeze(1).expand(-1, self.model.heads, -1, -1)], -1)
+        mixed = F.scaled_dot_product_attention(q, k, v.contiguous(), is_causal=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class Network(nn.Module):
+    def __init__(self, d, ffn, gated):
+        super().__init__()
+        self.gate = nn.Linear(d, ffn, bias=False) if gated else None
+        self.up, self.down = nn.Linear(d, ffn, bias=False), nn.Linear(ffn, d, bias=False)
+
+    def forward(self, h):
+        if self.gate is None:
+            return self.down(F.gelu(self.up(h)))
+        return self.down(F.silu(self.gate(h)) * self.up(h))
+
+
+class Mixture(nn.Module):
+    """Each token goes through its experts and the shared one. A result has its router's weight."""
+
+    def __init__(self, model):
+        super().__init__()
+        routed, self.active, ffn, shared, _ = model.experts
+        self.router = nn.Linear(model.d, routed, bias=False)
+        self.experts = nn.ModuleList(Network(model.d, ffn, model.gated) for _ in range(routed))
+        self.shared = Network(model.d, shared, model.gated) if shared else None
+
+    def forward(self, h):
+        found = self.shared(h) if self.shared else 0
+        scores, chosen = self.router(h).topk(self.active)
+        for number, expert in enumerate(self.experts):
+            *rows, nth = (chosen == number).nonzero(as_tuple=True)
+            result = expert(h[tuple(rows)]) * scores[*rows, nth].unsqueeze(-1)
+            found = found + torch.zeros_like(h, dtype=result.dtype).index_put(tuple(rows), result)
+        return found
+
+
+class MixedBlock(nn.Module):
+    """Two norms and their readers, with the attention and the network of a `Model`."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(model.d, bias=False) for _ in range(2))
+        self.attention = LatentAttention(model)
+        self.network = Mixture(model) if model.experts else Network(model.d, model.ffn, model.gated)
+
+    def forward(self, x):
+        x = x + self.attention(self.norms[0](x))
+        return x + self.network(self.norms[1](x))
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(
+    ("latent", "experts", "again"),
+    [  # `again` in widths: without a gate, and what a gate adds
+        (Latent(192, 96, 96, 32, 128), None, (1, 1)),
+        (Latent(0, 96, 96, 32, 128), None, (1, 1)),  # then q reads the norm's result itself
+        (Latent(192, 96, 96, 32, 128), Experts(4, 2, 256), (1, 2)),
+        (Latent(192, 96, 96, 32, 128), Experts(4, 3, 256), (1, 3)),
+        (Latent(192, 96, 96, 32, 128), Experts(4, 2, 256, shared=384), (1, 3)),
+    ],
+)
+def test_latent_attention_and_experts_keep_their_own_casts_of_a_norms_result(
+    latent, experts, again, gated
+):
+    """Two matrices read the first norm's result, and gate and up a token's row for each expert.
+
+    The router keeps the cast of the second norm's result that `kept` counts.
+    """
+    d, tokens = 512, 512
+    model = Model(1, d, 4, 4, 1024, 1000, gated, experts=experts, latent=latent)
+    block = MixedBlock(model)
+    assert sum(each.numel() for each in block.parameters()) == model.block
+    assert model.cast_again == (again[0] + again[1] * gated) * d
+    kept = kept_under_autocast(block, torch.randn(1, tokens, d, requires_grad=True) * 1)
+    norms = 2 * 2 * d  # more bytes for inputs in fp32
+    expected = 2 * model.kept("none") + norms + 2 * model.cast_again
+    if experts and experts.shared:
+        expected -= 2 * d  # `kept` also counts its result, which only a weight would keep
+    assert kept / tokens == pytest.approx(expected, rel=0.01)
+
+
+def test_casts_in_dense_layers_beside_a_mixture_are_averaged():
+    mixed = Model(4, 256, 4, 4, 1024, 1000, experts=Experts(8, 2, 128, shared=256))
+    dense = mixed._replace(experts=None)
+    both = mixed._replace(experts=mixed.experts._replace(dense=1 / 4))
+    assert dense.cast_again == 3 * 256
+    assert mixed.cast_again == 5 * 256
+    assert both.cast_again == dense.cast_again / 4 + mixed.cast_again * 3 / 4
 
 
 @pytest.mark.parametrize("name", ["llama-2-7b", "llama-3-70b", "gpt-2-124m", "tinyllama-1.1b"])

@@ -29,7 +29,7 @@ from distributed.cost import (
 )
 from distributed.model_states import RECIPES, STAGES, total
 from distributed.planner import measures
-from distributed.planner.command import arguments, main, read
+from distributed.planner.command import arguments, main, planned, read
 from distributed.planner.hardware import gpu
 from distributed.planner.job import (
     ALLOWANCE,
@@ -970,6 +970,22 @@ def test_numbers_are_read_as_people_write_them():
     assert (given.params, given.batch, given.tokens, given.speed) == (8e9, 4e6, 15e12, 4e14)
     assert read(given)[2] == 80e9
     assert read(arguments().parse_args(["--gpu-memory", "80gib"]))[2] == 80 * 2**30
+
+
+def test_words_are_planned_as_the_command_answers_them(capsys):
+    """With a batch that is shared out, a stack, a reserve, and all cautions."""
+    words = "--model gpt-oss-20b --nodes 2 --batch 1M --stack megatron --reserve 30%"
+    found, answer = planned(words), asked_for(words, capsys)
+    assert found.reserve == 0.3
+    assert found.recommended.name == answer["recommended"]
+    assert [*found.cautions] == answer["cautions"] != []
+    shared = [(each.job.rows, each.job.accumulate) for each in found.options]
+    assert shared == [(each["rows"], each["accumulate"]) for each in answer["options"]]
+    assert [each.step.total for each in found.options] == [
+        each["step_s"] for each in answer["options"]
+    ]
+    with pytest.raises(ValueError, match="nodes and gpus are given"):
+        planned("--nodes 2 --gpus 16")
 
 
 @pytest.mark.parametrize("said", ["50Gb", "50gb"])

@@ -16,7 +16,16 @@ from typing import Any
 
 from distributed.cost import Cluster
 from distributed.model_states import RECIPES, Recipe
-from distributed.planner.answer import WIDE, Asked, answered, as_json, as_text, fill, in_full
+from distributed.planner.answer import (
+    WIDE,
+    Answer,
+    Asked,
+    answered,
+    as_json,
+    as_text,
+    fill,
+    in_full,
+)
 from distributed.planner.assumed import Assumed
 from distributed.planner.batch import Batch
 from distributed.planner.config_json import Read
@@ -37,6 +46,7 @@ from distributed.planner.models import MODELS, SHAPE, model_named
 from distributed.planner.schedules import STACKS
 from distributed.planner.shapes import CHECKPOINTS, Model, llama, of_size
 from distributed.planner.speed import achieved, peak_of, products_in
+from distributed.planner.strategy import Plan
 from distributed.runtime.script import Parser
 
 USAGE = "%(prog)s --model MODEL --gpu GPU --gpus GPUS [other options]"
@@ -421,20 +431,30 @@ def batch_of(given: Any, model: Model) -> Batch | None:
     return Batch(given.batch, given.rows, speed)
 
 
+def answer_to(given: Any) -> Answer:
+    """The answer to a command line. Raises ValueError, naming the argument."""
+    asked = understood(given)
+    batch = batch_of(given, asked.assumed.job.model)
+    return answered(asked, batch, share("reserve", given.reserve))
+
+
+def planned(words: str) -> Plan:
+    """The plan for a command line of these words. Raises ValueError, naming the argument."""
+    return answer_to(arguments().parse_args(words.split())).plan
+
+
 def main(argv: list[str] | None = None) -> None:
     """The command line: see --help."""
     parser = arguments()
     given = parser.parse_args(argv)
     try:
-        asked = understood(given)
         if given.measure:
             from recipes.timed import Timed
 
-            timed = Timed(asked.assumed.job, given.tf32)
+            timed = Timed(understood(given).assumed.job, given.tf32)
             print(f"{timed.name}:\n--speed {timed.speed():.3g}")
             return
-        batch = batch_of(given, asked.assumed.job.model)
-        answer = answered(asked, batch, share("reserve", given.reserve))
+        answer = answer_to(given)
         found, assumed = answer.plan, answer.assumed
         executed = None
         if given.execute:

@@ -46,16 +46,6 @@ def assembly_line(stages: int = 4, counts: tuple[int, ...] = (2, 8)) -> Figure:
     return figure
 
 
-def bytes_of_layers(run: Run, batches: tuple[int, ...] = (64, 256, 1024, 1796)) -> dict[int, Any]:
-    """Of each batch: bytes that rank 0 of two sends, as tensor parallel and as data parallel."""
-    found = {}
-    for batch in batches:
-        tensor = run(train_rank, 2, batch, 1, HIDDEN)[0][2]
-        data = run(train_rank, 1, batch, 1, HIDDEN)[0][3]
-        found[batch] = tensor, data
-    return found
-
-
 def columns_then_rows(ranks: int = 2) -> Figure:
     """The two matrices of a pair, cut by columns and by rows, and what each rank has between."""
     figure, axis = plt.subplots(figsize=(7.2, 2.0), layout="constrained")
@@ -99,26 +89,33 @@ def columns_then_rows(ranks: int = 2) -> Figure:
     return figure
 
 
-def rows_of_layers(found: dict[int, Any]) -> list[Row]:
+def bytes_of_layers(run: Run, batches: tuple[int, ...] = (64, 1024)) -> list[Row]:
+    """Bytes that rank 0 of two sends, as tensor parallel and as data parallel."""
     rows: list[Row] = []
-    for batch in (64, 1024):
-        tensor, data = found[batch]
+    for batch in batches:
+        tensor = run(train_rank, 2, batch, 1, HIDDEN)[0][2]
+        data = run(train_rank, 1, batch, 1, HIDDEN)[0][3]
         results = 8 * ring_sent(batch * OUT, 0, 2).elements
-        rows.append((f"tensor, {batch:,} rows: bytes", results, tensor))
-        rows.append((f"data, {batch:,} rows: bytes", 8 * HIDDEN * (WIDTH + OUT), data))
+        rows.append((f"tensor, {batch:,} rows", results, tensor))
+        rows.append((f"data, {batch:,} rows", 8 * HIDDEN * (WIDTH + OUT), data))
     return rows
 
 
-def rows_of_pipeline(run: Run, stages: int = 4) -> list[Row]:
-    """Bytes of all stages for two batches, and how long they wait with 2 and 8 micro-batches.
-
-    Waiting is the least of three tries, because other programs can only add to it.
-    """
+def bytes_of_pipeline(run: Run, stages: int = 4) -> list[Row]:
+    """Bytes that all stages send, for two batches."""
     rows: list[Row] = []
     for batch in (64, 1024):
         sent = sum(each for _, each in run(on_a_mesh, stages, 4, batch))
-        ours = 8 * elements_sent(stages, batch, 32)
-        rows.append((f"pipeline, {batch:,} rows: bytes of all", ours, sent))
+        rows.append((f"pipeline, {batch:,} rows", 8 * elements_sent(stages, batch, 32), sent))
+    return rows
+
+
+def waiting_in_pipeline(run: Run, stages: int = 4) -> list[Row]:
+    """Share of the time in which stages wait, with 2 and 8 micro-batches.
+
+    It is the least of three tries, because other programs can only add to it.
+    """
+    rows: list[Row] = []
     for micro in (2, 8):
         tries = [[trace for _, _, trace in run(run_rank, micro, 32, PAUSE)] for _ in range(3)]
         name = f"{stages} stages, {micro} micro-batches: share of waiting"
@@ -126,7 +123,7 @@ def rows_of_pipeline(run: Run, stages: int = 4) -> list[Row]:
     return rows
 
 
-def table_of(rows: list[Row]) -> Table:
+def table_of_shares(rows: list[Row]) -> Table:
     """Shares of a step, and how many points the measured one is above the predicted one."""
     lines = [
         (what, f"{ours:.1%}", f"{seen:.1%}", f"{100 * (seen - ours):+.1f}")
