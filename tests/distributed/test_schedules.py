@@ -248,6 +248,15 @@ def test_zero_2_gathers_in_the_first_micro_batch_and_reduces_in_each():
     assert sum(span.stream == "reduce" for span in step.spans) == 30
 
 
+@pytest.mark.parametrize("schedule", [zero2, zero3])
+def test_fsdp_ends_a_backward_pass_when_its_gradients_are_reduced(schedule):
+    spans = simulate(schedule, work(2000, micro=2, layers=10)).spans
+    reduces = sorted(span.end for span in spans if span.stream == "reduce")
+    forwards = sorted(span.start for span in spans if span.name.startswith("forward "))
+    assert len(reduces) == len(forwards) == 20
+    assert forwards[10] >= reduces[9]
+
+
 def test_a_broadcast_sends_everything_over_each_link_where_a_gather_leaves_out_a_share():
     few = work(1e-6, ranks=4, per_host=4, inside=Link(0.0, 50e9))
     once = 2 * 7e9 / 50e9

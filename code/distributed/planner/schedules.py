@@ -100,6 +100,7 @@ def fsdp(
     """FSDP2: every unit is gathered one ahead, in the backward pass again if it was resharded.
 
     Without `reshard`, units stay until the last micro-batch, so that a step gathers them once.
+    A backward pass ends when its gradients are reduced (`finalize_backward` of FSDPParamGroup).
     `between` is called with every unit whose last gradients were reduced, and when.
     """
     gathers = [reduce_scatter_time(work.cluster, size) for size in work.parameters]
@@ -111,8 +112,10 @@ def fsdp(
             return freed
         return streams.run("gather", f"gather {i}", gathers[i], freed, wire=hold)
 
+    reduced = 0.0
     for micro in range(work.micro_batches):
-        freed = [streams.free.get("compute", 0.0)] * 2  # two units may be there at a time
+        begun = max(streams.free.get("compute", 0.0), reduced)
+        freed = [begun] * 2  # two units may be there at a time
         arrived = gather(0, freed[0])
         for i in work.units:
             here, freed = arrived, freed[1:]
