@@ -187,8 +187,17 @@ class Model(NamedTuple):
         results = 4 if self.gated else 2
         if compiled and self.gated:
             results -= 1
-        routed = 2 * copies if self.experts else 0.0  # tokens sorted by expert, and their results
-        return 4 * self.d + self.kept_by_attention + routed + results * width
+        return 4 * self.d + self.kept_by_attention + self.kept_by_routing + results * width
+
+    @property
+    def kept_by_routing(self) -> float:
+        """Numbers per token of the copies that are sorted by expert, and of these experts' results.
+
+        The shared expert and a layer without a mixture read the norm's result, and keep none.
+        """
+        if self.experts is None:
+            return 0.0
+        return 2 * self.d * (1 - self.experts.dense) * self.experts.active
 
     @property
     def kept_by_attention(self) -> float:
@@ -203,10 +212,13 @@ class Model(NamedTuple):
         """Numbers per token of a layer's norms that autocast casts more than once.
 
         A norm leaves fp32, and every matrix that reads it casts and keeps its own copy: q, k and v,
-        or two with latent vectors; gate and up.
+        or two with latent vectors; gate and up, and in a mixture the router as well.
         """
         _, copies = self.ffn_of_a_token
-        return (1 if self.latent else 2) * self.d + (copies if self.gated else 0)
+        found = (1 if self.latent else 2) * self.d + (copies if self.gated else 0)
+        if self.experts and self.experts.shared:
+            found += self.d * (1 - self.experts.dense)
+        return found
 
     @property
     def half_of_attention(self) -> float:

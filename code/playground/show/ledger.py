@@ -10,7 +10,7 @@ from functools import partial
 import altair as alt
 import torch
 
-from distributed.model_states import STAGES
+from distributed.model_states import RECIPES, STAGES
 from distributed.planner.hardware import GPUS
 from distributed.planner.job import ALLOWANCE, CONTEXT, Job, cluster_of, option
 from distributed.planner.memory import Held, ledger
@@ -44,13 +44,16 @@ MODELS = {
     "Llama 3 405B": "llama-3-405b",
     "GPT-3 175B": "gpt-3-175b",
 }
-# bytes per parameter: parameter, gradient, master copy, and the optimizer's states
+PAPERS = "bf16, Adam in fp32, fp32 master copy"
 PRECISIONS = {
-    "bf16, fp32 weights kept, Adam": (2, 2, 4, 8),
-    "the same, gradients in fp32": (2, 4, 4, 8),
-    "bf16, fp32 weights kept, 8-bit Adam": (2, 2, 4, 2),
-    "bf16 alone, Adam": (2, 2, 0, 8),
-    "fp32 alone, Adam": (4, 4, 0, 8),
+    name: RECIPES[name]
+    for name in (
+        PAPERS,
+        "bf16, fp32 master copy and gradients",
+        "bf16, 8-bit Adam, fp32 master copy",
+        "bf16, Adam in fp32, no master copy",
+        "fp32, Adam",
+    )
 }
 KEEP = {"none": 0, "selective": 1, "full": 2}
 LOSSES = {"plain": PLAIN, "fused": FUSED}
@@ -180,7 +183,7 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
         *slider("doublings", "GPUs", (0, 13, 1), doublings, "format(pow(2, doublings), ',')"),
         *choice("model", "model", models, "Llama 2 7B"),
         *choice("checkpoint", "checkpointing", KEEP, "none"),
-        *choice("precision", "precision", _lists(PRECISIONS), "bf16, fp32 weights kept, Adam"),
+        *choice("precision", "precision", _lists(PRECISIONS), PAPERS),
         *choice("stack", "whose code", CODE, "PyTorch's"),
         *choice("scores", "loss", LOSSES, "plain"),
         *choice("memory", "memory of a GPU", DEVICES, OURS),
