@@ -57,12 +57,6 @@ def reduce_scatter_time(cluster: Cluster, size: float) -> float:
     return _once_around(cluster, size) + _ring_latency(cluster)
 
 
-def broadcast_time(cluster: Cluster, size: float) -> float:
-    """Time of a broadcast of `size` bytes to all ranks (s): all of them go over each link."""
-    whole = _once_around(cluster, size) * cluster.ranks / max(1, cluster.ranks - 1)
-    return whole + _ring_latency(cluster)
-
-
 def all_reduce(cluster: Cluster, size: float) -> float:
     """Time of an all-reduce of `size` bytes over all ranks (s): twice around the same rings.
 

@@ -7,7 +7,7 @@ from `streams`.
 import math
 from collections.abc import Callable, Sequence
 
-from distributed.cost import Cluster, all_reduce, broadcast_time, reduce_scatter_time
+from distributed.cost import Cluster, all_reduce, reduce_scatter_time
 from distributed.planner.streams import Schedule, Streams, Work, simulate, wire
 from distributed.runtime.script import run_script
 
@@ -55,6 +55,11 @@ def zero1(work: Work, streams: Streams) -> None:
         arrived.append(end)
     halves = [reduce_scatter_time(work.cluster, size) for size in work.gradients]
     reduced_in_backward(work, streams, halves, False, arrived)
+
+
+def broadcast_time(cluster: Cluster, size: float) -> float:
+    """Time of a broadcast of `size` bytes to all ranks (s): all of them go over each link."""
+    return reduce_scatter_time(cluster, size * cluster.ranks / max(1, cluster.ranks - 1))
 
 
 def gather_after(
