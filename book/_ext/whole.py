@@ -20,6 +20,8 @@ QUANTITY = re.compile(rf"(?<=\d)[ \n](?=(?:{UNITS})(?![\w/]))")
 STAGE = re.compile(r"(\bZeRO-\d\b)")
 SHORT = 26  # characters of code; a line on a phone has a few more
 SHORT_IN_TABLE = 12  # three such columns fit next to each other on a phone
+# Between the words of a name in code: after_an_underscore, after.a(bracket, and inCamelCase
+SEAM = re.compile(r"(?<=[^\W_][_.=(/])(?=[^\W_])|(?<=[a-z])(?=[A-Z])")
 AS_IT_IS = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
 
 
@@ -61,13 +63,13 @@ def keep_words(text: nodes.Text) -> None:
 
 
 def keep_name_in_table(name: nodes.literal) -> None:
-    """Keep a short name whole; a long one may break after its underscores."""
+    """Keep a short name whole; a long one may break between its words."""
     text = name.astext()
     if len(text) <= SHORT_IN_TABLE:
         name["classes"].append("whole")
-    elif "_" in text.strip("_") and len(name) == 1:
+    elif len(parts := SEAM.split(text)) > 1 and len(name) == 1:
         name.clear()
-        for part in re.findall(r"_*[^_]+_*", text):
+        for part in parts:
             if len(name):
                 name += nodes.raw("", "<wbr>", format="html")
             name += nodes.Text(part)

@@ -79,8 +79,8 @@ def scaling_calculator() -> Calculator:
         )
     )
     rule = border.mark_rule(strokeDash=[6, 4]).encode(x="at:Q")
-    said = border.mark_text(align="left", fontWeight="bold").encode(
-        x=alt.value(8), y=alt.value(12), text="said:N"
+    said = border.mark_text(align="right", fontWeight="bold", dx=-8, dy=-10).encode(
+        x=alt.value("width"), y=alt.value("height"), text="said:N"
     )
     speed = slider("speed", "speed of a GPU", (10, 1000, 10), 400, "speed + ' TFLOP/s'")
     alpha = slider("alpha", "latency of a message", (0, 2, 0.05), 0.1, "alpha + ' ms'")

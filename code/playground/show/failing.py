@@ -98,8 +98,7 @@ def interval_calculator() -> Calculator:
             lost="datum.saving / datum.best + (datum.best / 2 + 60 * restart) / datum.between",
         )
         .transform_calculate(
-            said="'best:;' + format(datum.minutes, ',.2~r') + ' min,;'"
-            " + format(datum.lost, '.1%') + ' lost'"
+            said="'best:;' + format(datum.minutes, ',.2~r') + ' min,;' + format(datum.lost, '.1%')"
         )
         .transform_filter("datum.minutes > 0.25 && datum.minutes < 1024")
     )
