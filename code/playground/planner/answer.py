@@ -324,7 +324,8 @@ def html(state: Mapping[str, str], found: Answer) -> str:
 
     most = max(each.needs for each in found.plan.options) / memory
     rows = "".join(row(each, found.plan, memory, most) for each in found.plan.options)
-    held = dict.fromkeys(part for each in found.plan.options for part in each.memory)
+    sizes = [part for each in found.plan.options for part in each.memory.items()]
+    held = dict.fromkeys(part for part, size in sizes if size)
     parts.append(f'<ul class="planner-rows" style="--line:{LINE:.1%}">{rows}</ul>')
     parts.append(legend([(f"part-{part.split()[0]}", part) for part in held]))
     parts.append(
