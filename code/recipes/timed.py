@@ -31,7 +31,9 @@ class Timed:
             raise ValueError(f"measure: it can't time {what}; {way}")
         if job.rows != int(job.rows):
             raise ValueError(f"sequences={job.rows:g}: give a whole number to measure")
-        self.job, self.model = job, job.model._replace(window=0, local=0.0)  # as `Block` computes
+        # As `Block` computes: without windows, and with heads that are all of one width
+        width = job.model.head_dim or max(1, job.model.d // job.model.heads)
+        self.job, self.model = job, job.model._replace(window=0, local=0.0, head_dim=width)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = torch.float32
         if self.device.type == "cuda" and job.recipe.parameters == 2:

@@ -29,6 +29,13 @@ def test_it_counts_the_products_of_the_models_own_layers(words):
     assert 1 <= counted < 1 + 2 * norms, counted
 
 
+def test_a_size_alone_is_timed_though_its_width_is_no_multiple_of_its_heads():
+    """As many GPTs of a number of parameters are, the default of 7 billion among them."""
+    layers = timed("--params 30M --context 16")
+    assert layers.job.model.d % layers.job.model.heads
+    layers.passes()()
+
+
 def test_it_prints_what_it_timed_and_a_speed_that_a_plan_takes(capsys):
     words = ["--shape", SMALL, "--context", "64", "--rows", "2"]
     main([*words, "--measure"])
