@@ -74,7 +74,7 @@ class Timed:
         return both
 
     def speed(self) -> float:
-        """FLOP/s: the mean of about two seconds."""
+        """FLOP/s: the mean of about two seconds. Raises ValueError if this machine can't run it."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
         try:
@@ -82,6 +82,9 @@ class Timed:
             self.seconds(both, WARM_UPS)
             times = max(1, min(MOST, int(LONG / self.seconds(both, 1))))
             return LAYERS * self.flops / self.seconds(both, times)
+        except RuntimeError as error:  # there isn't enough memory, or no compiler
+            first = str(error).strip().partition("\n")[0]
+            raise ValueError(f"measure: {self.name} can't be run here: {first}") from None
         finally:
             torch.set_float32_matmul_precision(before)
 

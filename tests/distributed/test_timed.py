@@ -59,6 +59,7 @@ def test_tf32_is_switched_back():
         ("--model mixtral-8x7b", "mixtures of experts"),
         ("--model deepseek-v2-lite", "mixtures of experts"),
         (f"--shape {SMALL} --rows 0.5 --gpus 2", "a whole number"),
+        (f"--shape {SMALL} --rows 100000 --context 1000000000", "can't be run here"),
     ],
 )
 def test_it_says_what_it_cant_time(words, said, capsys):
