@@ -38,7 +38,7 @@ class Timed:
         self.dtype = torch.float32
         if self.device.type == "cuda" and job.recipe.parameters == 2:
             self.dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-        self.tf32 = tf32 and self.dtype == torch.float32
+        self.tf32 = tf32 and self.device.type == "cuda"
 
     @property
     def name(self) -> str:

@@ -15,7 +15,8 @@ SMALL = "2,256,4,2,640,500"  # layers, width, heads, kv, ffn, vocabulary
 
 
 def timed(words: str) -> Timed:
-    return Timed(read(arguments().parse_args(words.split()))[0])
+    given = arguments().parse_args(words.split())
+    return Timed(read(given)[0], given.tf32)
 
 
 @pytest.mark.parametrize("words", [f"--shape {SMALL} --rows 3", f"--shape {SMALL},head_dim=128"])
@@ -45,6 +46,11 @@ def test_it_prints_what_it_timed_and_a_speed_that_a_plan_takes(capsys):
     assert 1e8 < speed < 1e15
     main([*words, "--gpus", "2", *given.split(), "--json"])
     assert json.loads(capsys.readouterr().out)["assumed"]["speed"] == speed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it is in TF32")
+def test_a_cpu_is_said_to_compute_in_fp32():
+    assert "in float32, on this CPU" in timed(f"--shape {SMALL} --recipe fp32 --tf32").name
 
 
 def test_tf32_is_switched_back():
