@@ -37,7 +37,8 @@ class Timed:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = torch.float32
         if self.device.type == "cuda" and job.recipe.parameters == 2:
-            self.dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
+            has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+            self.dtype = torch.bfloat16 if has_bf16 else torch.float16
         self.tf32 = tf32 and self.device.type == "cuda"
 
     @property

@@ -48,6 +48,15 @@ def test_it_prints_what_it_timed_and_a_speed_that_a_plan_takes(capsys):
     assert json.loads(capsys.readouterr().out)["assumed"]["speed"] == speed
 
 
+def test_a_gpu_that_only_emulates_bf16_is_timed_in_fp16(monkeypatch):
+    """As a V100 and a T4 do, and PyTorch counts that as support unless asked."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(
+        "torch.cuda.is_bf16_supported", lambda including_emulation=True: including_emulation
+    )
+    assert timed(f"--shape {SMALL}").dtype == torch.float16
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it is in TF32")
 def test_a_cpu_is_said_to_compute_in_fp32():
     assert "in float32, on this CPU" in timed(f"--shape {SMALL} --recipe fp32 --tf32").name
