@@ -9,6 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from distributed.planner.command import arguments, main, read
+from distributed.planner.gpu_file import EXAMPLE
 from recipes.timed import LAYERS, Timed
 
 SMALL = "2,256,4,2,640,500"  # layers, width, heads, kv, ffn, vocabulary
@@ -60,6 +61,18 @@ def test_a_gpu_that_only_emulates_bf16_is_timed_in_fp16(monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU it is in TF32")
 def test_a_cpu_is_said_to_compute_in_fp32():
     assert "in float32, on this CPU" in timed(f"--shape {SMALL} --recipe fp32 --tf32").name
+
+
+def test_a_gpu_whose_peak_isnt_known_can_be_timed(tmp_path, capsys):
+    """Its error says to give --speed, which is what this finds."""
+    file = tmp_path / "gpu.txt"
+    file.write_text(EXAMPLE.partition("tflops_fp32")[0])
+    words = ["--gpu-file", str(file), "--shape", SMALL, "--context", "16", "--recipe", "fp32"]
+    with pytest.raises(SystemExit):
+        main(words)
+    assert "or give --speed" in capsys.readouterr().err
+    main([*words, "--measure"])
+    assert "--speed " in capsys.readouterr().out
 
 
 def test_tf32_is_switched_back():
