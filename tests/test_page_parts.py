@@ -193,6 +193,11 @@ def test_a_number_keeps_its_unit_and_a_stage_its_number():
     assert kept == ["ZeRO-3", "(2N", "--a 8 GB"]
 
 
+def test_a_number_in_a_tables_code_stays_whole():
+    assert whole.SEAM.split("set_torch==2.10.0") == ["set_", "torch==2.10.0"]
+    assert whole.SEAM.split("betas=0.95") == ["betas=", "0.95"]
+
+
 def test_a_stage_in_a_table_that_a_cell_has_made_stays_whole():
     page = new_document("page")
     for html in ('<table class="table"><td>ZeRO-3</td></table>', "<p>ZeRO-3</p>"):

@@ -21,7 +21,7 @@ STAGE = re.compile(r"(\bZeRO-\d\b)")
 SHORT = 26  # characters of code; a line on a phone has a few more
 SHORT_IN_TABLE = 12  # three such columns fit next to each other on a phone
 # Between the words of a name in code: after_an_underscore, after.a(bracket, and inCamelCase
-SEAM = re.compile(r"(?<=[^\W_][_.=(/])(?=[^\W_])|(?<=[a-z])(?=[A-Z])")
+SEAM = re.compile(r"(?<=[^\W_][_.=(/])(?<!\d\.)(?=[^\W_])|(?<=[a-z])(?=[A-Z])")
 AS_IT_IS = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw)
 
 

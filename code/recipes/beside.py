@@ -88,6 +88,9 @@ def beside(
         raise ValueError("compile: nothing is compiled in a fake world: leave it out")
     if job.rows != int(job.rows):
         raise ValueError(f"sequences={job.rows:g}: give a whole number to execute")
+    if not module and 0 < job.model.positions < job.context:
+        has = f"the model has {job.model.positions:,} learned positions"
+        raise ValueError(f"context={job.context}: {has}: give at most as many to execute")
     mine = own(module) if module else None
     fitting = [each for each in options if each.fits]
     rows = []

@@ -64,6 +64,8 @@ class Block(nn.Module):
         super().__init__()
         self.heads, self.kv, d = model.heads, model.kv, model.d
         wide, narrow = round(model.q_width), round(model.kv_width)
+        if wide % self.heads:  # the width of a size alone, and its heads change no bytes
+            self.heads = self.kv = 1
         # A norm without a bias; for RMSNorm PyTorch has one kernel on GPUs and many here
         self.norms = nn.ModuleList(nn.LayerNorm(d, bias=False) for _ in range(2))
         self.q, self.out = nn.Linear(d, wide, bias=False), nn.Linear(wide, d, bias=False)

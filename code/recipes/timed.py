@@ -31,12 +31,15 @@ class Timed:
             raise ValueError(f"measure: it can't time {what}; {way}")
         if job.rows != int(job.rows):
             raise ValueError(f"sequences={job.rows:g}: give a whole number to measure")
-        self.job, self.model = job, job.model._replace(window=0, local=0.0)  # as `Block` computes
+        # As `Block` computes: without windows, and with heads that are all of one width
+        width = job.model.head_dim or max(1, job.model.d // job.model.heads)
+        self.job, self.model = job, job.model._replace(window=0, local=0.0, head_dim=width)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = torch.float32
         if self.device.type == "cuda" and job.recipe.parameters == 2:
-            self.dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-        self.tf32 = tf32 and self.dtype == torch.float32
+            has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+            self.dtype = torch.bfloat16 if has_bf16 else torch.float16
+        self.tf32 = tf32 and self.device.type == "cuda"
 
     @property
     def name(self) -> str:
@@ -72,7 +75,7 @@ class Timed:
         return both
 
     def speed(self) -> float:
-        """FLOP/s: the mean of about two seconds."""
+        """FLOP/s: the mean of about two seconds. Raises ValueError if this machine can't run it."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
         try:
@@ -80,6 +83,9 @@ class Timed:
             self.seconds(both, WARM_UPS)
             times = max(1, min(MOST, int(LONG / self.seconds(both, 1))))
             return LAYERS * self.flops / self.seconds(both, times)
+        except RuntimeError as error:  # there isn't enough memory, or no compiler
+            first = str(error).strip().partition("\n")[0]
+            raise ValueError(f"measure: {self.name} can't be run here: {first}") from None
         finally:
             torch.set_float32_matmul_precision(before)
 

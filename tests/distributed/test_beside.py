@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from distributed.planner.command import main
+from distributed.planner.shapes import of_size
 from recipes.beside import PEAKS, WithLoss, as_python
 from recipes.own import own
 
@@ -120,6 +121,21 @@ def test_a_module_that_looks_at_elements_says_so_in_a_line(capsys):
     assert ended.value.code == 2
     message = capsys.readouterr().err
     assert "cannot be executed without its GPUs" in message
+    assert message.count("\n") == 1
+
+
+def test_a_size_alone_is_executed_though_its_width_is_no_multiple_of_its_heads(capsys):
+    assert of_size(3e7).d % of_size(3e7).heads
+    (found,) = said(capsys, "--params", "30M", "--context", "1024", "--gpus", "1")
+    assert abs(found["difference"]) < 0.05
+
+
+def test_a_sequence_longer_than_learned_positions_is_refused_in_one_line(capsys):
+    words = ["--model", "gpt-2-124m", "--context", "2048", "--gpus", "1", "--execute"]
+    with pytest.raises(SystemExit):
+        main(words)
+    message = capsys.readouterr().err
+    assert "context=2048: the model has 1,024 learned positions" in message
     assert message.count("\n") == 1
 
 

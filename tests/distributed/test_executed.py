@@ -98,6 +98,11 @@ def test_zero2_gathers_once_in_a_step_and_keeps_it_until_the_last_micro_batch(
     assert more.sent["reduce-scatter"] == pytest.approx(micro * one.sent["reduce-scatter"])
 
 
+def test_a_single_layer_has_no_other_one_beside_it():
+    one = PRESETS["tinyllama-1.1b"]._replace(layers=1, vocab_size=4096)
+    compare("ZeRO-3", RECIPE, "full", one, 8)
+
+
 @pytest.mark.parametrize(
     ("recipe", "context"),
     [

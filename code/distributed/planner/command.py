@@ -348,8 +348,10 @@ def understood(given: Any, found: Read | None = None) -> Asked:
     )  # fmt: skip
     speed = given.speed
     check_tf32(given, one)
-    if speed is None:
-        speed = achieved(one, model, job.tokens, job.compiled, known_peak(given, one))
+    if speed is None:  # to measure it, the GPU's peak isn't needed
+        speed = 0.0
+        if not given.measure:
+            speed = achieved(one, model, job.tokens, job.compiled, known_peak(given, one))
     else:
         peak = peak_of(one, recipe, given.tf32) or math.inf
         check_speed(speed, peak, f"the {one.name} in {products_in(one, recipe, given.tf32)}")

@@ -178,7 +178,7 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
         kept_by_layers = model.layers * saved + ends
         found = [Moment(before + unsent * job.trained, kept_by_layers, scores, at_the_loss, 0.0)]
         # The last block ends: its own gradients are there beside the copy that it sends
-        there = whole - size * job.block * is_last if stays else two
+        there = whole - size * job.block * is_last if stays else min(two, whole)
         but_one = max(0, model.layers - 1) * saved
         sending = sends + ended
         found.append(Moment(before + unsent * job.trained, but_one, 0.0, there, sending))
@@ -187,7 +187,9 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
             (model.layers - 2, 0.0, two if is_last else whole),
             (model.layers - 1, 0.0, one if is_last else whole),
         ):
-            behind = max(0, done) * job.trained_block
+            if not 0 <= done < max(1, model.layers):  # a single layer is the first and the last
+                continue
+            behind = done * job.trained_block
             shards = max(before, on_gpu * kept * behind / n) + unsent * (job.trained - behind)
             buckets = sends + all_reduced * behind
             found.append(Moment(shards, waiting + layer, 0.0, there, buckets + begun))
