@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from distributed.model_states import RECIPES
 from distributed.planner.hardware import GPUS
-from distributed.planner.job import RECIPE, Job, cluster_of, option
+from distributed.planner.job import RECIPE, REDUCED_IN_FP32, Job, cluster_of, option
 from distributed.planner.memory import held, sent
 from distributed.planner.shapes import CHECKPOINTS, PRESETS, Experts, Latent, Model
 from recipes.executed import Block, Transformer, execute, world_of
@@ -137,6 +137,22 @@ def test_states_of_the_optimizer_are_shards():
     """The tracker alone counts whole ones in the step: DTensor learns shapes by whole tensors."""
     found = compare("ZeRO-3", RECIPE, "none", SHALLOW, 8)
     assert found.memory["OptState"] == pytest.approx(8 * SHALLOW.parameters / 8, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpoint", "tokens"),
+    [
+        ("ZeRO-3", "full", 8192),
+        pytest.param("ZeRO-3", "full", 32768, marks=pytest.mark.slow),
+        pytest.param("ZeRO-2", "full", 32768, marks=pytest.mark.slow),
+        pytest.param("ZeRO-3", "selective", 16384, marks=pytest.mark.slow),
+        pytest.param("ZeRO-3", "none", 8192, marks=pytest.mark.slow),
+    ],
+)
+def test_gradients_within_a_layer_count_where_the_loss_is_small(name, checkpoint, tokens):
+    """With many tokens and few words, the peak is in a layer's backward pass."""
+    model = SEVEN._replace(layers=8, vocab_size=1000)
+    compare(name, REDUCED_IN_FP32, checkpoint, model, 64, context=tokens)
 
 
 def test_a_second_world_is_refused():

@@ -113,7 +113,8 @@ def replicas(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     stream = kept if casts and not job.frozen else None
     saved, layer, ends, scores = activations(job, checkpoint, recipe.parameters, stream)
     at_the_loss = model.layers * saved + ends, scores
-    of_the_last_layer = (model.layers - 1) * saved + layer + ends, 0.0
+    within = job.tokens * recipe.parameters * model.gradients_within
+    of_the_last_layer = (model.layers - 1) * saved + layer + within + ends, 0.0
     kept_for_backward, logits = max(at_the_loss, of_the_last_layer, key=sum)
     found = {
         "parameters": kept * job.trained + recipe.parameters * job.frozen,
@@ -162,6 +163,7 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
 
     saved, layer, ends, scores = activations(job, checkpoint, size)
     others = max(0, model.layers - 2) * saved
+    at_work = layer + job.tokens * size * model.gradients_within  # in a block's backward pass
     # A block's parameters while the next one's arrive; at the loss, the last one's buffer exists
     one = size * (model.root + job.block)
     two = one + size * job.block
@@ -192,7 +194,7 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
             behind = done * job.trained_block
             shards = max(before, on_gpu * kept * behind / n) + unsent * (job.trained - behind)
             buckets = sends + all_reduced * behind
-            found.append(Moment(shards, waiting + layer, 0.0, there, buckets + begun))
+            found.append(Moment(shards, waiting + at_work, 0.0, there, buckets + begun))
             found.append(Moment(shards, waiting, 0.0, there, buckets + ended))
         there = size * model.root if is_last else whole
         of_the_root = sends + of_root + all_reduced * job.trained

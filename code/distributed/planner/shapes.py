@@ -208,6 +208,16 @@ class Model(NamedTuple):
         return 2 * (self.q_width + self.heads * value) + q_rank + kv_rank + rotated
 
     @property
+    def gradients_within(self) -> float:
+        """Numbers per token of the gradients that a layer's backward pass has at its peak.
+
+        When SwiGLU's (or GELU's) backward pass ends, the gradients of its result and of its inputs
+        are there, without its result itself, beside the gradient of the layer's own result.
+        """
+        width, _ = self.ffn_of_a_token
+        return (2 if self.gated else 1) * width + self.d
+
+    @property
     def cast_again(self) -> float:
         """Numbers per token of a layer's norms that autocast casts more than once.
 

@@ -81,7 +81,10 @@ def numbers(model: Model) -> list[float]:
     return [*(getattr(model, name) for name in SHAPE), *kept]
 
 
-SHAPE = ("layers", "block", "root", "d", "vocab_size", "multiplied", "cast_again")
+SHAPE = (
+    *("layers", "block", "root", "d", "vocab_size", "multiplied"),
+    *("cast_again", "gradients_within"),
+)
 
 
 def ledger_of(
@@ -233,6 +236,7 @@ def _compute(chart: alt.Chart) -> alt.Chart:
         again="datum.casting && !datum.shards ? datum.p * datum.cast_again : 0",
     ).transform_calculate(
         layer="datum.T * (datum.p * datum.every + 2 * datum.extra + datum.again)",
+        within="datum.T * datum.p * datum.gradients_within",
         keeps="datum.T * (datum.p * datum.some + (checkpoint ? datum.extra"
         " : 2 * datum.extra + datum.again))",
         ends="datum.T * (2 * datum.p * datum.d + datum.extra)",
@@ -250,7 +254,7 @@ def _compute(chart: alt.Chart) -> alt.Chart:
         "activations": "datum.moment == 0 ? datum.layers * datum.keeps + datum.ends :"
         " datum.moment == 8 ? (datum.layers - 1) * datum.keeps :"
         " (datum.moment < 3 ? (datum.layers - 2) * datum.keeps : 0)"
-        " + (datum.moment % 2 && datum.moment < 7 ? datum.layer : 0)",
+        " + (datum.moment % 2 && datum.moment < 7 ? datum.layer + datum.within : 0)",
         "logits": "datum.moment ? 0 : datum.scored",
         "gathered": "datum.moment == 7 ? datum.p * datum.root : datum.moment == 8 && datum.stays ?"
         " datum.p * (datum.count - datum.block) : datum.moment == 8 ?"
@@ -264,7 +268,8 @@ def _compute(chart: alt.Chart) -> alt.Chart:
     }
     of_replicas = {
         "gradients": "datum.kept * datum.count",
-        "activations": "datum.moment ? (datum.layers - 1) * datum.keeps + datum.layer + datum.ends"
+        "activations": "datum.moment ? (datum.layers - 1) * datum.keeps + datum.layer"
+        " + datum.within + datum.ends"
         " : datum.layers * datum.keeps + datum.ends",
         "logits": "datum.moment ? 0 : datum.scored",
         "gathered": "0",
