@@ -6,7 +6,7 @@ doesn't:
     DDP        parameters and gradients in fp32; under autocast also casts of the weights
     FSDP2      one fp32 shard is both the parameter and the master copy; the gradient's shard has
                its dtype and exists only from its block's backward pass on: the peak is the largest
-               of nine moments
+               of ten moments
 
 `executed` runs PyTorch's recipes and counts; nothing here is fitted to its counts.
 """
@@ -162,43 +162,35 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
     stays = name == "ZeRO-2"  # parameters, from the first forward to the last backward pass
 
     saved, layer, ends, scores = activations(job, checkpoint, size)
-    others = max(0, model.layers - 2) * saved
     at_work = layer + job.tokens * size * model.gradients_within  # in a block's backward pass
-    # A block's parameters while the next one's arrive; at the loss, the last one's buffer exists
-    one = size * (model.root + job.block)
-    two = one + size * job.block
-    whole = size * job.parameters
-    # What the block before sends, the last layer's gradients, then this block's as activations go
+    whole, root, block = size * job.parameters, size * model.root, size * job.block
+    # What the block before sends; gradients of the last layer, of a block's last matrix, of all
     sends = recipe.gradients * job.trained_block
-    begun = size * model.vocab_size * model.d * job.trained_share
-    ended = begun + size * job.trained_block
-    of_root = (recipe.gradients + size) * job.trained_root
+    of_head = size * model.vocab_size * model.d * job.trained_share
+    of_down = size * model.down * job.trained_share
+    of_block, of_root = size * job.trained_block, (recipe.gradients + size) * job.trained_root
 
     def micro_batch(before: float, is_first: bool, is_last: bool) -> list[Moment]:
         """Those of one: if parameters stay, the first gathers them, and the last frees them."""
-        at_the_loss = whole + size * job.block * is_first if stays else one
+        # At the loss, the buffer of the last block exists that was gathered
+        at_the_loss = whole + block * is_first if stays else root + block
         kept_by_layers = model.layers * saved + ends
         found = [Moment(before + unsent * job.trained, kept_by_layers, scores, at_the_loss, 0.0)]
-        # The last block ends: its own gradients are there beside the copy that it sends
-        there = whole - size * job.block * is_last if stays else min(two, whole)
-        but_one = max(0, model.layers - 1) * saved
-        sending = sends + ended
-        found.append(Moment(before + unsent * job.trained, but_one, 0.0, there, sending))
-        for done, waiting, there in (  # the backward pass of a block after `done` others
-            (1, others, whole if stays else two),  # the last but one
-            (model.layers - 2, 0.0, two if is_last else whole),
-            (model.layers - 1, 0.0, one if is_last else whole),
-        ):
-            if not 0 <= done < max(1, model.layers):  # a single layer is the first and the last
-                continue
+        for done in {*range(min(2, model.layers)), *range(max(0, model.layers - 2), model.layers)}:
+            # A block's backward pass after `done` others; the next one's parameters arrive
+            there = root + block * min(2, model.layers - done)
+            if stays:
+                there = whole - done * block * is_last
             behind = done * job.trained_block
             shards = max(before, on_gpu * kept * behind / n) + unsent * (job.trained - behind)
-            buckets = sends + all_reduced * behind
-            found.append(Moment(shards, waiting + at_work, 0.0, there, buckets + begun))
-            found.append(Moment(shards, waiting, 0.0, there, buckets + ended))
-        there = size * model.root if is_last else whole
-        of_the_root = sends + of_root + all_reduced * job.trained
-        return [*found, Moment(gradients, 0.0, 0.0, there, of_the_root)]
+            waiting = (model.layers - 1 - done) * saved
+            reduced = all_reduced * behind + of_head
+            begun = reduced + of_down + (sends if done else 0.0)
+            found.append(Moment(shards, waiting + at_work, 0.0, there, begun))
+            found.append(Moment(shards, waiting, 0.0, there, reduced + of_block + sends))
+        there = root if is_last else whole
+        reduced = sends + of_root + all_reduced * job.trained
+        return [*found, Moment(gradients, 0.0, 0.0, there, reduced)]
 
     if stays and job.accumulate > 1:
         moments = micro_batch(0.0, is_first=True, is_last=False)

@@ -99,6 +99,11 @@ class Model(NamedTuple):
         mixed = one * (routed * ffn + shared) + self.d * routed  # the last term is the router
         return dense * one * self.ffn + (1 - dense) * mixed
 
+    @property
+    def down(self) -> float:
+        """Parameters of the last matrices of a layer's network, whose gradients come first."""
+        return self.network / self.matrices
+
     def adapters(self, rank: int, active: bool = False) -> float:
         """LoRA's parameters in one layer: two matrices of this rank beside each of its matrices.
 

@@ -83,7 +83,7 @@ def numbers(model: Model) -> list[float]:
 
 SHAPE = (
     *("layers", "block", "root", "d", "vocab_size", "multiplied"),
-    *("cast_again", "gradients_within"),
+    *("cast_again", "gradients_within", "down"),
 )
 
 
@@ -153,7 +153,7 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
     rows = [
         {"stage": name, "number": number, "moment": moment}
         for number, name in enumerate(STAGES)
-        for moment in range(9)  # what stays is always there, and FSDP2's peak is one of nine
+        for moment in range(10)  # what stays is always there, and FSDP2's peak is one of ten
     ]
     base = _compute(alt.Chart(alt.Data(values=rows)))
     x = alt.X("stage:N", sort=list(STAGES), axis=alt.Axis(title=None, labelAngle=0))
@@ -241,30 +241,27 @@ def _compute(chart: alt.Chart) -> alt.Chart:
         " : 2 * datum.extra + datum.again))",
         ends="datum.T * (2 * datum.p * datum.d + datum.extra)",
         scored="datum.T * scores * datum.vocab_size",
-        done="[0, 1, 1, datum.layers - 2, datum.layers - 2, datum.layers - 1, datum.layers - 1, 0,"
-        " 0][datum.moment]",
-        root_and_block="datum.p * (datum.root + datum.block)",
+        done="[0, 0, 0, 1, 1, datum.layers - 2, datum.layers - 2, datum.layers - 1,"
+        " datum.layers - 1, 0][datum.moment]",
         stays="datum.number == 2",
     )
-    # The moments of `fsdp2`: at the loss; before and after three blocks' backward passes; the root;
-    # and after the last block's
+    # The moments of `fsdp2`: at the loss; in and after four blocks' backward passes; the root
+    in_a_block = "datum.moment % 2 && datum.moment < 9"
     of_fsdp2 = {
-        "gradients": "datum.kept * (datum.moment == 7 ? datum.count : datum.done * datum.block)"
+        "gradients": "datum.kept * (datum.moment == 9 ? datum.count : datum.done * datum.block)"
         " / datum.N",
         "activations": "datum.moment == 0 ? datum.layers * datum.keeps + datum.ends :"
-        " datum.moment == 8 ? (datum.layers - 1) * datum.keeps :"
-        " (datum.moment < 3 ? (datum.layers - 2) * datum.keeps : 0)"
-        " + (datum.moment % 2 && datum.moment < 7 ? datum.layer + datum.within : 0)",
+        " datum.moment == 9 ? 0 : (datum.layers - 1 - datum.done) * datum.keeps"
+        f" + ({in_a_block} ? datum.layer + datum.within : 0)",
         "logits": "datum.moment ? 0 : datum.scored",
-        "gathered": "datum.moment == 7 ? datum.p * datum.root : datum.moment == 8 && datum.stays ?"
-        " datum.p * (datum.count - datum.block) : datum.moment == 8 ?"
-        " datum.root_and_block + datum.p * datum.block :"
-        " datum.moment == 0 ? (datum.stays ? datum.p * (datum.count + datum.block) :"
-        " datum.root_and_block) : datum.stays && datum.moment < 3 ? datum.p * datum.count :"
-        " datum.moment < 5 ? datum.root_and_block + datum.p * datum.block : datum.root_and_block",
-        "buckets": "datum.moment == 0 ? 0 : datum.g * datum.block + (datum.moment == 7 ?"
-        " (datum.g + datum.p) * datum.root : datum.p * (datum.vocab_size * datum.d"
-        " + (datum.moment % 2 ? 0 : datum.block)))",
+        "gathered": "datum.p * (datum.moment == 9 ? datum.root : datum.moment == 0 ?"
+        " (datum.stays ? datum.count : datum.root) + datum.block :"
+        " datum.stays ? datum.count - datum.done * datum.block :"
+        " datum.root + datum.block * min(2, datum.layers - datum.done))",
+        "buckets": "datum.moment == 0 ? 0 : datum.moment == 9 ?"
+        " datum.g * datum.block + (datum.g + datum.p) * datum.root :"
+        f" datum.p * (datum.vocab_size * datum.d + ({in_a_block} ? datum.down : datum.block))"
+        f" + ({in_a_block} && datum.done == 0 ? 0 : datum.g * datum.block)",
     }
     of_replicas = {
         "gradients": "datum.kept * datum.count",
