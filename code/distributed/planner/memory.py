@@ -6,7 +6,7 @@ doesn't:
     DDP        parameters and gradients in fp32; under autocast also casts of the weights
     FSDP2      one fp32 shard is both the parameter and the master copy; the gradient's shard has
                its dtype and exists only from its block's backward pass on: the peak is the largest
-               of ten moments
+               of fifteen moments
 
 `executed` runs PyTorch's recipes and counts; nothing here is fitted to its counts.
 """
@@ -172,10 +172,17 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
 
     def micro_batch(before: float, is_first: bool, is_last: bool) -> list[Moment]:
         """Those of one: if parameters stay, the first gathers them, and the last frees them."""
-        # At the loss, the buffer of the last block exists that was gathered
-        at_the_loss = whole + block * is_first if stays else root + block
-        kept_by_layers = model.layers * saved + ends
-        found = [Moment(before + unsent * job.trained, kept_by_layers, scores, at_the_loss, 0.0)]
+        shards, kept_by_layers = before + unsent * job.trained, model.layers * saved + ends
+        # The last block is copied out of its buffer, and that of the block before stays until then;
+        # at the loss, one buffer is left
+        arriving = root + block * min(3, 1 + model.layers)
+        one = root + block
+        if stays:
+            arriving, one = whole + 2 * block * is_first, whole + block * is_first
+        found = [
+            Moment(shards, (model.layers - 1) * saved, 0.0, arriving, 0.0),
+            Moment(shards, kept_by_layers, scores, one, 0.0),
+        ]
         for done in {*range(min(2, model.layers)), *range(max(0, model.layers - 2), model.layers)}:
             # A block's backward pass after `done` others; the next one's parameters arrive
             there = root + block * min(2, model.layers - done)
@@ -184,13 +191,16 @@ def fsdp2(job: "Job", name: str, cluster: Cluster, checkpoint: str) -> Held:
             behind = done * job.trained_block
             shards = max(before, on_gpu * kept * behind / n) + unsent * (job.trained - behind)
             waiting = (model.layers - 1 - done) * saved
-            reduced = all_reduced * behind + of_head
-            begun = reduced + of_down + (sends if done else 0.0)
-            found.append(Moment(shards, waiting + at_work, 0.0, there, begun))
-            found.append(Moment(shards, waiting, 0.0, there, reduced + of_block + sends))
+            others = all_reduced * behind + of_head
+            before_it = others + (sends if done else 0.0)
+            found.append(Moment(shards, waiting + at_work, 0.0, there, before_it + of_down))
+            found.append(Moment(shards, waiting, 0.0, there, before_it + of_block))
+            # It is freed, and then copied to be sent, when the block before it has been sent
+            there -= 0.0 if stays and not is_last else block
+            found.append(Moment(shards, waiting, 0.0, there, others + of_block + sends))
         there = root if is_last else whole
-        reduced = sends + of_root + all_reduced * job.trained
-        return [*found, Moment(gradients, 0.0, 0.0, there, reduced)]
+        others = sends + of_root + all_reduced * job.trained
+        return [*found, Moment(gradients, 0.0, 0.0, there, others)]
 
     if stays and job.accumulate > 1:
         moments = micro_batch(0.0, is_first=True, is_last=False)

@@ -153,7 +153,7 @@ def ledger_calculator(doublings: int = 3) -> Calculator:
     rows = [
         {"stage": name, "number": number, "moment": moment}
         for number, name in enumerate(STAGES)
-        for moment in range(10)  # what stays is always there, and FSDP2's peak is one of ten
+        for moment in range(15)  # what stays is always there, and FSDP2's peak is one of these
     ]
     base = _compute(alt.Chart(alt.Data(values=rows)))
     x = alt.X("stage:N", sort=list(STAGES), axis=alt.Axis(title=None, labelAngle=0))
@@ -241,27 +241,32 @@ def _compute(chart: alt.Chart) -> alt.Chart:
         " : 2 * datum.extra + datum.again))",
         ends="datum.T * (2 * datum.p * datum.d + datum.extra)",
         scored="datum.T * scores * datum.vocab_size",
-        done="[0, 0, 0, 1, 1, datum.layers - 2, datum.layers - 2, datum.layers - 1,"
-        " datum.layers - 1, 0][datum.moment]",
+        done="[0, 1, datum.layers - 2, datum.layers - 1][floor((datum.moment + 11) / 3) % 4]",
         stays="datum.number == 2",
     )
-    # The moments of `fsdp2`: at the loss; in and after four blocks' backward passes; the root
-    in_a_block = "datum.moment % 2 && datum.moment < 9"
+    # The moments of `fsdp2`: the loss; in four blocks' backward passes, at their ends, and when
+    # what they send has been copied; the root; and when the last block is gathered
+    in_a_block, copied = (f"datum.moment % 3 == {n} && datum.moment < 13" for n in (1, 0))
     of_fsdp2 = {
-        "gradients": "datum.kept * (datum.moment == 9 ? datum.count : datum.done * datum.block)"
+        "gradients": "datum.kept * (datum.moment == 13 ? datum.count :"
+        " datum.moment == 14 ? 0 : datum.done * datum.block)"
         " / datum.N",
         "activations": "datum.moment == 0 ? datum.layers * datum.keeps + datum.ends :"
-        " datum.moment == 9 ? 0 : (datum.layers - 1 - datum.done) * datum.keeps"
+        " datum.moment == 13 ? 0 : datum.moment == 14 ? (datum.layers - 1) * datum.keeps :"
+        " (datum.layers - 1 - datum.done) * datum.keeps"
         f" + ({in_a_block} ? datum.layer + datum.within : 0)",
         "logits": "datum.moment ? 0 : datum.scored",
-        "gathered": "datum.p * (datum.moment == 9 ? datum.root : datum.moment == 0 ?"
+        "gathered": "datum.p * (datum.moment == 13 ? datum.root : datum.moment == 14 ?"
+        " (datum.stays ? datum.count + 2 * datum.block : datum.root + 3 * datum.block) :"
+        " datum.moment == 0 ?"
         " (datum.stays ? datum.count : datum.root) + datum.block :"
-        " datum.stays ? datum.count - datum.done * datum.block :"
-        " datum.root + datum.block * min(2, datum.layers - datum.done))",
-        "buckets": "datum.moment == 0 ? 0 : datum.moment == 9 ?"
+        " (datum.stays ? datum.count - datum.done * datum.block :"
+        " datum.root + datum.block * min(2, datum.layers - datum.done))"
+        f" - ({copied} ? datum.block : 0))",
+        "buckets": "datum.moment == 0 || datum.moment == 14 ? 0 : datum.moment == 13 ?"
         " datum.g * datum.block + (datum.g + datum.p) * datum.root :"
         f" datum.p * (datum.vocab_size * datum.d + ({in_a_block} ? datum.down : datum.block))"
-        f" + ({in_a_block} && datum.done == 0 ? 0 : datum.g * datum.block)",
+        f" + ({copied} || datum.done ? datum.g * datum.block : 0)",
     }
     of_replicas = {
         "gradients": "datum.kept * datum.count",
