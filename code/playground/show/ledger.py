@@ -241,7 +241,8 @@ def _compute(chart: alt.Chart) -> alt.Chart:
         " : 2 * datum.extra + datum.again))",
         ends="datum.T * (2 * datum.p * datum.d + datum.extra)",
         scored="datum.T * scores * datum.vocab_size",
-        done="[0, 1, datum.layers - 2, datum.layers - 1][floor((datum.moment + 11) / 3) % 4]",
+        done="datum.moment ? [0, 1, datum.layers - 2, datum.layers - 1]"
+        "[floor((datum.moment - 1) / 3) % 4] : 0",
         stays="datum.number == 2",
     )
     # The moments of `fsdp2`: the loss; in four blocks' backward passes, at their ends, and when
